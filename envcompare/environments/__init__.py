@@ -1,0 +1,62 @@
+"""How a command is isolated on a host: the Environment seam and its registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from envcompare.command import Command
+from envcompare.transport import Transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A path of the host, shown at the same absolute path inside."""
+
+    path: str
+    is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """All that `wrap` needs beside the command itself."""
+
+    run_id: str
+    arm: str
+    reference: str = ""  # image ID or name, SIF path; empty for vm
+    uid: int = 0
+    gid: int = 0
+    has_gpu: bool = False
+    mounts: tuple[Mount, ...] = ()
+    scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Whether an environment is usable on a host; `reason` and `hint` say why not and the remedy."""
+
+    is_usable: bool
+    version: str | None = None
+    reason: str = ""
+    hint: str = ""
+
+
+class Environment(Protocol):
+    """Wraps a command so that it runs isolated; pure but for `check` and `sweep`."""
+
+    @property
+    def name(self) -> str:
+        """Name the environment as the user writes it."""
+        ...
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the command that runs `command` isolated; pure."""
+        ...
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether this environment is usable on the host, and if not why and the remedy."""
+        ...
+
+    def sweep(self, transport: Transport, run_id: str) -> int:
+        """Remove what a crashed run left on the host; return how many things were removed."""
+        ...

@@ -1,0 +1,71 @@
+"""The one family of errors: what happened, why, what to try, and the exit code."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EnvcompareError(Exception):
+    """Say in three sentences what went wrong; `cli` prints it and exits with `exit_code`."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, brief: str, *, details: str = "", hint: str = "") -> None:
+        super().__init__(brief)
+        self.brief = brief
+        self.details = details
+        self.hint = hint
+
+    def lines(self) -> tuple[str, ...]:
+        """Return `error:`, `why:` and `try:` lines; a missing part has no line."""
+        parts = (("error", self.brief), ("  why", self.details), ("  try", self.hint))
+        return tuple(f"{word}: {text}" for word, text in parts if text)
+
+
+class ConfigError(EnvcompareError):
+    """Wrong usage or configuration, found before anything is started."""
+
+    exit_code = 2
+
+
+class UnusableError(EnvcompareError):
+    """A host or an environment cannot be used."""
+
+    exit_code = 3
+
+
+class TransportError(UnusableError):
+    """A host cannot be reached, or the connection to it was lost."""
+
+
+class CommandTimeoutError(TransportError):
+    """A command did not end within its limit and was killed."""
+
+
+class StackError(UnusableError):
+    """The software an arm needs cannot be made, found or shipped."""
+
+
+class WorkloadError(EnvcompareError):
+    """The workload failed inside an arm; `phase` names where."""
+
+    exit_code = 4
+
+    def __init__(
+        self, brief: str, *, details: str = "", hint: str = "", phase: str = "", log: str = ""
+    ) -> None:
+        super().__init__(brief, details=details, hint=hint)
+        self.phase = phase
+        self.log = log
+
+
+class RunFolderError(EnvcompareError):
+    """A run folder cannot be read or written."""
+
+    exit_code = 5
+
+
+class InterruptedRunError(EnvcompareError):
+    """The user stopped the run; what was measured is saved."""
+
+    exit_code = 130
