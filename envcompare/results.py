@@ -1,1 +1,224 @@
 """The run folder: versioned, append-only, atomic; the waist between measuring and reading."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from envcompare.errors import RunFolderError
+from envcompare.records import SCHEMA, Event, FingerprintRecord, RunRecord, Sample
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._=,-]+")
+_T = TypeVar("_T")
+_SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
+_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return `YYYYMMDD-HHMMSS-xxxx` (UTC, four random hex digits)."""
+    moment = now or datetime.now(UTC)
+    return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def safe_name(text: str) -> str:
+    """Return a file name made of `text`; the same text gives the same name."""
+    return _UNSAFE.sub("_", text).strip(".") or "_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Lines read back from a .jsonl file; `torn` counts what could not be read at its end."""
+
+    samples: tuple[Sample, ...] = ()
+    events: tuple[Event, ...] = ()
+    torn: int = 0
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """Write and read one run; every appended line is on disk when the call returns."""
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _files: dict[str, BinaryIO] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, out: Path, run: RunRecord) -> RunFolder:
+        """Make `out/<run id>/` with run.json in it.
+
+        Raises RunFolderError when the folder cannot be made or is there already.
+        """
+        folder = cls(out / run.run_id)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=False)
+        except OSError as error:
+            raise RunFolderError(
+                f"the run folder {folder.path} cannot be made",
+                details=str(error),
+                hint="choose another place with --out",
+            ) from error
+        folder.write_json("run.json", run)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run folder that is there already; raises RunFolderError when it is none."""
+        if not (path / "run.json").is_file():
+            raise RunFolderError(
+                f"{path} is not a run folder",
+                details="it has no run.json",
+                hint="name the folder that `envcompare run` printed, such as results/<run id>",
+            )
+        return cls(path)
+
+    def append_sample(self, sample: Sample) -> None:
+        """Add one line to samples.jsonl and sync it."""
+        self._append("samples.jsonl", msgspec.json.encode(sample))
+
+    def append_event(self, event: Event) -> None:
+        """Add one line to events.jsonl and sync it."""
+        self._append("events.jsonl", msgspec.json.encode(event))
+
+    def write_fingerprint(self, record: FingerprintRecord) -> None:
+        """Write fingerprints/<host>/<arm>.json."""
+        name = f"fingerprints/{safe_name(record.host)}/{safe_name(record.arm)}.json"
+        self.write_json(name, record)
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a file atomically (temporary name, sync, rename)."""
+        self.write_bytes(name, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write bytes atomically; raises RunFolderError when the disk refuses."""
+        target = self.path / name
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise _write_error(target, error) from error
+
+    def log_path(self, host: str, cell: str, arm: str) -> Path:
+        """Return the path of an arm's log, with its folder made."""
+        path = self.path / "logs" / safe_name(host) / safe_name(cell) / f"{safe_name(arm)}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def read_run(self) -> RunRecord:
+        """Read run.json; raises RunFolderError for damage or an unknown schema."""
+        return self._read_json("run.json", RunRecord)
+
+    def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
+        """Read all fingerprints, sorted by path."""
+        paths = sorted((self.path / "fingerprints").glob("*/*.json"))
+        return tuple(
+            self._read_json(str(p.relative_to(self.path)), FingerprintRecord) for p in paths
+        )
+
+    def read_samples(self) -> Journal:
+        """Read samples.jsonl; a torn last line is dropped and counted."""
+        samples, torn = self._read_lines("samples.jsonl", _SAMPLES)
+        return Journal(samples=samples, torn=torn)
+
+    def read_events(self) -> Journal:
+        """Read events.jsonl; a torn last line is dropped and counted."""
+        events, torn = self._read_lines("events.jsonl", _EVENTS)
+        return Journal(events=events, torn=torn)
+
+    def close(self) -> None:
+        """Close the journals; safe to repeat."""
+        with self._lock:
+            for stream in self._files.values():
+                stream.close()
+            self._files.clear()
+
+    def _append(self, name: str, line: bytes) -> None:
+        with self._lock:
+            try:
+                stream = self._files.get(name) or self._open_journal(name)
+                stream.write(line + b"\n")
+                os.fsync(stream.fileno())
+            except OSError as error:
+                raise _write_error(self.path / name, error) from error
+
+    def _open_journal(self, name: str) -> BinaryIO:
+        """Open for appending; a torn line is cut off first, so that no line merges with it."""
+        path = self.path / name
+        if path.exists():
+            content = path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                os.truncate(path, content.rfind(b"\n") + 1)
+        stream = path.open("ab", buffering=0)
+        self._files[name] = stream
+        return stream
+
+    def _read_json(self, name: str, kind: type[_T]) -> _T:
+        path = self.path / name
+        try:
+            content = path.read_bytes()
+            _refuse_other_schema(path, content)
+            return msgspec.json.decode(content, type=kind)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunFolderError(
+                f"{path} cannot be read",
+                details=str(error),
+                hint="restore the file from a copy, or measure again",
+            ) from error
+
+    def _read_lines(
+        self, name: str, decoder: msgspec.json.Decoder[_T]
+    ) -> tuple[tuple[_T, ...], int]:
+        path = self.path / name
+        if not path.exists():
+            return (), 0
+        lines = path.read_bytes().split(b"\n")
+        torn = 1 if lines.pop() else 0
+        found: list[_T] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                found.append(decoder.decode(line))
+            except msgspec.MsgspecError as error:
+                _refuse_other_schema(path, line)
+                raise RunFolderError(
+                    f"{path} is damaged in line {number}",
+                    details=str(error),
+                    hint="remove that line, or restore the file from a copy",
+                ) from error
+        return tuple(found), torn
+
+
+def _refuse_other_schema(path: Path, content: bytes) -> None:
+    class Head(msgspec.Struct):
+        schema: int = SCHEMA
+
+    try:
+        head = msgspec.json.decode(content, type=Head)
+    except msgspec.MsgspecError:
+        return
+    if head.schema != SCHEMA:
+        raise RunFolderError(
+            f"{path} has schema {head.schema}",
+            details=f"this envcompare reads schema {SCHEMA}",
+            hint="use the version of envcompare that wrote it; run.json names it",
+        )
+
+
+def _write_error(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"{path} cannot be written",
+        details=str(error),
+        hint="free some disk space or choose another place with --out; what stands is kept",
+    )

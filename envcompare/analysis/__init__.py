@@ -1,0 +1,1 @@
+"""What a run folder says: comparisons, verdicts, differences; reads, never measures."""

@@ -1,0 +1,199 @@
+"""What the analysis found, as types; comparison.json is these types written out.
+
+Ratios are time in the arm ÷ time in the reference, above 1 is slower; they are kept as natural
+logarithms (`log_ratio`), and turned into percent only where they are printed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from envcompare.records import SCHEMA, CellState, Failure, FingerprintValue, Phase, Scalar
+
+Outcome = Literal[
+    "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
+]
+FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A ratio with its interval, both as log ratios; without an interval `low`, `high` are None."""
+
+    metric: Literal["net", "wall", "stretch", "cpu", "gpu"]
+    log_ratio: float
+    low: float | None = None
+    high: float | None = None
+    level: float  # of the interval before it was widened for looking, e.g. 0.98
+    unit: Literal["restart", "generation"]
+    restarts: int
+    generations: int
+    rounds: int
+    is_widened: bool  # for several comparisons (Bonferroni) and for looking
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Step times of one arm in a cell, in seconds, from all measured blocks (descriptive only)."""
+
+    arm: str
+    steps: int
+    median_s: float
+    p05_s: float
+    p95_s: float
+    samples_per_s: float | None = None  # batch ÷ median step time
+
+
+class StartupPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of the start-up of one arm: median over launches and its range, in seconds."""
+
+    phase: Literal[
+        "engine", "import", "data", "build", "first_step", "train", "exit", "real", "user", "sys"
+    ]
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+class StartupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The start-up pass of one arm in one cell."""
+
+    cell: str
+    arm: str
+    launches: int
+    train_steps: int
+    page_cache: str
+    parts: tuple[StartupPart, ...]
+
+
+class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks of memory of one arm in one cell: the largest seen in any generation, in bytes."""
+
+    cell: str
+    arm: str
+    generations: int
+    max_rss_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None  # holds page cache: never a ratio against vm
+    cuda_allocated_peak_bytes: int | None = None
+    cuda_reserved_peak_bytes: int | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm against the reference in one cell; exactly one outcome."""
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    environment: str
+    stack: str
+    is_control: bool = False
+    outcome: Outcome
+    leaning: Literal["slower", "faster", "none"] = "none"
+    is_confounded: bool = False
+    primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
+    secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
+    reason: str = ""  # why it failed, was not run, or is inconclusive
+    forecast_s: float | None = None  # more seconds of measuring that would decide
+    forecast_generations: int | None = None
+    control_failed: bool = False  # then only claims beyond `noise_floor` were kept
+    failure: Failure | None = None
+
+
+class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one cell."""
+
+    id: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    state: CellState
+    reason: str = ""
+    metric: Literal["net", "wall"] = "net"
+    metric_reason: str = ""
+    steps_per_block: int | None = None
+    restarts: int = 0
+    generations: int = 0
+    rounds: int = 0
+    dropped_rounds: int = 0
+    steps: int = 0
+    measured_s: float = 0.0
+    elapsed_s: float = 0.0
+    stopped_by: Literal["target", "decided", "budget", "failure", "interrupted", "unknown"] = (
+        "unknown"
+    )
+    noise_floor: Estimate | None = None  # the A/A control
+    step_times: tuple[StepTimes, ...] = ()
+
+
+class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One property in which an arm differs from the reference on a host."""
+
+    host: str
+    arm: str
+    key: str
+    reference: FingerprintValue
+    value: FingerprintValue
+    fact_class: FactClass
+    sentence: str = ""
+
+
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm on a host: its state, identity and the facts the report lists."""
+
+    host: str
+    arm: str
+    environment: str
+    stack: str
+    reference: str
+    state: CellState
+    reason: str = ""
+    identity: dict[str, Scalar] = {}
+    facts: dict[str, FingerprintValue] = {}
+
+
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure as it happened, for the failures section."""
+
+    t: float
+    host: str
+    cell: str
+    arm: str
+    phase: Phase
+    brief: str
+    details: str
+    hint: str
+    exit_code: int | None
+    log: str
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """comparison.json: all that the report draws."""
+
+    run_id: str
+    created: str
+    tool_version: str
+    title: str = ""
+    seed: int
+    command_line: tuple[str, ...] = ()
+    configuration: str = ""
+    preset: str
+    margin: float
+    target: float
+    budget_s: float
+    min_restarts: int
+    threads: int
+    is_complete: bool  # False after an interruption or a crash
+    reference_arm: str
+    planned_comparisons: int  # m: what the intervals are widened for
+    comparisons: tuple[Comparison, ...]
+    cells: tuple[CellSummary, ...]
+    arms: tuple[ArmSummary, ...]
+    differences: tuple[FactDifference, ...] = ()
+    startup: tuple[StartupSummary, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
+    failures: tuple[FailureRow, ...] = ()
+    torn_lines: int = 0
+    duration_s: float | None = None
+    schema: Literal[1] = SCHEMA

@@ -1,0 +1,180 @@
+"""What a run folder holds, as types: samples, events, fingerprints, and the run itself.
+
+Integers are nanoseconds or bytes as the name says; `None` means not measured, never 0. The JSON
+Schemas in `docs/schema/` are generated from these types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA: Literal[1] = 1
+
+CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
+Phase = Literal[
+    "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
+    "protocol", "checksum", "plan",
+]  # fmt: skip
+Scalar = str | int | float | bool | None
+FingerprintValue = Scalar | tuple[Scalar, ...]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block"):
+    """One block: k steps of one arm without a pause (per-step lists have length k)."""
+
+    cell: str
+    arm: str
+    restart: int
+    generation: int
+    round: int
+    order: Annotated[int, Meta(description="position of the arm within its round, from 0")]
+    k: int
+    t0_ns: Annotated[int, Meta(description="CLOCK_MONOTONIC of the host at the first step")]
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    gpu_ns: tuple[int, ...] | None = None
+    wait_ns: int | None = None
+    throttled_ns: int | None = None
+    voluntary_switches: int | None = None
+    involuntary_switches: int | None = None
+    minor_faults: int | None = None
+    major_faults: int | None = None
+    loss: float | None = None
+    checksum: float | None = None
+    warmup: bool = False
+    status: Literal["ok", "dropped"] = "ok"
+    schema: Literal[1] = SCHEMA
+
+
+class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="startup"):
+    """One launch, engine call to exit, on the controller's and the host's own clocks."""
+
+    cell: str
+    arm: str
+    repetition: int
+    order: int
+    engine_ns: Annotated[int, Meta(description="engine call to process entry")]
+    import_ns: int
+    data_ns: int
+    build_ns: int
+    first_step_ns: int
+    train_ns: Annotated[int, Meta(description="the remaining steps of the short training run")]
+    exit_ns: Annotated[int, Meta(description="quit sent to exit seen")]
+    real_ns: Annotated[int, Meta(description="spawn to exit on the controller's clock")]
+    user_ns: int
+    sys_ns: int
+    train_steps: int
+    page_cache: Literal["warm", "cold", "unknown"] = "unknown"
+    status: Literal["ok", "dropped"] = "ok"
+    schema: Literal[1] = SCHEMA
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="memory"):
+    """Peaks of one generation, as the worker's own process saw them."""
+
+    cell: str
+    arm: str
+    restart: int
+    generation: int
+    max_rss_bytes: int
+    cgroup_peak_bytes: int | None = None
+    cuda_allocated_peak_bytes: int | None = None
+    cuda_reserved_peak_bytes: int | None = None
+    schema: Literal[1] = SCHEMA
+
+
+Sample = Block | Startup | Memory
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something did not happen: the three sentences, the phase and where the log lies."""
+
+    phase: Phase
+    brief: str
+    details: str = ""
+    hint: str = ""
+    exit_code: int | None = None
+    log: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened to a host, a cell or an arm; `t` is UTC seconds since 1970."""
+
+    t: float
+    what: Literal[
+        "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
+        "arm-ready", "arm-failed", "cell-started", "cell-ended", "restart", "stopped",
+        "round-dropped", "waited", "generation", "calibrated", "swept", "note",
+    ]  # fmt: skip
+    host: str = ""
+    cell: str = ""
+    arm: str = ""
+    text: str = ""
+    state: CellState | None = None
+    failure: Failure | None = None
+    values: dict[str, Scalar] = {}
+    schema: Literal[1] = SCHEMA
+
+
+class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm as planned: `reference` is an image or SIF named by the user, empty when built."""
+
+    id: str
+    environment: str
+    stack: Literal["image", "host"] = "image"
+    reference: str = ""
+    is_reference: bool = False
+    is_control: bool = False
+
+
+class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell as planned; `id` is host/workload/k=v,… with sorted keys."""
+
+    id: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+
+
+class Design(msgspec.Struct, frozen=True, kw_only=True):
+    """How the run measures: margin and target as fractions (0.02 is 2 %), budget in seconds."""
+
+    preset: Literal["quick", "default", "strict"]
+    margin: float
+    target: float
+    budget_s: float
+    min_restarts: int
+    threads: int
+    pin: tuple[int, ...] | None = None
+    has_startup: bool = True
+    train_steps: int = 20
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """run.json: everything that was decided before the first measurement."""
+
+    run_id: str
+    created: str
+    seed: int
+    title: str = ""
+    tool_version: str
+    command_line: tuple[str, ...] = ()
+    design: Design
+    arms: tuple[ArmRecord, ...]
+    cells: tuple[CellRecord, ...]
+    configuration: Annotated[str, Meta(description="the resolved experiment as TOML text")] = ""
+    controller: dict[str, Scalar] = {}
+    schema: Literal[1] = SCHEMA
+
+
+class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """fingerprints/<host>/<arm>.json: what a worker found around itself, and the stack's proof."""
+
+    host: str
+    arm: str
+    facts: dict[str, FingerprintValue]
+    identity: dict[str, Scalar] = {}
+    schema: Literal[1] = SCHEMA
