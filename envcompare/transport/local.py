@@ -1,0 +1,156 @@
+"""Commands and files on this machine, by the same road as over SSH: one POSIX shell in between."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from envcompare.command import Command
+from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.transport.streams import reader, writer
+
+# The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
+LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
+
+
+# A process in an uninterruptible wait dies later, by itself.
+_REAP_S = 5.0
+
+
+class _PipeEnd:
+    """One end of a pipe to or from a child."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def receive(self, size: int) -> bytes:
+        return os.read(self._descriptor, size)
+
+    def send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def end(self) -> None:
+        os.close(self._descriptor)
+
+
+def _own(stream: IO[bytes] | None) -> _PipeEnd:
+    assert stream is not None
+    with stream:
+        return _PipeEnd(os.dup(stream.fileno()))
+
+
+class LocalProcess:
+    """A command in a session of its own, so that one signal reaches all its children."""
+
+    def __init__(self, command: Command) -> None:
+        self._brief = " ".join(command.argv[:2])
+        self._popen = subprocess.Popen(
+            (*LAUNCH, *command.flat()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._stdin = writer(_own(self._popen.stdin))
+        self._stdout = reader(_own(self._popen.stdout))
+        self._stderr = reader(_own(self._popen.stderr))
+
+    @property
+    def stdin(self) -> BinaryIO:
+        """Give the stream the command reads; closing it is end of input there."""
+        return self._stdin
+
+    @property
+    def stdout(self) -> BinaryIO:
+        """Give what the command writes to stdout."""
+        return self._stdout
+
+    @property
+    def stderr(self) -> BinaryIO:
+        """Give what the command writes to stderr."""
+        return self._stderr
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code, 128 + n after signal n."""
+        try:
+            code = self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise CommandTimeoutError(
+                f"{self._brief} did not end within {timeout_s:g} s on local"
+            ) from error
+        return code if code >= 0 else 128 - code
+
+    def kill(self) -> None:
+        """Kill the command and all its children (SIGKILL to the group); safe to repeat."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_REAP_S)
+
+
+class LocalTransport:
+    """Carries commands and files to this machine."""
+
+    @property
+    def name(self) -> str:
+        """Name the host as the user writes it."""
+        return "local"
+
+    def spawn(self, command: Command) -> LocalProcess:
+        """Start the command; a missing program ends with exit code 127."""
+        return LocalProcess(command)
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file, making parent folders; the content is verified."""
+        _copy(source, Path(target))
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file, making parent folders; the content is verified."""
+        _copy(Path(source), target)
+
+    @contextmanager
+    def forward_unix(self, path: str) -> Iterator[Path]:
+        """Give the path itself: the socket is on this machine already."""
+        yield Path(path)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _copy(source: Path, target: Path) -> None:
+    part = target.with_name(f"{target.name}.part-{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, part)
+        if file_sha256(part) != file_sha256(source):
+            raise TransportError(
+                f"the copy of {source} on local differs from it",
+                details=f"the SHA-256 of {part} is another",
+                hint="check the disk, then run again",
+            )
+        part.replace(target)
+    except OSError as error:
+        raise TransportError(
+            f"cannot copy {source} to {target} on local",
+            details=str(error),
+            hint="check that the source exists and that the target has room and allows writing",
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
