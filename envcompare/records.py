@@ -20,6 +20,7 @@ Phase = Literal[
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
+FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block"):
@@ -178,3 +179,15 @@ class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, FingerprintValue]
     identity: dict[str, Scalar] = {}
     schema: Literal[1] = SCHEMA
+
+
+class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One property in which an arm differs from the reference on a host."""
+
+    host: str
+    arm: str
+    key: str
+    reference: FingerprintValue
+    value: FingerprintValue
+    fact_class: FactClass
+    sentence: str = ""

@@ -10,12 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from envcompare.records import SCHEMA, CellState, Failure, FingerprintValue, Phase, Scalar
+from envcompare.records import (
+    SCHEMA,
+    CellState,
+    FactDifference,
+    Failure,
+    FingerprintValue,
+    Phase,
+    Scalar,
+)
 
 Outcome = Literal[
     "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
 ]
-FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,18 +132,6 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     )
     noise_floor: Estimate | None = None  # the A/A control
     step_times: tuple[StepTimes, ...] = ()
-
-
-class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """One property in which an arm differs from the reference on a host."""
-
-    host: str
-    arm: str
-    key: str
-    reference: FingerprintValue
-    value: FingerprintValue
-    fact_class: FactClass
-    sentence: str = ""
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
