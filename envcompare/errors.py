@@ -47,16 +47,24 @@ class StackError(UnusableError):
 
 
 class WorkloadError(EnvcompareError):
-    """The workload failed inside an arm; `phase` names where."""
+    """The workload failed inside an arm; `phase` names where, `log` is the path of its log."""
 
     exit_code = 4
 
-    def __init__(
-        self, brief: str, *, details: str = "", hint: str = "", phase: str = "", log: str = ""
+    def __init__(  # noqa: PLR0913 — each part is kept by the run folder
+        self,
+        brief: str,
+        *,
+        details: str = "",
+        hint: str = "",
+        phase: str = "",
+        log: str = "",
+        worker_exit_code: int | None = None,
     ) -> None:
         super().__init__(brief, details=details, hint=hint)
         self.phase = phase
         self.log = log
+        self.worker_exit_code = worker_exit_code
 
 
 class RunFolderError(EnvcompareError):

@@ -18,6 +18,11 @@ Phase = Literal[
     "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
     "protocol", "checksum", "plan",
 ]  # fmt: skip
+EventKind = Literal[
+    "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
+    "arm-ready", "arm-failed", "cell-started", "cell-ended", "restart", "stopped",
+    "round-dropped", "waited", "generation", "calibrated", "swept", "note",
+]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
@@ -105,11 +110,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened to a host, a cell or an arm; `t` is UTC seconds since 1970."""
 
     t: float
-    what: Literal[
-        "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
-        "arm-ready", "arm-failed", "cell-started", "cell-ended", "restart", "stopped",
-        "round-dropped", "waited", "generation", "calibrated", "swept", "note",
-    ]  # fmt: skip
+    what: EventKind
     host: str = ""
     cell: str = ""
     arm: str = ""

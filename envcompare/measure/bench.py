@@ -1,0 +1,109 @@
+"""What a pass needs to know about its cell, and where it writes what it finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from envcompare.errors import InterruptedRunError, WorkloadError
+from envcompare.interrupt import Interruption
+from envcompare.measure.protocol import Hello
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.records import Design, Event, EventKind, Failure, Phase, Sample, Scalar
+from envcompare.stats import Interval
+
+Values = dict[str, Scalar]
+
+
+class Recorder(Protocol):
+    """Takes what a pass finds and keeps it at once."""
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """Keep one event."""
+        ...
+
+    def fingerprint(self, arm: str, hello: Hello) -> None:
+        """Keep what a worker found around itself."""
+        ...
+
+    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+        """Show how far the cell is: the live intervals and the time left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """One cell made ready: who takes part, how a worker of an arm is launched, and the rules."""
+
+    cell: str
+    host: str
+    arms: tuple[str, ...]  # all that are usable here, reference and control among them
+    reference: str
+    control: str
+    launch: Callable[[str], Worker]
+    spec: LaunchSpec
+    design: Design
+    seed: int
+    comparisons: int
+    recorder: Recorder
+    interruption: Interruption
+    deadline: float  # time.monotonic() at which the budget of the cell is spent
+
+    @property
+    def remaining_s(self) -> float:
+        """Return the seconds left of the budget; negative when it is overspent."""
+        return self.deadline - time.monotonic()
+
+    def check_interruption(self) -> None:
+        """Raise InterruptedRunError when the user asked to stop."""
+        if self.interruption.is_requested:
+            raise InterruptedRunError(
+                "interrupted", hint="resume with `envcompare run --resume` and the run folder"
+            )
+
+    def note(
+        self, what: EventKind, *, arm: str = "", text: str = "", values: Values | None = None
+    ) -> None:
+        """Record an event of this cell."""
+        event = Event(
+            t=time.time(),
+            what=what,
+            host=self.host,
+            cell=self.cell,
+            arm=arm,
+            text=text,
+            values=values or {},
+        )
+        self.recorder.event(event)
+
+    def arm_failed(self, arm: str, failure: Failure) -> None:
+        """Record that an arm failed in this cell."""
+        event = Event(
+            t=time.time(),
+            what="arm-failed",
+            host=self.host,
+            cell=self.cell,
+            arm=arm,
+            text=failure.brief,
+            failure=failure,
+        )
+        self.recorder.event(event)
+
+
+def failure_of(error: WorkloadError) -> Failure:
+    """Return the record of a fault inside an arm."""
+    phase: Phase = error.phase or "process"  # type: ignore[assignment]
+    return Failure(
+        phase=phase,
+        brief=error.brief,
+        details=error.details,
+        hint=error.hint,
+        exit_code=error.worker_exit_code,
+        log=error.log,
+    )

@@ -1,0 +1,141 @@
+"""The workers of one restart: launched together, asked one at a time, dropped when they fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from envcompare.errors import WorkloadError
+from envcompare.measure.bench import Bench, failure_of
+from envcompare.measure.protocol import Hello
+from envcompare.measure.worker import Worker
+from envcompare.records import Failure
+
+_T = TypeVar("_T")
+RETRIES = 1  # a worker that merely died is launched once more, in the next restart
+_SAME = ("device", "code_hash", "data_hash", "params")
+
+
+@dataclass(slots=True)
+class Roster:
+    """What is known of the arms of a cell over all its restarts."""
+
+    bench: Bench
+    failed: dict[str, Failure] = field(default_factory=dict)
+    hellos: dict[str, Hello] = field(default_factory=dict)
+    _deaths: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms that still take part."""
+        return tuple(arm for arm in self.bench.arms if arm not in self.failed)
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Return the arms that still take part and are neither reference nor control."""
+        left_out = {self.bench.reference, self.bench.control}
+        return tuple(arm for arm in self.arms if arm not in left_out)
+
+    def fail(self, arm: str, failure: Failure) -> None:
+        """Take an arm out for good, or for this restart when its worker died the first time."""
+        self._deaths[arm] += 1
+        self.bench.arm_failed(arm, failure)
+        if failure.phase != "process" or self._deaths[arm] > RETRIES:
+            self.failed[arm] = failure
+
+
+@dataclass(slots=True)
+class Crew:
+    """The live workers of one restart."""
+
+    roster: Roster
+    _workers: dict[str, Worker] = field(default_factory=dict)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms whose worker is alive, in the order of the plan."""
+        return tuple(arm for arm in self.roster.bench.arms if arm in self._workers)
+
+    def launch(self, order: tuple[str, ...]) -> None:
+        """Start a worker in each arm, in this order, then wait for all of them.
+
+        Raises TransportError when the host is lost.
+        """
+        bench = self.roster.bench
+        for arm in order:
+            bench.check_interruption()
+            self._workers[arm] = bench.launch(arm)
+            self._workers[arm].send_hello(bench.spec)
+        for arm in order:
+            hello = self.ask(arm, Worker.await_hello)
+            if hello is not None:
+                self._take_hello(arm, hello)
+        self._check_same()
+
+    def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
+        """Ask one worker; a fault drops its arm and gives None."""
+        bench = self.roster.bench
+        bench.check_interruption()
+        try:
+            return question(self._workers[arm])
+        except WorkloadError as error:
+            bench.check_interruption()
+            self.drop(arm, failure_of(error))
+            return None
+
+    def drop(self, arm: str, failure: Failure) -> None:
+        """End a worker and record why its arm is out."""
+        self._workers.pop(arm).kill()
+        self.roster.fail(arm, failure)
+
+    def dismiss(self) -> None:
+        """Let every worker quit by itself."""
+        for arm in self.arms:
+            self.ask(arm, Worker.quit)
+        self._workers.clear()
+
+    def kill(self) -> None:
+        """Kill what is still alive; safe to repeat."""
+        for worker in self._workers.values():
+            worker.kill()
+        self._workers.clear()
+
+    def _take_hello(self, arm: str, hello: Hello) -> None:
+        if arm not in self.roster.hellos:
+            self.roster.bench.recorder.fingerprint(arm, hello)
+            text = f"generations by {hello.generation}: {hello.generation_reason}"
+            self.roster.bench.note("arm-ready", arm=arm, text=text)
+        self.roster.hellos[arm] = hello
+
+    def _check_same(self) -> None:
+        """Drop an arm that would not do the same work as the reference."""
+        reference = self.roster.hellos.get(self.roster.bench.reference)
+        for arm in self.arms if reference is not None else ():
+            hello = self.roster.hellos[arm]
+            for key in _SAME:
+                here, there = getattr(hello, key), getattr(reference, key)
+                if here != there:
+                    self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
+                    break
+
+    def compare_checksums(self, found: dict[str, float | None], *, tolerance: float) -> None:
+        """Drop an arm whose first loss is another than the reference's (relative tolerance)."""
+        expected = found.get(self.roster.bench.reference)
+        for arm in self.arms:
+            value = found.get(arm)
+            if expected is None or value is None or value == expected:
+                continue
+            if not abs(value - expected) <= tolerance * abs(expected):
+                details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
+                self.drop(arm, _other_work(arm, "its first loss differs", details))
+
+
+def _other_work(arm: str, what: str, details: str) -> Failure:
+    return Failure(
+        phase="checksum",
+        brief=f"{arm}: does not do the same work as the reference, {what}",
+        details=details,
+        hint="give both arms the same device, data, parameters and library versions",
+    )

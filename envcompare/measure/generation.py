@@ -1,0 +1,146 @@
+"""One generation: begin in every arm, a discarded warm-up block, shuffled rounds, and the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from envcompare.measure.crew import Crew
+from envcompare.measure.protocol import Ran
+from envcompare.measure.worker import Worker
+from envcompare.plan import derive_seed, shuffled
+from envcompare.records import Block, Memory
+
+BLOCK_S = 0.3
+BLOCK_LIMIT_S = 120.0
+MIN_STEPS = 2
+CALIBRATION_STEPS = 4
+WARMUP = -1
+MAX_PAD_BYTES = 1 << 20
+TOLERANCE = 1e-4  # relative, of the first loss (MEASUREMENT: worker protocol)
+LOOSE_TOLERANCE = 1e-2  # with TF32 or bf16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the cell a generation stands."""
+
+    restart: int
+    generation: int
+
+
+@dataclass(slots=True)
+class GenerationRun:
+    """Run one generation with a crew; `blocks` and `round_s` are what came of it."""
+
+    crew: Crew
+    place: Place
+    rounds: int
+    steps: int | None  # in a block; None: calibrate first
+    blocks: list[Block] = field(default_factory=list)
+    round_s: float = 0.0
+    _checksums: dict[str, float | None] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run it all; an arm that fails ends the generation for every arm.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        for arm in self._order("begin"):
+            self._begin(arm)
+        self.crew.compare_checksums(self._checksums, tolerance=self._tolerance())
+        arms = self.crew.arms
+        if self.steps is None:
+            self._calibrate()
+        for number in range(WARMUP, self.rounds):
+            if self.crew.arms != arms or self.steps is None:
+                break
+            began = time.monotonic()
+            self._run_round(number)
+            self.round_s = time.monotonic() - began
+        for arm in self.crew.arms:
+            self._end(arm)
+
+    def _order(self, purpose: str) -> tuple[str, ...]:
+        return shuffled(self.crew.arms, self._seed(purpose))
+
+    def _seed(self, purpose: str) -> int:
+        bench = self.crew.roster.bench
+        return derive_seed(
+            bench.seed, purpose, bench.cell, self.place.restart, self.place.generation
+        )
+
+    def _begin(self, arm: str) -> None:
+        seed = self._seed("model") % 2**31
+        pad = self._seed(f"pad {arm}") % MAX_PAD_BYTES
+        began = self.crew.ask(arm, lambda worker: worker.begin(seed, pad))
+        self._checksums[arm] = began.checksum if began else None
+
+    def _tolerance(self) -> float:
+        hellos = self.crew.roster.hellos.values()
+        is_loose = any(hello.fingerprint.get("torch.tf32_matmul") is True for hello in hellos)
+        return LOOSE_TOLERANCE if is_loose else TOLERANCE
+
+    def _calibrate(self) -> None:
+        """Choose k on the reference so that a block lasts about 0.3 s; all arms do these steps."""
+        bench = self.crew.roster.bench
+        for arm in self._order("calibrate"):
+            ran = self.crew.ask(arm, _steps(CALIBRATION_STEPS))
+            if ran is not None and arm == bench.reference:
+                step_s = min(ran.wall_ns) / 1e9
+                self.steps = max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-9)))
+                bench.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
+
+    def _run_round(self, number: int) -> None:
+        for order, arm in enumerate(self._order(f"round {number}")):
+            ran = self.crew.ask(arm, _steps(self.steps or MIN_STEPS))
+            if ran is None:
+                self.crew.roster.bench.note("round-dropped", arm=arm, text=f"round {number}")
+                return
+            block = self._block(arm, ran, number=number, order=order)
+            self.blocks.append(block)
+            self.crew.roster.bench.recorder.sample(block)
+
+    def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
+        return Block(
+            cell=self.crew.roster.bench.cell,
+            arm=arm,
+            restart=self.place.restart,
+            generation=self.place.generation,
+            round=number,
+            order=order,
+            k=len(ran.wall_ns),
+            t0_ns=ran.t0_ns,
+            wall_ns=ran.wall_ns,
+            cpu_ns=ran.cpu_ns,
+            gpu_ns=ran.gpu_ns,
+            wait_ns=ran.wait_ns,
+            throttled_ns=ran.throttled_ns,
+            voluntary_switches=ran.voluntary_switches,
+            involuntary_switches=ran.involuntary_switches,
+            minor_faults=ran.minor_faults,
+            major_faults=ran.major_faults,
+            loss=ran.loss,
+            checksum=self._checksums.get(arm),
+            warmup=number == WARMUP,
+        )
+
+    def _end(self, arm: str) -> None:
+        ended = self.crew.ask(arm, Worker.end)
+        if ended is not None:
+            memory = Memory(
+                cell=self.crew.roster.bench.cell,
+                arm=arm,
+                restart=self.place.restart,
+                generation=self.place.generation,
+                max_rss_bytes=ended.max_rss_bytes,
+                cgroup_peak_bytes=ended.cgroup_peak_bytes,
+                cuda_allocated_peak_bytes=ended.cuda_allocated_peak_bytes,
+                cuda_reserved_peak_bytes=ended.cuda_reserved_peak_bytes,
+            )
+            self.crew.roster.bench.recorder.sample(memory)
+
+
+def _steps(count: int) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, BLOCK_LIMIT_S)

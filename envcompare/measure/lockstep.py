@@ -1,0 +1,152 @@
+"""The lockstep pass: restarts of new processes and containers until a cell is decided."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from envcompare.measure.bench import Bench
+from envcompare.measure.crew import Crew, Roster
+from envcompare.measure.generation import GenerationRun, Place
+from envcompare.measure.stopping import (
+    FIRST_ROUNDS,
+    Costs,
+    estimate,
+    generations_per_restart,
+    look,
+    primary_metric,
+    reached_target,
+    rounds_per_generation,
+)
+from envcompare.plan import derive_seed, shuffled
+from envcompare.records import Block
+from envcompare.stats import Interval
+
+GENERATIONS_BEFORE_TUNING = 3
+REBUILD_RESTARTS = 8  # at least, where generations are no forks (MEASUREMENT: worker protocol)
+
+
+@dataclass(slots=True)
+class Lockstep:
+    """Measure one cell; `blocks` grows, the roster says which arms are out and why."""
+
+    bench: Bench
+    blocks: list[Block] = field(default_factory=list)
+    stopped_by: Literal["target", "budget", "failure"] | None = None
+    roster: Roster = field(init=False)
+    _restart: int = 0
+    _rounds: int = FIRST_ROUNDS
+    _steps: int | None = None
+    _generations: int | None = None  # in a restart, once the costs are known
+    _costs: Costs = field(default_factory=lambda: Costs(launch_s=0, generation_s=0, round_s=0))
+    _restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.bench)
+        if self.blocks:
+            self._continue()
+
+    def measure(self) -> None:
+        """Run restarts until the target is reached, the budget is spent, or nothing is left.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        while not self._is_done():
+            began = time.monotonic()
+            self._run_restart()
+            self._restart_s = time.monotonic() - began
+            self._restart += 1
+        self.bench.note("stopped", text=self.stopped_by or "")
+
+    def intervals(self) -> dict[str, Interval | None]:
+        """Return the printed interval of each compared arm, as far as it is known."""
+        return look(
+            tuple(self.blocks),
+            self.roster.compared,
+            reference=self.bench.reference,
+            design=self.bench.design,
+            m=self.bench.comparisons,
+        )
+
+    def _continue(self) -> None:
+        """Go on after the last restart of an interrupted run; a torn restart is dropped later."""
+        self._restart = 1 + max(block.restart for block in self.blocks)
+        self._steps = self.blocks[-1].k
+        sizes = Counter(restart for restart, _ in {(b.restart, b.generation) for b in self.blocks})
+        self._generations = max(sizes.values())
+
+    def _is_done(self) -> bool:
+        if self.bench.reference in self.roster.failed or not self.roster.compared:
+            self.stopped_by = "failure"
+        elif self.blocks and self._reached_target():
+            self.stopped_by = "target"
+        elif self._restart > 0 and self._restart_s >= self.bench.remaining_s:
+            self.stopped_by = "budget"
+        return self.stopped_by is not None
+
+    def _reached_target(self) -> bool:
+        return reached_target(
+            self.intervals().values(),
+            target=self.bench.design.target,
+            min_restarts=self._min_restarts(),
+        )
+
+    def _min_restarts(self) -> int:
+        is_rebuilt = any(h.generation == "rebuild" for h in self.roster.hellos.values())
+        return max(self.bench.design.min_restarts, REBUILD_RESTARTS if is_rebuilt else 0)
+
+    def _run_restart(self) -> None:
+        began_s = self.bench.remaining_s
+        self.bench.note("restart", values={"restart": self._restart})
+        crew = Crew(self.roster)
+        try:
+            seed = derive_seed(self.bench.seed, "launch", self.bench.cell, self._restart)
+            crew.launch(shuffled(self.roster.arms, seed))
+            launch_s = began_s - self.bench.remaining_s
+            generation = 0
+            while self._can_go_on(crew, generation):
+                self._run_generation(crew, generation, launch_s)
+                generation += 1
+                self._spread(began_s)
+            crew.dismiss()
+        finally:
+            crew.kill()
+
+    def _can_go_on(self, crew: Crew, generation: int) -> bool:
+        if self.bench.reference not in crew.arms or len(crew.arms) < 2:
+            return False
+        if generation == 0:
+            return True
+        fits = self._costs.generation_s <= self.bench.remaining_s
+        return fits and generation < (self._generations or 1)
+
+    def _run_generation(self, crew: Crew, generation: int, launch_s: float) -> None:
+        began = time.monotonic()
+        place = Place(restart=self._restart, generation=generation)
+        run = GenerationRun(crew, place, self._rounds, self._steps)
+        run.run()
+        self._steps = run.steps
+        self.blocks += run.blocks
+        self._costs = Costs(
+            launch_s=launch_s, generation_s=time.monotonic() - began, round_s=run.round_s
+        )
+        if len({(b.restart, b.generation) for b in self.blocks}) == GENERATIONS_BEFORE_TUNING:
+            self._tune_rounds()
+        self.bench.recorder.progress(self.intervals(), self.bench)
+
+    def _spread(self, began_s: float) -> None:
+        """After the first generation, fix how many of them each restart has."""
+        if self._generations is None:
+            self._generations = generations_per_restart(
+                self._costs, remaining_s=began_s, restarts_to_come=self._min_restarts()
+            )
+
+    def _tune_rounds(self) -> None:
+        metric, _ = primary_metric(self.blocks, threads=self.bench.design.threads)
+        reference = self.bench.reference
+        arms = tuple(arm for arm in self.roster.arms if arm != reference)
+        pairs = [estimate(self.blocks, arm=a, reference=reference, metric=metric)[0] for a in arms]
+        self._rounds = rounds_per_generation(pairs, self._costs, rounds=self._rounds)
+        self.bench.note("calibrated", values={"rounds_per_generation": self._rounds})

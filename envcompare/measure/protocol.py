@@ -1,0 +1,80 @@
+"""The replies of worker protocol 1 as types; unknown fields are ignored, missing ones refused."""
+
+from __future__ import annotations
+
+import msgspec
+
+from envcompare.records import FingerprintValue, Phase, Scalar
+
+PROTOCOL = 1
+
+
+class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong inside a worker, as it said itself."""
+
+    phase: Phase
+    brief: str
+    step: int | None = None
+    traceback: str = ""
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The template is up: its clock, how long imports and data took, and what it found."""
+
+    protocol: int
+    pid: int
+    entry_ns: int
+    now_ns: int
+    import_ns: int
+    data_ns: int
+    generation: str
+    generation_reason: str = ""
+    device: str
+    batch: int
+    code_hash: str
+    data_hash: str | None = None
+    params: dict[str, Scalar] = {}
+    fingerprint: dict[str, FingerprintValue]
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation began: the model is built and has done its first step."""
+
+    pid: int
+    spawn_ns: int
+    build_ns: int
+    first_step_ns: int
+    checksum: float | None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of k steps was run."""
+
+    t0_ns: int
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    gpu_ns: tuple[int, ...] | None = None
+    wait_ns: int | None = None
+    throttled_ns: int | None = None
+    voluntary_switches: int | None = None
+    involuntary_switches: int | None = None
+    minor_faults: int | None = None
+    major_faults: int | None = None
+    loss: float | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation ended: the peaks its process reached."""
+
+    max_rss_bytes: int
+    cgroup_peak_bytes: int | None = None
+    cuda_allocated_peak_bytes: int | None = None
+    cuda_reserved_peak_bytes: int | None = None
+
+
+class Quit(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's whole cost, children included."""
+
+    user_ns: int
+    sys_ns: int
+    max_rss_bytes: int

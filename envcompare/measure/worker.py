@@ -1,0 +1,211 @@
+"""The client end of the worker protocol: one request in flight, every wait bounded."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from envcompare.errors import EnvcompareError, TransportError, WorkloadError
+from envcompare.measure.protocol import (
+    PROTOCOL,
+    Ended,
+    Generated,
+    Hello,
+    Quit,
+    Ran,
+    WorkerFault,
+)
+from envcompare.records import Phase, Scalar
+from envcompare.transport import Process
+
+_T = TypeVar("_T")
+HELLO_LIMIT_S = 300.0
+GENERATION_LIMIT_S = 300.0
+QUIT_LIMIT_S = 30.0
+_END = b""
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What `hello` tells the worker to be."""
+
+    workload: str
+    params: dict[str, Scalar]
+    data: str
+    threads: int
+    cpus: tuple[int, ...] | None
+    generation: str
+    device: str
+
+
+class Worker:
+    """One live worker in an arm; raises WorkloadError for its faults, TransportError when lost."""
+
+    def __init__(
+        self, process: Process, *, arm: str, log: Path, explain: Callable[[int, str], str | None]
+    ) -> None:
+        self.arm = arm
+        self.log = log
+        self.spawned_ns = time.monotonic_ns()
+        self._process = process
+        self._explain = explain
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._logger = threading.Thread(target=self._keep_log, daemon=True)
+        self._reader.start()
+        self._logger.start()
+
+    def send_hello(self, spec: LaunchSpec) -> None:
+        """Send `hello` without waiting, so that several workers can start at once."""
+        self._send("hello", msgspec.to_builtins(spec))
+
+    def await_hello(self) -> Hello:
+        """Wait until the worker is up."""
+        hello = self._receive("hello", Hello, HELLO_LIMIT_S)
+        if hello.protocol != PROTOCOL:
+            raise self._fault(
+                "protocol", f"the worker speaks protocol {hello.protocol}, not {PROTOCOL}"
+            )
+        return hello
+
+    def begin(self, seed: int, pad: int) -> Generated:
+        """Begin a generation: fork or rebuild, build the model, run the first step."""
+        self._send("gen", {"seed": seed, "pad": pad})
+        return self._receive("gen", Generated, GENERATION_LIMIT_S)
+
+    def run(self, steps: int, limit_s: float) -> Ran:
+        """Run a block of `steps` steps within `limit_s` seconds."""
+        self._send("run", {"k": steps})
+        return self._receive("run", Ran, limit_s)
+
+    def end(self) -> Ended:
+        """End the generation."""
+        self._send("end", {})
+        return self._receive("end", Ended, QUIT_LIMIT_S)
+
+    def quit(self) -> Quit:
+        """End the worker and wait until its process, and what contains it, is gone."""
+        self._send("quit", {})
+        reply = self._receive("quit", Quit, QUIT_LIMIT_S)
+        self._close_stdin()
+        self._process.wait(QUIT_LIMIT_S)
+        self._drain()
+        return reply
+
+    def kill(self) -> None:
+        """Kill the worker; safe to repeat."""
+        self._close_stdin()
+        self._process.kill()
+
+    def _send(self, op: str, fields: dict[str, object]) -> None:
+        line = msgspec.json.encode({"op": op, **fields}) + b"\n"
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            # the end of stdout says why it is gone, with the exit code
+            return
+
+    def _receive(self, op: str, kind: type[_T], limit_s: float) -> _T:
+        try:
+            line = self._lines.get(timeout=limit_s)
+        except queue.Empty as error:
+            self.kill()
+            raise self._fault(
+                "process", f"no answer to `{op}` within {limit_s:.0f} s", hint="see its log"
+            ) from error
+        if line == _END:
+            raise self._ended(op)
+        return self._decode(op, kind, line)
+
+    def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
+        try:
+            reply = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+            if msgspec.json.decode(reply.get("op", b"null")) != op:
+                raise msgspec.ValidationError("the reply belongs to another request")
+            if msgspec.json.decode(reply.get("ok", b"false")) is True:
+                return msgspec.json.decode(line, type=kind)
+            fault = msgspec.json.decode(reply["error"], type=WorkerFault)
+        except (msgspec.MsgspecError, KeyError) as error:
+            text = line[:200].decode(errors="replace")
+            raise self._fault(
+                "protocol",
+                f"the answer to `{op}` is not understood: {error}",
+                details=text,
+                hint="a program that writes to the worker's stdout breaks the protocol",
+            ) from error
+        step = "" if fault.step is None else f" (step {fault.step})"
+        raise self._fault(
+            fault.phase,
+            f"{fault.brief}{step}",
+            details=fault.traceback,
+            hint=f"read {self.log.name} in the run folder; then mend the workload or its data",
+        )
+
+    def _ended(self, op: str) -> EnvcompareError:
+        """Say why the worker is gone: its engine, a signal, or the connection."""
+        try:
+            code = self._process.wait(QUIT_LIMIT_S)
+        except TransportError as error:
+            return error
+        self._drain()
+        tail = self._tail()
+        reason = self._explain(code, tail)
+        if reason is not None:
+            return self._fault("launch", reason, details=tail, exit_code=code)
+        return self._fault(
+            "process",
+            f"the worker ended during `{op}` with exit code {code}"
+            + (" (killed; out of memory is the usual cause)" if code == 137 else ""),
+            details=tail,
+            hint="read its log; where memory ran out use a smaller batch",
+            exit_code=code,
+        )
+
+    def _fault(
+        self,
+        phase: Phase,
+        brief: str,
+        *,
+        details: str = "",
+        hint: str = "",
+        exit_code: int | None = None,
+    ) -> WorkloadError:
+        return WorkloadError(
+            f"{self.arm}: {brief}",
+            details=details,
+            hint=hint,
+            phase=phase,
+            log=str(self.log),
+            worker_exit_code=exit_code,
+        )
+
+    def _read(self) -> None:
+        with suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                self._lines.put(line)
+        self._lines.put(_END)
+
+    def _keep_log(self) -> None:
+        with suppress(OSError, ValueError), self.log.open("ab") as stream:
+            for line in self._process.stderr:
+                stream.write(line)
+                stream.flush()
+
+    def _drain(self) -> None:
+        self._logger.join(5)
+
+    def _tail(self) -> str:
+        with suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+        return ""
+
+    def _close_stdin(self) -> None:
+        with suppress(OSError, ValueError):
+            self._process.stdin.close()
