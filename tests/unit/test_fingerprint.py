@@ -1,0 +1,181 @@
+"""Fingerprints are compared by class; what is unknown may always have an influence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.fingerprint import CLASS_ORDER, classify, compare_fingerprints, describe
+from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
+FACTS = st.dictionaries(
+    st.text(max_size=20) | st.sampled_from(["packages", "loaded_libraries", "python.sha256"]),
+    SCALARS | st.lists(st.text(max_size=12), max_size=6).map(tuple),
+    max_size=12,
+)
+
+
+def record(arm: str, **facts: FingerprintValue) -> FingerprintRecord:
+    """Return a fingerprint of one host; `__` in a name stands for a dot."""
+    return FingerprintRecord(
+        host="gpu01", arm=arm, facts={key.replace("__", "."): facts[key] for key in facts}
+    )
+
+
+def one_difference(key: str, before: FingerprintValue, after: FingerprintValue) -> FactDifference:
+    """Return the only difference between two arms that differ in one fact."""
+    found = compare_fingerprints(
+        FingerprintRecord(host="gpu01", arm="vm", facts={key: before}),
+        FingerprintRecord(host="gpu01", arm="docker", facts={key: after}),
+    )
+    assert len(found) == 1
+    return found[0]
+
+
+@given(FACTS)
+def test_the_same_facts_differ_in_nothing(facts: dict[str, FingerprintValue]) -> None:
+    """Two arms that found the same have no difference."""
+    here = FingerprintRecord(host="gpu01", arm="vm", facts=facts)
+    there = FingerprintRecord(host="gpu01", arm="docker", facts=dict(facts))
+    assert compare_fingerprints(here, there) == ()
+
+
+@given(FACTS, FACTS)
+def test_every_difference_has_both_values_a_class_and_a_sentence(
+    here: dict[str, FingerprintValue], there: dict[str, FingerprintValue]
+) -> None:
+    """What differs is described whatever it is, once a key, confounders first."""
+    found = compare_fingerprints(
+        FingerprintRecord(host="gpu01", arm="vm", facts=here),
+        FingerprintRecord(host="gpu01", arm="docker", facts=there),
+    )
+    classes = [CLASS_ORDER.index(one.fact_class) for one in found]
+    assert classes == sorted(classes)
+    assert len({one.key for one in found}) == len(found)
+    assert all(one.sentence and describe(one) and one.reference != one.value for one in found)
+
+
+@given(st.from_regex(r"zz[a-z]{1,8}(\.[a-z]{1,8})?", fullmatch=True))
+def test_a_key_nobody_knows_is_a_possible_influence(key: str) -> None:
+    """A property that a later worker reports is never taken for harmless."""
+    assert classify(key) == "possible-influence"
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after", "expected"),
+    [
+        ("pid", 12, 31, "identity"),
+        ("python.executable", "/a/bin/python", "/usr/bin/python3.11", "identity"),
+        ("cpu.model", "Xeon", "EPYC", "host"),
+        ("kernel.release", "6.1.0", "4.4.0", "host"),
+        ("os.release", "Ubuntu 22.04", "Debian 12", "varied"),
+        ("seccomp.mode", 0, 2, "varied"),
+        ("no_new_privs", False, True, "varied"),
+        ("capabilities.effective", "1ff", "0", "varied"),
+        ("shm.bytes", 8 << 30, 64 << 20, "varied"),
+        ("limits.nofile", 1024, 1048576, "varied"),
+        ("cgroup.pids_limit", None, 100, "varied"),
+        ("env.HOME", "/root", "/home/bench", "varied"),
+        ("cgroup.cpu_quota", None, 150000, "possible-influence"),
+        ("cgroup.cpuset", "0-7", "0-3", "possible-influence"),
+        ("cgroup.memory_limit_bytes", None, 1 << 30, "possible-influence"),
+        ("thp", "always", "madvise", "possible-influence"),
+        ("env.TORCH_HOME", None, "/x", "possible-influence"),
+        ("torch.version", "2.13.0", "2.12.0", "confounder"),
+        ("torch.cudnn", "9.1.0", "9.5.1", "confounder"),
+        ("torch.tf32_matmul", True, False, "confounder"),
+        ("torch.threads", 1, 2, "confounder"),
+        ("python.version", "3.11.2", "3.11.9", "confounder"),
+        ("libc.version", "2.36", "2.39", "confounder"),
+        ("threads.omp", 1, 4, "confounder"),
+        ("env.OMP_NUM_THREADS", "1", "4", "confounder"),
+        ("env.MALLOC_TRIM_THRESHOLD_", None, "1", "confounder"),
+        ("gpu.name", "H200", None, "confounder"),
+    ],
+)
+def test_the_class_of_a_difference(
+    key: str, before: FingerprintValue, after: FingerprintValue, expected: str
+) -> None:
+    """Each known property has the class that MEASUREMENT.md and the report rely on."""
+    assert one_difference(key, before, after).fact_class == expected
+
+
+def test_what_one_side_did_not_measure_confounds_nothing() -> None:
+    """Not measured is not a difference of software, but it may hide one."""
+    found = one_difference("torch.git", "abc", None)
+    assert found.fact_class == "possible-influence"
+
+
+def test_the_sentence_of_a_confounder_names_what_differs_and_how_to_separate_it() -> None:
+    """The reader learns which software differs and the command that splits the difference."""
+    assert one_difference("torch.cudnn", "9.1", "9.5").sentence == (
+        "Besides the environment, cuDNN 9.1 → 9.5 differs. A difference in speed is then real; "
+        "its cause cannot be told apart. To separate: "
+        "`envcompare run --envs vm@host,docker@host,docker@image`"
+    )
+
+
+def test_the_command_names_environments_where_arms_have_names_of_their_own() -> None:
+    """An arm called `new` is an environment called docker to the command line."""
+    found = compare_fingerprints(
+        record("base", torch__cudnn="9.1"),
+        record("new", torch__cudnn="9.5"),
+        reference_environment="vm",
+        environment="docker",
+    )
+    assert "--envs vm@host,docker@host,docker@image" in found[0].sentence
+
+
+def test_another_build_of_python_says_who_feels_it() -> None:
+    """The build of the interpreter matters to workloads that are bound by Python."""
+    found = one_difference("python.sha256", "aa", "bb")
+    assert found.fact_class == "confounder"
+    assert "the build of Python differs. A workload bound by Python feels it." in found.sentence
+    assert "--vm-python" in found.sentence
+
+
+def test_libraries_are_compared_by_name_and_only_the_differing_ones_are_listed() -> None:
+    """Two hundred libraries that agree are not repeated."""
+    same = tuple(f"libsame{number}.so abc" for number in range(200))
+    found = one_difference(
+        "loaded_libraries",
+        (*same, "libz.so.1 111", "libc.so.6 222"),
+        (*same, "libz.so.1 333", "libc.so.6 444"),
+    )
+    assert found.reference == ("libc.so.6 222", "libz.so.1 111")
+    assert found.value == ("libc.so.6 444", "libz.so.1 333")
+    assert found.fact_class == "confounder"
+    assert describe(found) == "loaded libraries (libc.so.6, libz.so.1)"
+
+
+def test_a_library_that_computes_nothing_is_a_possible_influence() -> None:
+    """Another patch level of libz is told, and not called a confounder."""
+    found = one_difference("loaded_libraries", ("libz.so.1 1",), ("libz.so.1 2",))
+    assert found.fact_class == "possible-influence"
+
+
+def test_a_package_is_a_confounder_and_an_installer_is_not() -> None:
+    """Another pillow may be felt by the workload; another pip is not."""
+    before, after = ("pillow==10.1", "pip==24.0"), ("pillow==11.0", "pip==25.0")
+    assert one_difference("packages", before, after).fact_class == "confounder"
+    assert one_difference("packages", before[1:], after[1:]).fact_class == "possible-influence"
+
+
+def test_packages_with_facts_of_their_own_are_told_once() -> None:
+    """Another torch stands under torch.version and not in the list of packages again."""
+    found = compare_fingerprints(
+        record("vm", packages=("torch==2.13",), torch__version="2.13"),
+        record("docker", packages=("torch==2.12",), torch__version="2.12"),
+    )
+    assert [one.key for one in found] == ["torch.version"]
+
+
+def test_many_entries_are_named_by_the_first_three() -> None:
+    """A sentence stays a sentence when forty packages differ."""
+    before = tuple(f"p{number:02}==1" for number in range(40))
+    after = tuple(f"p{number:02}==2" for number in range(40))
+    assert describe(one_difference("packages", before, after)) == (
+        "packages (p00, p01, p02 and 37 more)"
+    )
