@@ -1,12 +1,13 @@
-"""The metrics of a block: name, unit, better direction, definition, and how each is read."""
+"""The metrics of a block: what each is, how it is read, and which one a verdict rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envcompare.records import Block
+from envcompare.records import Block, Design
+from envcompare.stats import Interval, Pairs, pair, printed_interval, units
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu"]
 
@@ -87,3 +88,41 @@ METRICS: dict[MetricName, Metric] = {
         ),
     )
 }
+
+
+def primary_metric(blocks: Iterable[Block], *, threads: int) -> tuple[MetricName, str]:
+    """Choose the metric of the verdict and say why where it is not `net`.
+
+    `net` is defined where one thread computes on a CPU and the kernel tells the run-queue wait.
+    """
+    seen = tuple(blocks)
+    if threads > 1:
+        return "wall", "more than one thread computes: the waits of all exceed the wall time"
+    if any(block.gpu_ns for block in seen):
+        return "wall", "the work runs on a GPU"
+    if any(block.wait_ns is None for block in seen):
+        return "wall", "the kernel does not tell the run-queue wait (schedstat)"
+    return "net", ""
+
+
+def estimate(
+    blocks: Iterable[Block], *, arm: str, reference: str, metric: MetricName
+) -> tuple[Pairs, tuple[tuple[float, ...], ...]]:
+    """Return the paired log ratios of an arm and its balanced units."""
+    pairs = pair(blocks, arm=arm, reference=reference, read=METRICS[metric].read)
+    return pairs, units(pairs)
+
+
+def look(
+    blocks: tuple[Block, ...], arms: tuple[str, ...], *, reference: str, design: Design, m: int
+) -> dict[str, Interval | None]:
+    """Return the printed interval of each arm on the primary metric; m planned comparisons."""
+    metric, _ = primary_metric(blocks, threads=design.threads)
+    return {
+        arm: printed_interval(
+            estimate(blocks, arm=arm, reference=reference, metric=metric)[1],
+            comparisons=m,
+            is_strict=design.preset == "strict",
+        )
+        for arm in arms
+    }

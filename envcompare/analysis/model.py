@@ -24,6 +24,9 @@ Outcome = Literal[
     "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
 ]
 
+StoppedBy = Literal["target", "decided", "budget", "failure", "interrupted", "unknown"]
+Leaning = Literal["slower", "faster", "none"]
+
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A ratio with its interval, both as log ratios; without an interval `low`, `high` are None."""
@@ -97,7 +100,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     stack: str
     is_control: bool = False
     outcome: Outcome
-    leaning: Literal["slower", "faster", "none"] = "none"
+    leaning: Leaning = "none"
     is_confounded: bool = False
     primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
     secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
@@ -127,9 +130,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     measured_s: float = 0.0
     elapsed_s: float = 0.0
-    stopped_by: Literal["target", "decided", "budget", "failure", "interrupted", "unknown"] = (
-        "unknown"
-    )
+    stopped_by: StoppedBy = "unknown"
     noise_floor: Estimate | None = None  # the A/A control
     step_times: tuple[StepTimes, ...] = ()
 

@@ -13,13 +13,11 @@ from envcompare.measure.generation import GenerationRun, Place
 from envcompare.measure.stopping import (
     FIRST_ROUNDS,
     Costs,
-    estimate,
     generations_per_restart,
-    look,
-    primary_metric,
     reached_target,
     rounds_per_generation,
 )
+from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Block
 from envcompare.stats import Interval

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envcompare.metrics import METRICS, MetricName
-from envcompare.records import Block, Design
-from envcompare.stats import Interval, Pairs, pair, printed_interval, units
+from envcompare.stats import Interval, Pairs
 
 FIRST_ROUNDS = 3
 MIN_ROUNDS, MAX_ROUNDS = 2, 6
@@ -25,44 +23,6 @@ class Costs:
     launch_s: float
     generation_s: float  # all of it, rounds included
     round_s: float
-
-
-def primary_metric(blocks: Iterable[Block], *, threads: int) -> tuple[MetricName, str]:
-    """Choose the metric of the verdict and say why where it is not `net`.
-
-    `net` is defined where one thread computes on a CPU and the kernel tells the run-queue wait.
-    """
-    seen = tuple(blocks)
-    if threads > 1:
-        return "wall", "more than one thread computes: the waits of all exceed the wall time"
-    if any(block.gpu_ns for block in seen):
-        return "wall", "the work runs on a GPU"
-    if any(block.wait_ns is None for block in seen):
-        return "wall", "the kernel does not tell the run-queue wait (schedstat)"
-    return "net", ""
-
-
-def estimate(
-    blocks: Iterable[Block], *, arm: str, reference: str, metric: MetricName
-) -> tuple[Pairs, tuple[tuple[float, ...], ...]]:
-    """Return the paired log ratios of an arm and its balanced units."""
-    pairs = pair(blocks, arm=arm, reference=reference, read=METRICS[metric].read)
-    return pairs, units(pairs)
-
-
-def look(
-    blocks: tuple[Block, ...], arms: tuple[str, ...], *, reference: str, design: Design, m: int
-) -> dict[str, Interval | None]:
-    """Return the printed interval of each arm on the primary metric; m planned comparisons."""
-    metric, _ = primary_metric(blocks, threads=design.threads)
-    return {
-        arm: printed_interval(
-            estimate(blocks, arm=arm, reference=reference, metric=metric)[1],
-            comparisons=m,
-            is_strict=design.preset == "strict",
-        )
-        for arm in arms
-    }
 
 
 def reached_target(

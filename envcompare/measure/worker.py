@@ -48,12 +48,17 @@ class Worker:
     """One live worker in an arm; raises WorkloadError for its faults, TransportError when lost."""
 
     def __init__(
-        self, process: Process, *, arm: str, log: Path, explain: Callable[[int, str], str | None]
+        self,
+        spawn: Callable[[], Process],
+        *,
+        arm: str,
+        log: Path,
+        explain: Callable[[int, str], str | None],
     ) -> None:
         self.arm = arm
         self.log = log
         self.spawned_ns = time.monotonic_ns()
-        self._process = process
+        self._process = spawn()
         self._explain = explain
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -1,0 +1,167 @@
+"""What happened in a cell: its blocks by arm, its state, step times, and how it was stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from envcompare.analysis.model import CellSummary, Estimate, StepTimes, StoppedBy
+from envcompare.metrics import METRICS, MetricName, estimate, primary_metric
+from envcompare.records import (
+    ArmRecord,
+    Block,
+    CellRecord,
+    CellState,
+    Event,
+    Failure,
+    RunRecord,
+)
+from envcompare.stats import CONTROL_LEVEL, Interval, interval
+
+_SKIPPED = "the run ended before this cell"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellData:
+    """All that a run folder holds of one cell; pure to compute on."""
+
+    run: RunRecord
+    cell: CellRecord
+    blocks: tuple[Block, ...]
+    events: tuple[Event, ...]  # of this cell
+    host_events: tuple[Event, ...]  # of its host as a whole
+    batch: int | None = None  # samples a step
+
+    @property
+    def reference(self) -> ArmRecord:
+        """Return the arm all others are compared with."""
+        return next(arm for arm in self.run.arms if arm.is_reference)
+
+    @property
+    def metric(self) -> tuple[MetricName, str]:
+        """Return the primary metric, and why it is not `net` where it is not."""
+        return primary_metric(self.blocks, threads=self.run.design.threads)
+
+    def arm_blocks(self, arm: str) -> tuple[Block, ...]:
+        """Return the measured blocks of an arm, warm-up left out."""
+        return tuple(b for b in self.blocks if b.arm == arm and not b.warmup and b.status == "ok")
+
+    def failure(self, arm: str) -> Failure | None:
+        """Return why an arm has no result here: its own failure, or that of the whole host."""
+        own = [e.failure for e in self.events if e.what == "arm-failed" and e.arm == arm]
+        hosts = [
+            e.failure
+            for e in self.host_events
+            if e.what == "host-failed" or (e.what == "arm-failed" and e.arm == arm)
+        ]
+        found = [failure for failure in (*hosts, *own) if failure is not None]
+        return found[-1] if found else None
+
+
+def to_estimate(
+    data: CellData, arm: str, *, metric: MetricName, found: Interval, is_widened: bool
+) -> Estimate:
+    """Write an interval as the record that comparison.json keeps."""
+    pairs, _ = estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)
+    return Estimate(
+        metric=metric,
+        log_ratio=found.mean,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        unit=found.unit,
+        restarts=found.restarts,
+        generations=found.generations,
+        rounds=sum(len(rounds) for gens in pairs.values() for rounds in gens.values()),
+        is_widened=is_widened,
+    )
+
+
+def plain_estimate(
+    data: CellData, arm: str, *, metric: MetricName, level: float
+) -> Estimate | None:
+    """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
+    _, groups = estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)
+    found = interval(groups, level=level)
+    if found is None:
+        return None
+    return to_estimate(data, arm, metric=metric, found=found, is_widened=False)
+
+
+def noise_floor(data: CellData) -> Estimate | None:
+    """Return the reference against itself at 99 %: what this cell calls a difference by chance."""
+    control = next((arm.id for arm in data.run.arms if arm.is_control), None)
+    if control is None:
+        return None
+    return plain_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+
+
+def step_times(data: CellData, arm: str) -> StepTimes | None:
+    """Return quantiles of the step times of an arm on the clock, in seconds."""
+    steps = np.asarray([ns for block in data.arm_blocks(arm) for ns in block.wall_ns]) / 1e9
+    if not steps.size:
+        return None
+    low, median, high = (float(v) for v in np.quantile(steps, (0.05, 0.5, 0.95)))
+    return StepTimes(
+        arm=arm,
+        steps=int(steps.size),
+        median_s=median,
+        p05_s=low,
+        p95_s=high,
+        samples_per_s=data.batch / median if data.batch else None,
+    )
+
+
+def summarise_cell(data: CellData) -> CellSummary:
+    """Return the summary of a cell."""
+    metric, metric_reason = data.metric
+    state, reason = _state(data)
+    measured = tuple(b for b in data.blocks if not b.warmup)
+    times = (step_times(data, arm.id) for arm in data.run.arms)
+    return CellSummary(
+        id=data.cell.id,
+        host=data.cell.host,
+        workload=data.cell.workload,
+        parameters=data.cell.parameters,
+        state=state,
+        reason=reason,
+        metric="net" if metric == "net" else "wall",
+        metric_reason=metric_reason,
+        steps_per_block=measured[0].k if measured else None,
+        restarts=len({b.restart for b in measured}),
+        generations=len({(b.restart, b.generation) for b in measured}),
+        rounds=len({(b.restart, b.generation, b.round) for b in measured}),
+        dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
+        steps=sum(b.k for b in measured),
+        measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
+        elapsed_s=_elapsed_s(data.events),
+        stopped_by=_stopped_by(data.events),
+        noise_floor=noise_floor(data),
+        step_times=tuple(found for found in times if found is not None),
+    )
+
+
+def _state(data: CellData) -> tuple[CellState, str]:
+    ends = [e for e in data.events if e.what == "cell-ended" and e.state is not None]
+    if ends:
+        return ends[-1].state or "failed", ends[-1].text
+    lost = [e for e in data.host_events if e.what == "host-failed"]
+    if lost:
+        return "unreachable", lost[-1].text
+    if data.blocks:
+        return "skipped", "the run ended in the middle of this cell"
+    return "skipped", _SKIPPED
+
+
+def _elapsed_s(events: tuple[Event, ...]) -> float:
+    return events[-1].t - events[0].t if events else 0.0
+
+
+def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
+    if any(e.what == "interrupted" for e in events):
+        return "interrupted"
+    stops = [e.text for e in events if e.what == "stopped"]
+    reasons: tuple[StoppedBy, ...] = ("target", "decided", "budget", "failure")
+    return next((reason for reason in reasons if stops and stops[-1] == reason), "unknown")

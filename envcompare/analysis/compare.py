@@ -1,0 +1,205 @@
+"""Turn a run folder into comparison.json: estimates, verdicts, differences, failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from envcompare.analysis.cells import CellData, summarise_cell
+from envcompare.analysis.judge import judge
+from envcompare.analysis.model import (
+    ArmSummary,
+    CellSummary,
+    Comparison,
+    FailureRow,
+    RunComparison,
+)
+from envcompare.analysis.passes import memory_summaries, startup_summaries
+from envcompare.fingerprint import compare_fingerprints
+from envcompare.records import (
+    ArmRecord,
+    Block,
+    CellState,
+    Event,
+    FactDifference,
+    FingerprintRecord,
+    RunRecord,
+    Sample,
+)
+from envcompare.results import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A run folder, read."""
+
+    run: RunRecord
+    samples: tuple[Sample, ...]
+    events: tuple[Event, ...]
+    fingerprints: tuple[FingerprintRecord, ...]
+    torn: int
+
+    def cell_data(self) -> tuple[CellData, ...]:
+        blocks: dict[str, list[Block]] = {}
+        for sample in self.samples:
+            if isinstance(sample, Block):
+                blocks.setdefault(sample.cell, []).append(sample)
+        return tuple(
+            CellData(
+                run=self.run,
+                cell=cell,
+                blocks=tuple(blocks.get(cell.id, ())),
+                events=tuple(e for e in self.events if e.cell == cell.id),
+                host_events=tuple(e for e in self.events if e.host == cell.host and not e.cell),
+                batch=self._batch(cell.id),
+            )
+            for cell in self.run.cells
+        )
+
+    def _batch(self, cell: str) -> int | None:
+        for event in self.events:
+            batch = event.values.get("batch")
+            if event.cell == cell and isinstance(batch, int):
+                return batch
+        return None
+
+
+def compare_run(folder: RunFolder) -> RunComparison:
+    """Analyse a run folder, complete or not.
+
+    Raises RunFolderError when it cannot be read.
+    """
+    samples, events = folder.read_samples(), folder.read_events()
+    read = _Read(
+        run=folder.read_run(),
+        samples=samples.samples,
+        events=events.events,
+        fingerprints=folder.read_fingerprints(),
+        torn=samples.torn + events.torn,
+    )
+    return _compare(read)
+
+
+def _compare(read: _Read) -> RunComparison:
+    run, design = read.run, read.run.design
+    data = read.cell_data()
+    cells = tuple(summarise_cell(one) for one in data)
+    m = planned_comparisons(run)
+    differences = _differences(read)
+    confounded = {(d.host, d.arm) for d in differences if d.fact_class == "confounder"}
+    comparisons = tuple(
+        msgspec.structs.replace(
+            judge(one, arm, cell, m=m), is_confounded=(one.cell.host, arm.id) in confounded
+        )
+        for one, cell in zip(data, cells, strict=True)
+        for arm in run.arms
+        if not arm.is_reference
+    )
+    ended = [e for e in read.events if e.what == "run-ended"]
+    started = [e for e in read.events if e.what in {"run-started", "run-resumed"}]
+    return RunComparison(
+        run_id=run.run_id,
+        created=run.created,
+        tool_version=run.tool_version,
+        title=run.title,
+        seed=run.seed,
+        command_line=run.command_line,
+        configuration=run.configuration,
+        preset=design.preset,
+        margin=design.margin,
+        target=design.target,
+        budget_s=design.budget_s,
+        min_restarts=design.min_restarts,
+        threads=design.threads,
+        is_complete=bool(ended) and (not started or ended[-1].t >= started[-1].t),
+        reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
+        planned_comparisons=m,
+        comparisons=comparisons,
+        cells=cells,
+        arms=_arms(read, comparisons, cells),
+        differences=differences,
+        startup=startup_summaries(read.samples),
+        memory=memory_summaries(read.samples),
+        failures=_failures(read.events),
+        torn_lines=read.torn,
+        duration_s=read.events[-1].t - read.events[0].t if read.events else None,
+    )
+
+
+def planned_comparisons(run: RunRecord) -> int:
+    """Return m: cell × arm that is neither reference nor control, at least 1."""
+    others = sum(not (arm.is_reference or arm.is_control) for arm in run.arms)
+    return max(1, others * len(run.cells))
+
+
+def _differences(read: _Read) -> tuple[FactDifference, ...]:
+    reference = next(arm.id for arm in read.run.arms if arm.is_reference)
+    at = {(f.host, f.arm): f for f in read.fingerprints}
+    found: list[FactDifference] = []
+    for (host, arm), record in at.items():
+        if arm != reference and (host, reference) in at:
+            found += compare_fingerprints(at[host, reference], record)
+    return tuple(found)
+
+
+def _arms(
+    read: _Read, comparisons: tuple[Comparison, ...], cells: tuple[CellSummary, ...]
+) -> tuple[ArmSummary, ...]:
+    prints = {(f.host, f.arm): f for f in read.fingerprints}
+    hosts = tuple(dict.fromkeys(cell.host for cell in cells))
+    summaries: list[ArmSummary] = []
+    for host in hosts:
+        for arm in read.run.arms:
+            record = prints.get((host, arm.id))
+            state, reason = _arm_state(read, host, arm, comparisons)
+            summaries.append(
+                ArmSummary(
+                    host=host,
+                    arm=arm.id,
+                    environment=arm.environment,
+                    stack=arm.stack,
+                    reference=arm.reference,
+                    state=state,
+                    reason=reason,
+                    identity=record.identity if record else {},
+                    facts=record.facts if record else {},
+                )
+            )
+    return tuple(summaries)
+
+
+def _arm_state(
+    read: _Read, host: str, arm: ArmRecord, comparisons: tuple[Comparison, ...]
+) -> tuple[CellState, str]:
+    lost = [e for e in read.events if e.what == "host-failed" and e.host == host]
+    if lost:
+        return "unreachable", lost[-1].text
+    failed = [
+        e for e in read.events if e.what == "arm-failed" and e.host == host and e.arm == arm.id
+    ]
+    own = [c for c in comparisons if c.host == host and c.arm == arm.id]
+    if failed and not any(c.primary for c in own):
+        return "failed", failed[-1].text
+    if any(e.what == "arm-ready" and e.host == host and e.arm == arm.id for e in read.events):
+        return "ok", ""
+    return "skipped", "not started"
+
+
+def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
+    return tuple(
+        FailureRow(
+            t=event.t,
+            host=event.host,
+            cell=event.cell,
+            arm=event.arm,
+            phase=event.failure.phase,
+            brief=event.failure.brief,
+            details=event.failure.details,
+            hint=event.failure.hint,
+            exit_code=event.failure.exit_code,
+            log=event.failure.log,
+        )
+        for event in events
+        if event.failure is not None
+    )

@@ -1,0 +1,124 @@
+"""The verdict of one arm in one cell, with what speaks against it."""
+
+from __future__ import annotations
+
+import math
+
+from envcompare.analysis.cells import CellData, plain_estimate, to_estimate
+from envcompare.analysis.model import CellSummary, Comparison, Estimate, Leaning, Outcome
+from envcompare.metrics import MetricName, estimate
+from envcompare.records import ArmRecord, Failure
+from envcompare.stats import Interval, generations_needed, interval, printed_interval, verdict
+
+MIN_RESTARTS = 4  # below that no verdict rests on the interval (MEASUREMENT: lockstep)
+PLAIN_LEVEL = 0.95
+_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu")
+
+
+def judge(data: CellData, arm: ArmRecord, cell: CellSummary, *, m: int) -> Comparison:
+    """Compare one arm with the reference in one cell; exactly one outcome; m is planned."""
+    metric, _ = data.metric
+    _, groups = estimate(data.blocks, arm=arm.id, reference=data.reference.id, metric=metric)
+    if arm.is_control:
+        found = interval(groups, level=PLAIN_LEVEL)
+    else:
+        found = printed_interval(
+            groups, comparisons=m, is_strict=data.run.design.preset == "strict"
+        )
+    failure = data.failure(arm.id)
+    if found is None or (failure is not None and failure.phase == "checksum"):
+        return _without_result(data, arm, cell, failure)
+    return _with_result(data, arm, cell, found)
+
+
+def _base(data: CellData, arm: ArmRecord) -> dict[str, object]:
+    return {
+        "cell": data.cell.id,
+        "host": data.cell.host,
+        "workload": data.cell.workload,
+        "parameters": data.cell.parameters,
+        "arm": arm.id,
+        "environment": arm.environment,
+        "stack": arm.stack,
+        "is_control": arm.is_control,
+    }
+
+
+def _without_result(
+    data: CellData, arm: ArmRecord, cell: CellSummary, failure: Failure | None
+) -> Comparison:
+    outcome: Outcome = "failed"
+    reason = ""
+    if failure is not None:
+        outcome = "not-run" if failure.phase in {"environment", "plan"} else "failed"
+        reason = failure.brief
+    elif (reference := data.failure(data.reference.id)) is not None:
+        reason = f"the reference {data.reference.id} failed: {reference.brief}"
+    else:
+        outcome, reason = "not-run", cell.reason or "no round was complete"
+    return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
+
+
+def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Interval) -> Comparison:
+    metric, _ = data.metric
+    primary = to_estimate(data, arm.id, metric=metric, found=found, is_widened=not arm.is_control)
+    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
+    needed = generations_needed(found, margin=data.run.design.margin)
+    more = needed - found.generations if outcome == "inconclusive" and needed else None
+    others = (
+        plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
+        for name in _SECONDARY
+        if name != metric
+    )
+    return Comparison(
+        **_base(data, arm),  # type: ignore[arg-type]
+        outcome=outcome,
+        leaning=_leaning(primary),
+        primary=primary,
+        secondary=tuple(other for other in others if other is not None),
+        reason=reason,
+        forecast_generations=more,
+        forecast_s=None if more is None else more * _seconds_a_generation(cell),
+        control_failed=control_failed and not arm.is_control,
+        failure=data.failure(arm.id),
+    )
+
+
+def _outcome(
+    data: CellData, primary: Estimate, floor: Estimate | None
+) -> tuple[Outcome, str, bool]:
+    if primary.restarts < MIN_RESTARTS:
+        reason = f"{primary.restarts} of at least {MIN_RESTARTS} restarts fitted into the budget"
+        return "inconclusive", reason, False
+    margin = data.run.design.margin
+    outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
+    end = _failed_control_end(floor)
+    if end is None:
+        return outcome, "", False
+    claim = math.log1p(margin) if outcome == "equivalent" else abs(primary.log_ratio)
+    if outcome != "inconclusive" and claim <= end:
+        reason = (
+            f"control failed: the reference differs from itself by up to {math.expm1(end):.1%}, "
+            f"so no smaller difference is claimed"
+        )
+        return "inconclusive", reason, True
+    return outcome, "", True
+
+
+def _failed_control_end(floor: Estimate | None) -> float | None:
+    """Return the far end of the control's 99 % interval where that excludes 0, else None."""
+    if floor is None or floor.low is None or floor.high is None:
+        return None
+    if floor.restarts < MIN_RESTARTS or floor.low <= 0 <= floor.high:
+        return None
+    return max(abs(floor.low), abs(floor.high))
+
+
+def _leaning(primary: Estimate) -> Leaning:
+    if primary.log_ratio == 0:
+        return "none"
+    return "slower" if primary.log_ratio > 0 else "faster"
+
+
+def _seconds_a_generation(cell: CellSummary) -> float:
+    return cell.elapsed_s / max(1, cell.generations)
