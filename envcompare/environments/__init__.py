@@ -24,6 +24,7 @@ class Isolation:
     run_id: str
     arm: str
     reference: str = ""  # image ID or name, SIF path; empty for vm
+    engine: str = ""  # the program that `check` found, where it has several names
     uid: int = 0
     gid: int = 0
     has_gpu: bool = False
@@ -33,16 +34,17 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Whether an environment is usable on a host; `reason` and `hint` say why not and the remedy."""
+    """Whether an environment is usable on a host, and if not, why and what mends it."""
 
     is_usable: bool
     version: str | None = None
     reason: str = ""
     hint: str = ""
+    engine: str = ""
 
 
 class Environment(Protocol):
-    """Wraps a command so that it runs isolated; pure but for `check` and `sweep`."""
+    """Wraps a command so that it runs isolated; pure but for the checks and `sweep`."""
 
     @property
     def name(self) -> str:
@@ -55,6 +57,14 @@ class Environment(Protocol):
 
     def check(self, transport: Transport) -> Check:
         """Say whether this environment is usable on the host, and if not why and the remedy."""
+        ...
+
+    def check_gpu(self, transport: Transport) -> Check:
+        """Say whether a process in this environment can reach an NVIDIA GPU of the host."""
+        ...
+
+    def explain(self, exit_code: int, stderr: str) -> str | None:
+        """Say why the environment itself could not start a command; None when it did start it."""
         ...
 
     def sweep(self, transport: Transport, run_id: str) -> int:

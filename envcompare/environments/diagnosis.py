@@ -1,0 +1,33 @@
+"""Known complaints of container engines, in the words of a person, with the remedy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """What an engine writes, what it means, and the remedy; `{match}` takes the first group."""
+
+    pattern: str
+    reason: str
+    hint: str
+
+
+def recognise(symptoms: tuple[Symptom, ...], text: str) -> Symptom | None:
+    """Return the first symptom found in the text, its reason filled in; None for a stranger."""
+    for symptom in symptoms:
+        found = re.search(symptom.pattern, text, re.IGNORECASE)
+        if found:
+            groups = [group for group in found.groups() if group]
+            match = (groups or [found[0]])[0].strip()
+            return replace(symptom, reason=symptom.reason.replace("{match}", match))
+    return None
+
+
+def last_line(text: str, *, without: tuple[str, ...] = ()) -> str:
+    """Return the last line that says something; lines starting with `without` do not."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(without)]
+    return said[-1] if said else "it gave no message"

@@ -1,0 +1,249 @@
+"""Docker: `docker run` around the command; the SDK over the engine's socket cleans up."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments.diagnosis import Symptom, last_line, recognise
+from envcompare.environments.marks import inside
+from envcompare.environments.mounts import all_binds
+from envcompare.errors import UnusableError
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
+if TYPE_CHECKING:
+    from docker import DockerClient  # noqa: TID251 - the type of the clean-up client
+
+RUN_LABEL = "envcompare.run"
+ARM_LABEL = "envcompare.arm"
+_OLDEST = (20, 10)  # the first with `docker run --pull`
+_FORMAT = "{{.Client.Version}} {{.Server.Version}}"
+_SOCKET = "/var/run/docker.sock"
+_ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
+_NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
+_NO_GPU_HINT = "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure"
+
+_SYMPTOMS = (
+    Symptom(
+        pattern=r"permission denied while trying to connect|connect: permission denied",
+        reason="permission denied on the engine's socket",
+        hint='sudo usermod -aG docker "$USER", then log in again',
+    ),
+    Symptom(
+        pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API",
+        reason="the Docker daemon is not running",
+        hint="sudo systemctl start docker",
+    ),
+    Symptom(
+        pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
+        reason="Docker client and daemon do not fit: {match}",
+        hint="bring both to the same release",
+    ),
+    Symptom(
+        pattern=r"Unable to find image '([^']+)' locally|No such image: ?(\S*)",
+        reason="the image {match} is not on the host",
+        hint="run envcompare build, or load the image there with docker load",
+    ),
+    Symptom(
+        pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)",
+        reason="{match} does not exist on the host",
+        hint="create it there, or correct the path",
+    ),
+    Symptom(
+        pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
+        reason=_NO_GPU,
+        hint=_NO_GPU_HINT,
+    ),
+    Symptom(
+        pattern=r"no space left on device",
+        reason="no space is left on the engine's disk",
+        hint="docker system prune, or move the engine's data root",
+    ),
+    Symptom(
+        pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)',
+        reason="{match} is not in the image",
+        hint="name an image that holds it",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docker:
+    """Runs the command in a fresh container of an image that the engine holds."""
+
+    name: str = "docker"
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
+
+        No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
+        """
+        # An id without a passwd entry has no name, and getpass.getuser() would fail.
+        variables = (("USER", "envcompare"), *inside(self.name, command, isolation))
+        argv = (
+            *("docker", "run", "--interactive", "--rm", "--pull", "never"),
+            *("--network", "none", "--log-driver", "none"),
+            *("--label", f"{RUN_LABEL}={isolation.run_id}"),
+            *("--label", f"{ARM_LABEL}={isolation.arm}"),
+            *("--user", f"{isolation.uid}:{isolation.gid}"),
+            *("--workdir", command.cwd or isolation.scratch or "/"),
+            *all_binds(isolation),
+            *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+            *(("--gpus", "all") if isolation.has_gpu else ()),
+            *("--entrypoint", "", isolation.reference),
+            *command.argv,
+        )
+        return Command(argv=argv)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether client and daemon answer, are recent enough, and run as root there."""
+        version = ("docker", "version", "--format", _FORMAT)
+        result = run(transport, Command(argv=version), timeout_s=60)
+        if not result.succeeded:
+            return _unusable(result)
+        client, server = result.stdout.split()[:2]
+        if min(_numbers(client), _numbers(server)) < _OLDEST:
+            return Check(
+                is_usable=False,
+                version=server,
+                reason=f"Docker {client} (client) and {server} (daemon) are too old",
+                hint="install Docker 20.10 or later",
+            )
+        return _check_security(transport, server)
+
+    def check_gpu(self, transport: Transport) -> Check:
+        """Say whether the driver works and the engine knows how to hand a GPU to a container."""
+        driver = gpu.check_driver(transport)
+        if not driver.is_usable or _offers_gpu(transport):
+            return driver
+        return Check(
+            is_usable=False,
+            version=driver.version,
+            reason=_NO_GPU,
+            hint=_NO_GPU_HINT,
+        )
+
+    def explain(self, exit_code: int, stderr: str) -> str | None:
+        """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
+        if exit_code not in {125, 126, 127}:
+            return None
+        if symptom := recognise(_SYMPTOMS, stderr):
+            return f"{symptom.reason}; try: {symptom.hint}"
+        what = "container" if exit_code == 125 else "program"
+        return f"docker could not start the {what}: {last_line(stderr, without=_ADVICE)}"
+
+    def sweep(self, transport: Transport, run_id: str) -> int:
+        """Remove the run's containers in any state, and wait for those already being removed."""
+        removed = 0
+        with connect(transport) as client:
+            for _ in range(30):
+                containers = client.api.containers(
+                    all=True, filters={"label": f"{RUN_LABEL}={run_id}"}
+                )
+                if not containers:
+                    break
+                removed += sum([_remove(client, container["Id"]) for container in containers])
+                time.sleep(0.1)
+        return removed
+
+
+@contextmanager
+def connect(transport: Transport) -> Iterator[DockerClient]:
+    """Give a client of the host's engine over its forwarded socket.
+
+    Raises UnusableError when the engine cannot be reached, refuses, or stops answering.
+    """
+    import docker  # noqa: PLC0415, TID251 - loads slowly, and only clean-up and stack need it
+    from requests.exceptions import RequestException  # noqa: PLC0415 - what the SDK lets through
+
+    try:
+        with transport.forward_unix(_socket(transport)) as path:
+            client = docker.DockerClient(base_url=f"unix://{path}", timeout=600)
+            try:
+                yield client
+            finally:
+                client.close()
+    except (docker.errors.DockerException, RequestException) as error:
+        symptom = recognise(_SYMPTOMS, str(error))
+        raise UnusableError(
+            f"docker on {transport.name} refused a request",
+            details=symptom.reason if symptom else str(error),
+            hint=symptom.hint if symptom else "run envcompare doctor",
+        ) from error
+
+
+def _socket(transport: Transport) -> str:
+    argv = ("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+    result = run(transport, Command(argv=argv), timeout_s=60)
+    scheme, _, path = result.stdout.strip().partition("://")
+    if not result.succeeded or not scheme:
+        return _SOCKET
+    if scheme != "unix":
+        raise UnusableError(
+            f"docker on {transport.name} does not listen on a UNIX socket",
+            details=f"its current context is {scheme}://{path}",
+            hint="name the host of that engine with --hosts, or run: docker context use default",
+        )
+    return path
+
+
+def _remove(client: DockerClient, container_id: str) -> int:
+    from docker.errors import APIError  # noqa: PLC0415, TID251 - loaded with the client
+
+    try:
+        client.api.remove_container(container_id, force=True, v=True)
+    except APIError as error:
+        if error.status_code not in {404, 409}:  # gone, or on its way
+            raise
+        return 0
+    return 1
+
+
+def _unusable(result: CommandResult) -> Check:
+    if result.exit_code == 127:
+        return Check(
+            is_usable=False,
+            reason="docker is not installed",
+            hint="install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
+        )
+    symptom = recognise(_SYMPTOMS, result.stderr)
+    return Check(
+        is_usable=False,
+        reason=symptom.reason if symptom else last_line(result.stderr),
+        hint=symptom.hint if symptom else "run docker version on the host and mend what it says",
+    )
+
+
+def _check_security(transport: Transport, version: str) -> Check:
+    argv = ("docker", "info", "--format", "{{json .SecurityOptions}}")
+    result = run(transport, Command(argv=argv), timeout_s=60)
+    for mode in ("rootless", "userns"):
+        if f"name={mode}" in result.stdout:
+            return Check(
+                is_usable=False,
+                version=version,
+                reason=f"in {mode} mode the results would belong to another user",
+                hint="use the host's system-wide Docker without user remapping",
+            )
+    return Check(is_usable=True, version=version)
+
+
+def _offers_gpu(transport: Transport) -> bool:
+    script = """
+command -v nvidia-container-runtime-hook >/dev/null && echo nvidia
+docker info --format '{{json .Runtimes}}'
+cat /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
+"""
+    result = run(transport, Command(argv=("sh", "-c", script)), timeout_s=60)
+    return "nvidia" in result.stdout
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,49 @@
+"""A plain process on the host, isolated by nothing: what the others are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from envcompare.command import Command
+from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments.marks import kill_marked, marks
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vm:
+    """Runs the command as it is."""
+
+    name: str = "vm"
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the command itself with the run's marks in its environment."""
+        return replace(command, env=(*marks(self.name, isolation), *command.env))
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether the host runs Linux; the interpreter is the business of the stack."""
+        result = run(transport, Command(argv=("uname", "-sr")), timeout_s=60)
+        system, _, release = result.stdout.strip().partition(" ")
+        if system == "Linux":
+            return Check(is_usable=True, version=release)
+        return Check(
+            is_usable=False,
+            reason=f"the host runs {system or 'an unknown system'}, not Linux",
+            hint="name a Linux host with --hosts",
+        )
+
+    def check_gpu(self, transport: Transport) -> Check:
+        """Say whether the NVIDIA driver is loaded and its devices are there."""
+        return gpu.check_driver(transport)
+
+    def explain(self, exit_code: int, stderr: str) -> str | None:
+        """Say that the program is missing or cannot be run."""
+        if exit_code not in {126, 127}:
+            return None
+        line = (stderr.strip().splitlines() or ["no message"])[-1]
+        return f"the program cannot be started on the host: {line}"
+
+    def sweep(self, transport: Transport, run_id: str) -> int:
+        """Kill the processes of this user that a crashed run left."""
+        return kill_marked(transport, self.name, run_id)

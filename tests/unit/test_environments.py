@@ -1,0 +1,252 @@
+"""How each environment wraps a command, reads complaints, and is found by its name."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from envcompare.command import Command
+from envcompare.environments import Isolation, Mount, gpu
+from envcompare.environments.mounts import bind
+from envcompare.environments.registry import ENVIRONMENTS, environment, explain_failure
+from envcompare.errors import ConfigError
+
+WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
+ISOLATION = Isolation(
+    run_id="20260101-000000-abcd",
+    arm="new",
+    reference="sha256:0123",
+    uid=1000,
+    gid=1001,
+    mounts=(Mount(path="/w"), Mount(path="/out", is_read_only=False)),
+    scratch="/home/ann/scratch",
+)
+
+
+def test_vm_runs_the_command_itself_with_the_marks_of_the_run() -> None:
+    """On the VM nothing stands around the command but the variables a sweep looks for."""
+    expected = Command(
+        argv=WORKER.argv,
+        env=(
+            ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
+            ("ENVCOMPARE_ARM", "new"),
+            ("ENVCOMPARE_ENVIRONMENT", "vm"),
+            ("OMP_NUM_THREADS", "1"),
+        ),
+    )
+    assert expected == environment("vm").wrap(WORKER, ISOLATION)
+
+
+def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
+    """Every flag of `docker run` is there, and nothing else."""
+    expected = shlex.split("""
+        docker run --interactive --rm --pull never --network none --log-driver none
+        --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
+        --user 1000:1001 --workdir /home/ann/scratch
+        --mount type=bind,source=/w,destination=/w,ro
+        --mount type=bind,source=/out,destination=/out
+        --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
+        --env USER=envcompare
+        --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
+        --env ENVCOMPARE_ENVIRONMENT=docker
+        --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
+        --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
+    """)
+    assert Command(argv=tuple(expected)) == environment("docker").wrap(WORKER, ISOLATION)
+
+
+def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
+    """The engine's own processes carry the marks too, so that a sweep finds them."""
+    expected = shlex.split("""
+        apptainer -q exec --containall --no-home --cleanenv --pwd /home/ann/scratch
+        --mount type=bind,source=/home/ann/scratch,destination=/tmp
+        --mount type=bind,source=/w,destination=/w,ro
+        --mount type=bind,source=/out,destination=/out
+        --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
+        sha256:0123 env
+        ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
+        ENVCOMPARE_ENVIRONMENT=singularity HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        /venv/bin/python /w/worker.py
+    """)
+    wrapped = environment("singularity").wrap(WORKER, ISOLATION)
+    assert tuple(expected) == wrapped.argv
+    assert wrapped.env == (
+        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
+        ("ENVCOMPARE_ARM", "new"),
+        ("ENVCOMPARE_ENVIRONMENT", "singularity"),
+    )
+
+
+@pytest.mark.parametrize("name", ["docker", "singularity"])
+def test_the_working_directory_is_the_commands_own_when_it_names_one(name: str) -> None:
+    """A command's `cwd` is handed to the engine, since the engine starts the process."""
+    argv = environment(name).wrap(replace(WORKER, cwd="/out"), ISOLATION).argv
+    assert argv[argv.index({"docker": "--workdir"}.get(name, "--pwd")) + 1] == "/out"
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("docker", ("--gpus", "all")), ("singularity", ("--nv",))]
+)
+def test_a_gpu_is_asked_for_only_where_there_is_one(name: str, flags: tuple[str, ...]) -> None:
+    """Without a GPU no engine is asked for one."""
+    with_gpu = environment(name).wrap(WORKER, replace(ISOLATION, has_gpu=True)).argv
+    without = environment(name).wrap(WORKER, ISOLATION).argv
+    start = with_gpu.index(flags[0])
+    assert with_gpu[start : start + len(flags)] == flags
+    assert with_gpu[:start] + with_gpu[start + len(flags) :] == without
+
+
+def test_singularity_uses_the_program_the_check_found() -> None:
+    """A host with SingularityCE has no `apptainer`."""
+    argv = environment("singularity").wrap(WORKER, replace(ISOLATION, engine="singularity")).argv
+    assert argv[0] == "singularity"
+
+
+@pytest.mark.parametrize("name", ["docker", "singularity"])
+def test_without_scratch_the_process_starts_at_the_root_and_has_no_home(name: str) -> None:
+    """Nothing of the host is mounted that was not asked for."""
+    bare = Isolation(run_id="r", arm="a", reference="x")
+    argv = environment(name).wrap(Command(argv=("true",)), bare).argv
+    assert "--mount" not in argv
+    assert not [word for word in argv if word.startswith("HOME=")]
+    assert argv[argv.index({"docker": "--workdir"}.get(name, "--pwd")) + 1] == "/"
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/plain path", "source=/plain path"),
+        ("/with:colon", "source=/with:colon"),
+        ("/with,comma", '"source=/with,comma"'),
+        ('/with"quote', '"source=/with""quote"'),
+    ],
+)
+def test_a_path_with_separators_stays_one_field_of_the_mount(path: str, field: str) -> None:
+    """Both engines read `--mount` as one line of CSV."""
+    assert bind(path) == f"type=bind,{field},{field.replace('source', 'destination')},ro"
+
+
+def test_apptainer_is_another_spelling_of_singularity() -> None:
+    """The two names mean one environment."""
+    assert environment("apptainer") is ENVIRONMENTS["singularity"]
+
+
+def test_an_unknown_environment_is_an_error_that_lists_the_names() -> None:
+    """A typing error gets the closest name as its remedy."""
+    with pytest.raises(ConfigError) as caught:
+        environment("dokcer")
+    assert caught.value.lines() == (
+        "error: there is no environment 'dokcer'",
+        "  why: the environments are vm, docker, singularity",
+        "  try: did you mean 'docker'?",
+    )
+
+
+COMPLAINTS = {
+    "docker: Error response from daemon: No such image: app:2\n": (
+        *("docker", 125),
+        "the image app:2 is not on the host",
+    ),
+    "Unable to find image 'app:2' locally\n": (
+        *("docker", 125),
+        "the image app:2 is not on the host",
+    ),
+    'invalid mount config for type "bind": bind source path does not exist: /a b.\n': (
+        *("docker", 125),
+        "/a b does not exist on the host",
+    ),
+    'could not select device driver "" with capabilities: [[gpu]].': (
+        *("docker", 125),
+        "the engine has no NVIDIA runtime",
+    ),
+    "write /var/lib/docker/x: no space left on device": (
+        *("docker", 125),
+        "no space is left on the engine's disk",
+    ),
+    "docker: Got permission denied while trying to connect to the Docker daemon socket": (
+        *("docker", 126),
+        "permission denied on the engine's socket",
+    ),
+    'exec: "pythn": executable file not found in $PATH: unknown.': (
+        *("docker", 127),
+        "pythn is not in the image",
+    ),
+    "docker: something new\n\nRun 'docker run --help' for more information": (
+        *("docker", 126),
+        "docker could not start the program: docker: something new",
+    ),
+    "FATAL:   While checking container encryption: could not open image /x.sif: failed to "
+    "retrieve path for /x.sif: lstat /x.sif: no such file or directory": (
+        *("singularity", 255),
+        "the image /x.sif is not on the host",
+    ),
+    "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
+    "Something went wrong trying to read the squashfs image.": (
+        *("singularity", 255),
+        "the image is damaged or cut short",
+    ),
+    "FATAL:   while mounting /nonexist: mount source /nonexist doesn't exist": (
+        *("singularity", 255),
+        "/nonexist does not exist on the host",
+    ),
+    "FATAL:   write /tmp/x: no space left on device": (
+        *("singularity", 255),
+        "no space is left on the disk",
+    ),
+    "ERROR  : Requesting capability set 0x1ff while permitted capability set is 0x1c\n": (
+        *("singularity", 1),
+        "it cannot mount images as this user",
+    ),
+    "env: 'python3.19': No such file or directory\n": (
+        *("vm", 127),
+        "the program cannot be started on the host",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("stderr", "name", "exit_code", "sentence"),
+    [(stderr, *rest) for stderr, rest in COMPLAINTS.items()],
+)
+def test_a_failed_start_is_explained(stderr: str, name: str, exit_code: int, sentence: str) -> None:
+    """The engine's complaint becomes a sentence a person can act on."""
+    explanation = explain_failure(name, exit_code, stderr)
+    assert explanation is not None
+    assert explanation.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "stderr"),
+    [
+        ("vm", 1, "Traceback"),
+        ("docker", 1, "No such image: as the workload's own words"),
+        ("docker", 137, ""),
+        ("singularity", 255, "the workload ended with 255 by itself"),
+        ("singularity", 42, "FATAL: as the workload's own words"),
+    ],
+)
+def test_a_failure_of_the_workload_is_not_explained_away(
+    name: str, exit_code: int, stderr: str
+) -> None:
+    """Only what the environment itself did wrong is its failure."""
+    assert explain_failure(name, exit_code, stderr) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
+            "550.54.14",
+        ),
+        ("nothing of the kind", None),
+    ],
+)
+def test_the_driver_version_is_read_from_both_kinds_of_kernel_module(
+    text: str, version: str | None
+) -> None:
+    """The open kernel module words its line in another way."""
+    assert gpu.driver_version(text) == version
