@@ -117,6 +117,11 @@ class RunFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def file_names(self) -> tuple[str, ...]:
+        """Return the relative names of all files in the folder, sorted."""
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        return tuple(sorted(str(path.relative_to(self.path)) for path in files))
+
     def read_run(self) -> RunRecord:
         """Read run.json; raises RunFolderError for damage or an unknown schema."""
         return self._read_json("run.json", RunRecord)

@@ -1,0 +1,285 @@
+"""The subcommands; the only place that prints results or exits, and joins run, compare, report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envcompare import __version__
+from envcompare.console import Display, print_lines
+from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
+from envcompare.options import EXPERIMENT, PLACES, settings_of, taking
+
+if TYPE_CHECKING:
+    from envcompare.analysis.model import RunComparison
+    from envcompare.experiment import Experiment
+    from envcompare.plan import Plan
+    from envcompare.results import RunFolder
+    from envcompare.transport.hosts import HostSpec
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="envcompare")
+@click.option("--debug", is_flag=True, help="Show a traceback with an error.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.pass_context
+def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
+    """Say whether the same ML work is slower in another environment, by how much, and why.
+
+    \b
+    envcompare run --envs vm,docker,singularity          on this machine
+    envcompare run --envs vm,docker --hosts me@gpu01     over SSH
+    envcompare doctor                                    what is usable here, and the remedy
+    """
+    context.obj = Display(is_quiet=quiet)
+    context.meta["debug"] = debug
+
+
+@app.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Run a plan of more than 200 cells.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Go on with an interrupted run; every other option is taken from it.",
+)
+@click.pass_obj
+def run(display: Display, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Measure the workloads in every arm and write a run folder with its report."""
+    from envcompare import runner
+    from envcompare.results import RunFolder
+
+    if resume is not None:
+        if any(value not in (None, ()) for value in values.values()):
+            raise ConfigError(
+                "--resume takes everything from the run it continues",
+                hint="leave the other options out, or start a new run",
+            )
+        folder = RunFolder.open(resume)
+        experiment, plan, hosts = _resumed(folder)
+    else:
+        experiment, plan, hosts = _planned(values, accept_many=yes)
+        record = runner.run_record(plan, experiment, command_line=tuple(sys.argv))
+        folder = RunFolder.create(experiment.out, record)
+    display.say(f"run {folder.path.name}: {_size(plan)}")
+    job = runner.Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+    with _signals(job.interruption, display):
+        exit_code = runner.run(job)
+    comparison, report = _conclude(folder)
+    print_lines([*_summary(comparison), "", f"report: {report}"])
+    if job.interruption.is_requested:
+        raise InterruptedRunError(
+            "the run was interrupted",
+            details="what was measured is saved",
+            hint=f"envcompare run --resume {shlex.quote(str(folder.path))}",
+        )
+    sys.exit(exit_code)
+
+
+@app.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
+def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
+    """Print the resolved experiment, its cells, arms and first orders; run nothing."""
+    from envcompare.planning import plan_lines
+
+    experiment, planned, _ = _planned(values, accept_many=yes)
+    print_lines(plan_lines(experiment, planned))
+
+
+@app.command()
+@taking(PLACES)
+@click.pass_obj
+def doctor(display: Display, **values: Any) -> None:  # noqa: ANN401
+    """Say for each host and environment whether it is usable, and the line that mends it."""
+    from envcompare import preparing
+
+    experiment, hosts = _places(values)
+    is_usable = True
+    for report in preparing.diagnose_hosts(experiment, hosts, display):
+        print_lines(report.lines)
+        is_usable = is_usable and report.is_usable
+    sys.exit(0 if is_usable else 3)
+
+
+@app.command()
+@taking(PLACES)
+@click.pass_obj
+def build(display: Display, **values: Any) -> None:  # noqa: ANN401
+    """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
+    from envcompare import preparing
+
+    experiment, hosts = _places(values)
+    lines, exit_code = preparing.build_everywhere(experiment, hosts, display)
+    print_lines(lines)
+    sys.exit(exit_code)
+
+
+@app.command()
+@click.argument("run_folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    default="html",
+    show_default=True,
+    help="html is written beside the run; md and json go to stdout.",
+)
+def report(run_folder: Path, *, is_opened: bool, form: str) -> None:
+    """Draw the report of a run folder again; needs no torch, no Docker and no SSH."""
+    from envcompare.results import RunFolder
+
+    comparison, path = _conclude(RunFolder.open(run_folder))
+    if form == "md":
+        from envcompare.report.verdicts import markdown
+
+        print_lines([markdown(comparison)])
+    elif form == "json":
+        print_lines([(run_folder / "comparison.json").read_text(encoding="utf-8")])
+    else:
+        print_lines([*_summary(comparison), "", f"report: {path}"])
+    if is_opened:
+        click.launch(str(path))
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the bundled workloads with their parameters, and the environments."""
+    from envcompare import files
+    from envcompare.environments.registry import ENVIRONMENTS
+
+    lines = ["workloads:"]
+    for info in files.catalogue().values():
+        lines.append(f"  {info.name}: {info.summary}")
+        parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
+        lines.append(f"      --set {info.name}.…: {parameters}")
+    lines += ["environments:", *(f"  {name}" for name in ENVIRONMENTS)]
+    print_lines(lines)
+
+
+@app.command()
+@taking(PLACES)
+@click.pass_obj
+def clean(display: Display, **values: Any) -> None:  # noqa: ANN401
+    """Remove the cache of envcompare from every host: venvs, wheels, SIFs, data."""
+    from envcompare import preparing
+
+    experiment, hosts = _places(values)
+    print_lines(preparing.clean_hosts(experiment, hosts, display))
+
+
+def _planned(
+    values: dict[str, Any], *, accept_many: bool
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    from envcompare.plan import make_plan
+
+    experiment, hosts = _places(values)
+    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
+    return experiment, made, hosts
+
+
+def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
+    flags, file = settings_of(values)
+    return _resolve(flags, file)
+
+
+def _resolve(flags: Any, file: Any) -> tuple[Experiment, tuple[HostSpec, ...]]:  # noqa: ANN401
+    from envcompare import files
+    from envcompare.environments.registry import ENVIRONMENTS
+    from envcompare.experiment import Known, resolve
+    from envcompare.transport.hosts import parse_hosts
+
+    catalogue = {name: info.parameters for name, info in files.catalogue().items()}
+    experiment = resolve(
+        flags, file, known=Known(environments=tuple(ENVIRONMENTS), workloads=catalogue)
+    )
+    return experiment, parse_hosts(experiment.hosts)
+
+
+def _resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    import tomllib
+
+    from envcompare.config import Settings, parse_settings
+    from envcompare.plan import make_plan
+
+    record = folder.read_run()
+    content = tomllib.loads(record.configuration)
+    settings = parse_settings(content, source=str(folder.path / "run.json"))
+    experiment, hosts = _resolve(settings, Settings())
+    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=True)
+    return experiment, made, hosts
+
+
+def _signals(interruption: Any, display: Display) -> Any:  # noqa: ANN401
+    from envcompare.interrupt import handling_signals
+
+    return handling_signals(interruption, display.say)
+
+
+def _conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
+    """Analyse a run folder, and write comparison.json and report.html into it."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.report.page import render
+
+    comparison = compare_run(folder)
+    folder.write_json("comparison.json", comparison)
+    page = render(comparison, files=folder.file_names())
+    folder.write_bytes("report.html", page.encode())
+    return comparison, folder.path / "report.html"
+
+
+def _summary(comparison: RunComparison) -> tuple[str, ...]:
+    from envcompare.report.verdicts import terminal_lines
+
+    return tuple(terminal_lines(comparison))
+
+
+def _size(planned: Plan) -> str:
+    design = planned.design
+    arms = ", ".join(arm.id for arm in planned.arms)
+    return (
+        f"{len(planned.cells)} cells of at most {design.budget_s:.0f} s; arms {arms}; "
+        f"margin ±{design.margin:.1%}"
+    )
+
+
+def main() -> None:
+    """Run the command line; every expected error ends as three sentences and its exit code."""
+    try:
+        app(standalone_mode=False)
+    except EnvcompareError as error:
+        if "--debug" in sys.argv:
+            raise
+        Display().error(error)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(InterruptedRunError.exit_code)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        _usage_error(error)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        Display().error(
+            EnvcompareError(
+                f"unexpected {type(error).__name__}: {error}",
+                details="this is a fault of envcompare",
+                hint="run again with `envcompare --debug …` and report what it prints",
+            )
+        )
+        sys.exit(1)
+
+
+def _usage_error(error: click.ClickException) -> None:
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+    Display().error(ConfigError(error.format_message(), hint=f"{command or 'envcompare'} --help"))
+    sys.exit(ConfigError.exit_code)

@@ -1,0 +1,109 @@
+"""What the user sees while something runs: progress, colours, errors in three sentences."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from envcompare.errors import EnvcompareError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+_LINE_EVERY_S = 15.0
+
+
+@dataclass(slots=True)
+class Display:
+    """Progress goes to stderr, so that stdout holds the result alone."""
+
+    is_quiet: bool = False
+    _console: Console | None = None
+    _progress: Progress | None = None
+    _tasks: dict[str, TaskID] = field(default_factory=dict)
+    _last_line: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def console(self) -> Console:
+        """Return the Rich console on stderr, made when it is first needed."""
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        return self._console
+
+    def say(self, text: str) -> None:
+        """Print one line of what is being done."""
+        if not self.is_quiet:
+            self.console.print(text, markup=False)
+
+    def error(self, error: EnvcompareError) -> None:
+        """Print the three sentences of an error."""
+        for line in error.lines():
+            head, _, rest = line.partition(": ")
+            style = "bold red" if head == "error" else "bold"
+            self.console.print(f"[{style}]{head}:[/]", end=" ")
+            self.console.print(rest, markup=False)
+
+    @contextmanager
+    def showing_progress(self) -> Iterator[None]:
+        """Show a live bar for each cell on a terminal; elsewhere a line now and then."""
+        if self.is_quiet or not self.console.is_terminal:
+            yield
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+        )
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            self._progress = progress
+            try:
+                yield
+            finally:
+                self._progress = None
+                self._tasks.clear()
+
+    def cell(self, name: str, *, done: float, text: str) -> None:
+        """Show how far a cell is: `done` is the share of its budget that is spent."""
+        with self._lock:
+            if self._progress is not None:
+                self._update_bar(self._progress, name, done=done, text=text)
+            elif time.monotonic() - self._last_line.get(name, 0.0) >= _LINE_EVERY_S:
+                self._last_line[name] = time.monotonic()
+                self.say(f"  {name}: {min(done, 1.0):.0%} of the budget, {text}")
+
+    def cell_done(self, name: str, text: str) -> None:
+        """Take a cell's bar away and print how it ended."""
+        with self._lock:
+            task = self._tasks.pop(name, None)
+            if self._progress is not None and task is not None:
+                self._progress.remove_task(task)
+        self.say(f"  {name}: {text}")
+
+    def _update_bar(self, progress: Progress, name: str, *, done: float, text: str) -> None:
+        from rich.markup import escape
+
+        if name not in self._tasks:
+            self._tasks[name] = progress.add_task(escape(name), total=1.0, text=text)
+        progress.update(self._tasks[name], completed=min(done, 1.0), text=text)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write result lines to stdout; a reader that went away is no error."""
+    try:
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stderr.close()

@@ -1,0 +1,125 @@
+"""The command-line options that `run`, `plan` and `build` share, and how they become settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from envcompare.config import Settings, parse_set, read_settings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+Decorator = Callable[[_F], _F]
+DEFAULT_FILE = Path("envcompare.toml")
+
+_WHAT = (
+    click.option(
+        "--envs",
+        metavar="ARM,…",
+        help="Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference. "
+        "[default: vm,docker,singularity]",
+    ),
+    click.option("--reference", metavar="ARM", help="The arm all others are compared with."),
+    click.option(
+        "--hosts",
+        metavar="HOST,…",
+        help="user@host[:port], names from ~/.ssh/config, or a file with one host a line. "
+        "[default: this machine]",
+    ),
+    click.option("--workloads", metavar="NAME,…", help="Bundled workloads. [default: cnn,rnn]"),
+    click.option(
+        "--workload",
+        metavar="FILE.py:CLASS",
+        multiple=True,
+        help="A workload of your own; may be repeated.",
+    ),
+    click.option(
+        "--set",
+        "set_",
+        metavar="W.NAME=V,…",
+        multiple=True,
+        help="Set a parameter, as in rnn.hidden=64,128; several values make several cells.",
+    ),
+    click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="TOML file that holds what the flags hold. [default: envcompare.toml if there]",
+    ),
+)
+_HOW = (
+    click.option("--quick", "preset", flag_value="quick", help="Margin 5 %, 90 s a cell."),
+    click.option(
+        "--strict", "preset", flag_value="strict", help="Margin 1 %, 30 min a cell, 6 restarts."
+    ),
+    click.option("--budget", type=float, metavar="SECONDS", help="Time a cell may take."),
+    click.option("--margin", type=float, metavar="PERCENT", help="Differences below it are equal."),
+    click.option(
+        "--target", type=float, metavar="PERCENT", help="Half-width to reach. [default: margin/2]"
+    ),
+    click.option("--seed", type=int, help="Seed of all that is drawn at random."),
+    click.option("--threads", type=int, help="Computing threads in every arm. [default: 1]"),
+    click.option("--pin", metavar="CPUS", help="CPU set of all arms, as in 0,2-3."),
+    click.option(
+        "--generation",
+        type=click.Choice(["auto", "fork", "rebuild"]),
+        help="How a generation starts fresh. [default: auto]",
+    ),
+    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="[default: auto]"),
+    click.option("--startup/--no-startup", default=None, help="Measure the start-up as well."),
+    click.option("--data", metavar="DIR", help="Folder of real data on the host."),
+    click.option("--download/--no-download", default=None, help="Fetch the real data there."),
+    click.option("--title", help="Title of the report."),
+    click.option("--out", metavar="DIR", help="Where run folders go. [default: results]"),
+)
+_STACK = (
+    click.option("--base-image", metavar="IMAGE", help="Base of the workload image."),
+    click.option(
+        "--sif-compression",
+        type=click.Choice(["zstd", "gzip", "none", "sandbox"]),
+        help="It changes import time, so it is recorded. [default: zstd]",
+    ),
+    click.option("--python", metavar="3.X", help="Python of the locked wheels. [default: 3.11]"),
+    click.option("--vm-python", metavar="PATH", help="Interpreter of vm, on the host."),
+    click.option("--host-python", metavar="PATH", help="Interpreter of the stack `host`."),
+)
+_SSH = (
+    click.option("--ssh-config", metavar="FILE", help="[default: ~/.ssh/config]"),
+    click.option(
+        "--accept-new-host-keys/--check-host-keys",
+        "accept_new_host_keys",
+        default=None,
+        help="Accept the key of a host that is not known yet; a changed key never is.",
+    ),
+    click.option("--connect-timeout", type=float, metavar="SECONDS", help="[default: 10]"),
+)
+EXPERIMENT = (*_WHAT, *_HOW, *_STACK, *_SSH)
+PLACES = (_WHAT[0], _WHAT[2], _WHAT[6], *_STACK, *_SSH)
+
+
+def taking(options: tuple[Decorator[Any], ...]) -> Decorator[Any]:
+    """Give a command all of these options, in this order."""
+
+    def decorate(command: Any) -> Any:  # noqa: ANN401 — click's decorators are untyped
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
+    """Return the settings of the flags and of the configuration file.
+
+    Raises ConfigError naming what is wrong.
+    """
+    path = values.pop("config", None)
+    given = {name: value for name, value in values.items() if value not in (None, ())}
+    if "set_" in given:
+        given["set"] = parse_set(given.pop("set_"))
+    flags = Settings(**given)
+    if path is None and DEFAULT_FILE.is_file():
+        path = DEFAULT_FILE
+    return flags, read_settings(path) if path is not None else Settings()
