@@ -194,7 +194,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         (0 < margin < 1, "margin", "a percentage above 0 and below 100"),
         (0 < target < 1, "target", "a percentage above 0 and below 100"),
         (budget > 0, "budget", "seconds above 0"),
-        ((settings.threads or 1) >= 1, "threads", "1 or more"),
+        (settings.threads is None or settings.threads >= 1, "threads", "1 or more"),
     )
     for holds, key, remedy in checks:
         if not holds:

@@ -1,0 +1,5 @@
+"""Let `python -m envcompare` be the command."""
+
+from envcompare.cli import main
+
+main()

@@ -1,0 +1,26 @@
+"""The JSON Schemas of the run folder, made from its types; docs/schema/ holds them written out."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from envcompare.analysis.model import RunComparison
+from envcompare.records import Event, FingerprintRecord, RunRecord, Sample
+
+_TYPES = {
+    "run": RunRecord,
+    "samples": Sample,  # one line of samples.jsonl
+    "events": Event,  # one line of events.jsonl
+    "fingerprint": FingerprintRecord,
+    "comparison": RunComparison,
+}
+SCHEMA_NAMES = tuple(_TYPES)
+
+
+def schema_text(name: str) -> str:
+    """Return the JSON Schema (draft 2020-12) of a file of the run folder as text."""
+    schema = msgspec.json.schema(_TYPES[name])
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
+    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,138 @@
+"""The import direction of the house: downwards only, no cycle, each heavy library at home."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
+
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("runner", "report", "doctor", "planning", "schemas"),
+    ("sites",),
+    ("measure", "analysis", "stack"),
+    ("environments", "transport", "plan", "options", "files"),
+    ("results", "fingerprint", "metrics", "stats", "config", "experiment"),
+    ("command", "console", "interrupt", "records"),
+    ("errors",),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
+MEASURING = {"runner", "measure", "environments", "transport", "stack", "doctor", "plan", "sites"}
+HOMES = {
+    "scipy": {"stats"},
+    "paramiko": {"transport.ssh"},
+    "docker": {"stack.image", "environments.docker", "doctor"},
+    "spython": {"stack"},
+    "jinja2": {"report"},
+    "torch": set(),
+    "torchvision": set(),
+}
+
+
+def modules() -> dict[str, Path]:
+    """Return the dotted names below the package and their files."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        if "_files" in path.parts or path == PACKAGE / "__init__.py":
+            continue
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Return the dotted names a file imports anywhere."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def own_imports(path: Path) -> set[str]:
+    """Return the first part below `envcompare` of everything a file imports from the package."""
+    parts = {name.split(".")[1] for name in imports(path) if name.startswith("envcompare.")}
+    return parts & set(LEVEL)
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_module_imports_downwards_only(module: str) -> None:
+    """Nothing imports what stands above it."""
+    part = module.split(".", maxsplit=1)[0]
+    assert part in LEVEL, f"{part} stands in no layer"
+    above = {name for name in own_imports(modules()[module]) if LEVEL[name] < LEVEL[part]}
+    assert above == set()
+
+
+@pytest.mark.parametrize("pair", NEVER_TOGETHER)
+def test_runner_report_and_doctor_never_import_each_other(pair: tuple[str, str]) -> None:
+    """The measuring half and the reading half meet only in the run folder."""
+    for one, other in (pair, pair[::-1]):
+        for module, path in modules().items():
+            if module.split(".", maxsplit=1)[0] == one:
+                assert other not in own_imports(path)
+
+
+def test_reading_half_imports_nothing_of_the_measuring_half() -> None:
+    """A report is drawn on a laptop with no torch, no Docker and no SSH."""
+    for module, path in modules().items():
+        if module.split(".", maxsplit=1)[0] in {"analysis", "report"}:
+            assert own_imports(path) & MEASURING == set(), module
+
+
+def test_modules_have_no_import_cycle() -> None:
+    """Every module can be read without one that reads it."""
+    names = modules()
+    graph = {
+        module: {
+            name.removeprefix("envcompare.")
+            for name in imports(path)
+            if name.removeprefix("envcompare.") in names and name.startswith("envcompare.")
+        }
+        - {module}
+        for module, path in names.items()
+    }
+    packages = {name for name in graph if any(other.startswith(f"{name}.") for other in graph)}
+    done: set[str] = set()
+
+    def visit(module: str, road: tuple[str, ...]) -> None:
+        assert module not in road, " → ".join((*road, module))
+        if module not in done:
+            for other in graph[module] - (
+                packages if module.split(".", maxsplit=1)[0] in packages else set()
+            ):
+                visit(other, (*road, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(("library", "homes"), HOMES.items())
+def test_heavy_library_is_imported_at_home_only(library: str, homes: set[str]) -> None:
+    """Each heavy library has one home."""
+    for module, path in modules().items():
+        if any(name.split(".", maxsplit=1)[0] == library for name in imports(path)):
+            assert any(module == home or module.startswith(f"{home}.") for home in homes), module
+
+
+def test_help_imports_no_heavy_library() -> None:
+    """`envcompare --help` answers at once because nothing heavy is imported for it."""
+    script = (
+        "import sys\nfrom envcompare import cli\nsys.argv = ['envcompare', '--help']\n"
+        "try:\n    cli.main()\nfinally:\n"
+        f"    print([n for n in {sorted([*HOMES, 'numpy', 'rich'])!r} if n in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

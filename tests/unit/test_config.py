@@ -1,0 +1,106 @@
+"""Settings: flags beat the file, and every mistake names file, key and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envcompare.config import (
+    Settings,
+    known_keys,
+    listed,
+    merge,
+    parse_set,
+    read_settings,
+)
+from envcompare.errors import ConfigError
+
+
+def written(folder: Path, text: str) -> Path:
+    """Write a configuration file and return its path."""
+    path = folder / "envcompare.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_file_holds_what_the_flags_hold(tmp_path: Path) -> None:
+    """A key is spelt as its flag."""
+    path = written(
+        tmp_path,
+        'envs = ["vm", "docker"]\nbudget = 90\naccept-new-host-keys = true\n'
+        "[set.rnn]\nhidden = [64, 128]\n",
+    )
+    read = read_settings(path)
+    assert listed(read.envs) == ("vm", "docker")
+    assert (read.budget, read.accept_new_host_keys) == (90, True)
+    assert read.set == {"rnn": {"hidden": (64, 128)}}
+
+
+def test_unknown_key_names_file_key_and_the_likely_word(tmp_path: Path) -> None:
+    """A misspelt key is not ignored."""
+    path = written(tmp_path, "budgett = 90\n")
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path)
+    assert str(path) in caught.value.brief
+    assert "`budgett`" in caught.value.brief
+    assert "`budget`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('budget = "much"\n', "budget"),
+        ("envs = 3\n", "envs"),
+        ('preset = "slow"\n', "preset"),
+        ("[set]\nrnn = 3\n", "set"),
+        ('startup = "yes"\n', "startup"),
+    ],
+)
+def test_wrong_type_names_file_key_and_value(tmp_path: Path, text: str, key: str) -> None:
+    """A value of the wrong kind is refused with the key it stands under."""
+    with pytest.raises(ConfigError) as caught:
+        read_settings(written(tmp_path, text))
+    assert f"`{key}" in caught.value.brief
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["envs = [", "\x00", "a = 1\na = 2\n"])
+def test_broken_toml_is_an_error_with_the_file(tmp_path: Path, text: str) -> None:
+    """Broken TOML ends in three sentences."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_settings(written(tmp_path, text))
+
+
+def test_missing_file_is_an_error() -> None:
+    """A file that was asked for must be there."""
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
+        read_settings(Path("nowhere.toml"))
+
+
+def test_flags_win_over_the_file_parameter_by_parameter() -> None:
+    """`--set` of one parameter keeps the others of the file."""
+    flags = Settings(budget=30, set={"rnn": {"hidden": 64}})
+    file = Settings(budget=90, seed=1, set={"rnn": {"hidden": 128, "batch": 32}})
+    merged = merge(flags, file)
+    assert (merged.budget, merged.seed) == (30, 1)
+    assert merged.set == {"rnn": {"hidden": 64, "batch": 32}}
+
+
+def test_set_reads_numbers_words_and_lists() -> None:
+    """Values get the type they look like."""
+    parsed = parse_set(("rnn.hidden=64,128", "cnn.lr=1e-3", "cnn.optimizer=adam", "cnn.x=true"))
+    assert parsed["rnn"]["hidden"] == (64, 128)
+    assert parsed["cnn"] == {"lr": 0.001, "optimizer": "adam", "x": True}
+
+
+@pytest.mark.parametrize("item", ["", "rnn", "rnn.hidden", "rnn.hidden=", ".hidden=1", "rnn.=1"])
+def test_set_that_is_not_understood_names_the_form(item: str) -> None:
+    """The error shows the form."""
+    with pytest.raises(ConfigError, match="is not understood"):
+        parse_set((item,))
+
+
+def test_keys_are_spelt_with_hyphens() -> None:
+    """The list in an error shows the spelling that works."""
+    assert "sif-compression" in known_keys()

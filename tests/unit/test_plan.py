@@ -1,0 +1,184 @@
+"""The plan: arms, cells and orders follow from the experiment and the seed alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.config import Settings
+from envcompare.errors import ConfigError
+from envcompare.experiment import Experiment, Known, parse_arms, parse_cpus, resolve
+from envcompare.plan import derive_seed, make_plan, shuffled
+
+ENVIRONMENTS = ("vm", "docker", "singularity")
+KNOWN = Known(
+    environments=ENVIRONMENTS,
+    workloads={"cnn": {"batch": 64, "lr": 1.0}, "rnn": {"hidden": 40, "optimizer": "sgd"}},
+)
+
+
+def experiment(**flags: Any) -> Experiment:
+    """Resolve these flags over the defaults."""
+    return resolve(Settings(**flags), Settings(), known=KNOWN)
+
+
+def test_default_experiment_compares_three_environments_on_two_workloads() -> None:
+    """The bare command is the main job."""
+    plan = make_plan(experiment(), ("local",), accept_many=False)
+    assert [arm.id for arm in plan.arms] == ["vm", "docker", "singularity", "vm~control"]
+    assert [cell.id for cell in plan.cells] == ["local/cnn/default", "local/rnn/default"]
+    assert (plan.reference, plan.comparisons) == ("vm", 4)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ("vm", ("vm", "vm", "image", "")),
+        ("vm@host", ("vm-host", "vm", "host", "")),
+        ("apptainer", ("singularity", "singularity", "image", "")),
+        ("new=docker:app:2", ("new", "docker", "image", "app:2")),
+        ("old=docker:app@sha256:ab", ("old", "docker", "image", "app@sha256:ab")),
+        ("sif=singularity:/data/x.sif", ("sif", "singularity", "image", "/data/x.sif")),
+    ],
+)
+def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) -> None:
+    """ENV, ENV@STACK and NAME=ENV:REFERENCE."""
+    (arm,) = parse_arms((item,), ENVIRONMENTS)
+    assert (arm.id, arm.environment, arm.stack, arm.reference) == expected
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (("dokcer",), "unknown environment `dokcer`"),
+        (("vm@hots",), "unknown stack `hots`"),
+        (("docker:app:2",), "names an image but no arm"),
+        (("x=vm:app",), "vm has no image"),
+        (("docker:",), "names no image"),
+        (("Bad=docker:x",), "is not usable"),
+        (("vm", "vm"), "named twice"),
+        ((), "no environment"),
+    ],
+)
+def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str) -> None:
+    """Each mistake in --envs has its own sentence and a hint."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_arms(items, ENVIRONMENTS)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"reference": "dcoker"}, "is no arm"),
+        ({"workloads": "cnnn"}, "unknown workload `cnnn`"),
+        ({"set": {"rnn": {"hiden": 3}}}, "no parameter `hiden`"),
+        ({"set": {"rnn": {"hidden": "many"}}}, "wrong kind"),
+        ({"set": {"rnn": {"hidden": True}}}, "wrong kind"),
+        ({"workloads": "cnn", "set": {"rnn": {"hidden": 3}}}, "which does not run"),
+        ({"margin": 0.0}, "margin"),
+        ({"target": -1.0}, "target"),
+        ({"budget": 0.0}, "budget"),
+        ({"threads": 0}, "threads"),
+        ({"pin": "0-"}, "no CPU list"),
+        ({"data": "/d", "download": True}, "exclude each other"),
+        ({"python": "2.7"}, "no minor version"),
+        ({"workload": "nowhere.py:Net"}, "cannot be read"),
+        ({"workload": "nowhere.py"}, "not understood"),
+    ],
+)
+def test_impossible_experiment_is_refused_before_anything_starts(
+    flags: dict[str, Any], message: str
+) -> None:
+    """The error says what and how to mend it, with exit code 2."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        experiment(**flags)
+    assert caught.value.exit_code == 2
+
+
+def test_own_workload_takes_the_place_of_the_bundled_ones(tmp_path: Path) -> None:
+    """A file of the user's is a workload named after file and class."""
+    path = tmp_path / "train.py"
+    path.write_text("class Net:\n    pass\n")
+    (workload,) = experiment(workload=(f"{path}:Net",)).workloads
+    assert (workload.name, workload.path, workload.class_name) == ("train-Net", path, "Net")
+
+
+def test_own_workload_without_that_class_lists_what_is_there(tmp_path: Path) -> None:
+    """The hint holds the classes of the file."""
+    path = tmp_path / "train.py"
+    path.write_text("class Net:\n    pass\n")
+    with pytest.raises(ConfigError, match="no class Nett") as caught:
+        experiment(workload=(f"{path}:Nett",))
+    assert "Net" in caught.value.hint
+
+
+def test_several_values_make_a_cell_each_with_sorted_keys() -> None:
+    """Lists multiply."""
+    flags = {"rnn": {"optimizer": ("sgd", "adam"), "hidden": (64, 128)}}
+    plan = make_plan(experiment(workloads="rnn", set=flags), ("a", "b"), accept_many=False)
+    assert len(plan.cells) == 8
+    assert plan.cells[0].id == "a/rnn/hidden=64,optimizer=sgd"
+
+
+def test_more_than_200_cells_are_asked_for() -> None:
+    """A plan that would take days needs --yes."""
+    many = experiment(workloads="cnn", set={"cnn": {"batch": tuple(range(1, 202))}})
+    with pytest.raises(ConfigError, match="201 cells"):
+        make_plan(many, ("local",), accept_many=False)
+    assert len(make_plan(many, ("local",), accept_many=True).cells) == 201
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [("quick", (0.05, 0.025, 90)), ("default", (0.02, 0.01, 600)), ("strict", (0.01, 0.005, 1800))],
+)
+def test_preset_sets_margin_target_and_budget(
+    preset: Any, expected: tuple[float, float, float]
+) -> None:
+    """The numbers are the documented ones; the target is half the margin."""
+    made = experiment(preset=preset)
+    assert (made.margin, made.target, made.budget_s) == expected
+
+
+def test_four_comparisons_need_six_restarts() -> None:
+    """With many comparisons 3 degrees of freedom are too few."""
+    assert make_plan(experiment(), ("local",), accept_many=False).design.min_restarts == 6
+    one = experiment(envs="vm,docker", workloads="cnn")
+    assert make_plan(one, ("local",), accept_many=False).design.min_restarts == 4
+
+
+def test_seed_is_drawn_and_kept_when_none_is_given() -> None:
+    """A run can be repeated from what it stored."""
+    made = experiment()
+    assert made.settings.seed == made.seed
+
+
+@given(st.integers(0, 2**31), st.text(max_size=20), st.integers(0, 100))
+def test_derived_seed_depends_on_its_parts_alone(seed: int, cell: str, restart: int) -> None:
+    """A resumed run draws what the whole run would have drawn."""
+    once = derive_seed(seed, "launch", cell, restart)
+    assert once == derive_seed(seed, "launch", cell, restart)
+    assert 0 <= once < 2**63
+    assert once != derive_seed(seed, "launch", cell, restart + 1)
+
+
+@given(st.integers(0, 2**63))
+def test_shuffled_keeps_every_arm(seed: int) -> None:
+    """An order is a permutation."""
+    assert sorted(shuffled(("a", "b", "c"), seed)) == ["a", "b", "c"]
+
+
+def test_orders_are_balanced_over_many_seeds() -> None:
+    """No arm stands first more often than chance allows."""
+    firsts = [shuffled(("a", "b"), derive_seed(1, "round", n))[0] for n in range(1000)]
+    assert 420 < firsts.count("a") < 580
+
+
+def test_cpu_list_is_read_with_ranges() -> None:
+    """`0,2-4` is four CPUs."""
+    assert parse_cpus("0,2-4") == (0, 2, 3, 4)

@@ -1,0 +1,142 @@
+"""The run folder keeps what was written, says what is torn, and refuses what it cannot trust."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from builders import block, run_record
+
+from envcompare.errors import RunFolderError
+from envcompare.records import Event, FingerprintRecord
+from envcompare.results import RunFolder, new_run_id, safe_name
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    """Give a new run folder."""
+    made = RunFolder.create(tmp_path, run_record())
+    yield made
+    made.close()
+
+
+def test_samples_come_back_as_they_were_written(folder: RunFolder) -> None:
+    """A sample read is the sample written."""
+    samples = (block(arm="vm", order=0), block(arm="docker", order=1))
+    for sample in samples:
+        folder.append_sample(sample)
+    assert folder.read_samples().samples == samples
+
+
+def test_torn_last_line_is_dropped_and_counted(folder: RunFolder) -> None:
+    """What a crash cut off is not lost silently."""
+    folder.append_sample(block())
+    folder.close()
+    journal = folder.path / "samples.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"kind":"block","cell":"lo')
+    read = folder.read_samples()
+    assert (len(read.samples), read.torn) == (1, 1)
+
+
+def test_writing_after_a_torn_line_keeps_every_whole_line(folder: RunFolder) -> None:
+    """A resumed run never glues its first line to a torn one."""
+    folder.append_sample(block(round=0))
+    folder.close()
+    journal = folder.path / "samples.jsonl"
+    journal.write_bytes(journal.read_bytes() + b'{"kind":"blo')
+    folder.append_sample(block(round=1))
+    read = folder.read_samples()
+    assert [sample.round for sample in read.samples] == [0, 1]
+    assert read.torn == 0
+
+
+def test_damaged_middle_line_is_refused_with_its_number(folder: RunFolder) -> None:
+    """Damage that no crash explains is an error that says where it is."""
+    folder.append_sample(block())
+    folder.close()
+    journal = folder.path / "samples.jsonl"
+    journal.write_bytes(b"not json\n" + journal.read_bytes())
+    with pytest.raises(RunFolderError, match="line 1"):
+        folder.read_samples()
+
+
+def test_unknown_schema_is_refused_by_its_number(folder: RunFolder) -> None:
+    """A folder of a later version is not guessed at."""
+    run = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps({**run, "schema": 99}))
+    with pytest.raises(RunFolderError, match="schema 99"):
+        folder.read_run()
+
+
+def test_unknown_field_is_ignored(folder: RunFolder) -> None:
+    """A later version may add fields to the same schema."""
+    run = json.loads((folder.path / "run.json").read_text())
+    (folder.path / "run.json").write_text(json.dumps({**run, "later": True}))
+    assert folder.read_run() == run_record()
+
+
+def test_folder_without_run_json_is_no_run_folder(tmp_path: Path) -> None:
+    """The error names the folder and what is missing."""
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        RunFolder.open(tmp_path)
+
+
+def test_fingerprints_are_read_back_for_every_host_and_arm(folder: RunFolder) -> None:
+    """A fingerprint stands under its host and arm."""
+    record = FingerprintRecord(host="gpu 01", arm="vm", facts={"python.version": "3.11.2"})
+    folder.write_fingerprint(record)
+    assert folder.read_fingerprints() == (record,)
+    assert (folder.path / "fingerprints" / "gpu_01" / "vm.json").is_file()
+
+
+def test_unwritable_disk_is_a_run_folder_error(tmp_path: Path) -> None:
+    """No traceback where the place is a file."""
+    (tmp_path / "out").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be made"):
+        RunFolder.create(tmp_path / "out", run_record())
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "", "x\0y", "é☃"])
+def test_safe_name_never_leaves_its_folder(tmp_path: Path, name: str) -> None:
+    """A hostile name makes a plain file name."""
+    path = tmp_path / safe_name(name)
+    assert path.parent == tmp_path
+    assert path != tmp_path
+
+
+def test_run_ids_differ() -> None:
+    """Two runs started in one second have two folders."""
+    assert len({new_run_id() for _ in range(50)}) > 1
+
+
+@pytest.mark.parametrize("name", ["run", "samples", "events", "fingerprint", "comparison"])
+def test_published_schema_is_a_valid_json_schema(name: str) -> None:
+    """What docs/schema holds can be used by other tools."""
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_written_files_obey_the_published_schemas(folder: RunFolder) -> None:
+    """The schemas describe what is really written."""
+    folder.append_sample(block())
+    folder.append_event(Event(t=1.0, what="note", text="hello"))
+    for name, text in (
+        ("run", (folder.path / "run.json").read_text()),
+        ("samples", (folder.path / "samples.jsonl").read_text()),
+        ("events", (folder.path / "events.jsonl").read_text()),
+    ):
+        schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+        jsonschema.validate(json.loads(text), schema)
+
+
+def test_published_schemas_are_those_of_the_types() -> None:
+    """A changed type without a new schema file is noticed."""
+    from envcompare.schemas import SCHEMA_NAMES, schema_text
+
+    for name in SCHEMA_NAMES:
+        assert (SCHEMAS / f"{name}.schema.json").read_text() == schema_text(name)

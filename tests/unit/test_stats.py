@@ -1,0 +1,184 @@
+"""The statistics: they cover, they say nothing they cannot know, and the verdict is one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from builders import block, blocks
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.metrics import METRICS, look, net_ns, primary_metric
+from envcompare.stats import (
+    generations_needed,
+    interval,
+    pair,
+    printed_interval,
+    trimmed_mean,
+    units,
+    verdict,
+)
+
+finite = st.floats(-1, 1, allow_nan=False)
+
+
+def test_trimmed_mean_ignores_an_outlier() -> None:
+    """A fifth is cut on each side."""
+    assert trimmed_mean([1, 1, 1, 1, 100]) == 1
+
+
+def test_trimmed_mean_of_few_values_is_the_median() -> None:
+    """Below five values nothing can be trimmed."""
+    assert trimmed_mean([1, 2, 9]) == 2
+
+
+@given(st.lists(finite, min_size=1, max_size=30))
+def test_trimmed_mean_lies_among_its_values(values: list[float]) -> None:
+    """It never leaves the range."""
+    assert min(values) - 1e-12 <= trimmed_mean(values) <= max(values) + 1e-12
+
+
+def test_pair_gives_the_log_ratio_of_each_complete_round() -> None:
+    """A round in which one arm is missing is left out."""
+    found = pair(
+        [
+            block(arm="vm", round=0),
+            block(arm="docker", round=0, wall_ns=(20_000_000,) * 3),
+            block(arm="vm", round=1),
+        ],
+        arm="docker",
+        reference="vm",
+        read=METRICS["wall"].read,
+    )
+    assert found == {0: {0: (pytest.approx(math.log(2)),)}}
+
+
+def test_warmup_blocks_never_count() -> None:
+    """The first block of a generation is discarded."""
+    pairs = pair(
+        [block(arm="vm", warmup=True), block(arm="docker", warmup=True)],
+        arm="docker",
+        reference="vm",
+        read=METRICS["wall"].read,
+    )
+    assert pairs == {}
+
+
+def test_incomplete_restart_is_dropped_from_the_units() -> None:
+    """Restarts are balanced."""
+    pairs = {0: {0: (0.1,), 1: (0.2,)}, 1: {0: (0.3,), 1: (0.4,)}, 2: {0: (9.0,)}}
+    assert units(pairs) == ((0.1, 0.2), (0.3, 0.4))
+
+
+def test_one_restart_gives_no_interval() -> None:
+    """The spread between restarts is then unknown."""
+    found = interval(((0.1, 0.1, 0.1),), level=0.95)
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_nothing_measured_is_none_and_not_zero() -> None:
+    """`None` is not measured."""
+    assert interval((), level=0.95) is None
+
+
+def test_restart_means_are_the_units_where_restarts_differ() -> None:
+    """The mean square between restarts decides."""
+    found = interval(((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.3, 0.3)), level=0.95)
+    assert found is not None
+    assert found.unit == "restart"
+
+
+def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """At 95 %, with restarts that differ and restarts that do not, coverage is near 95 %."""
+    generator = np.random.default_rng(3)
+    for spread in (0.0, 0.02):
+        hits = 0
+        for _ in range(600):
+            data = generator.normal(0, spread, (4, 1)) + generator.normal(0, 0.01, (4, 3))
+            found = interval(tuple(map(tuple, data)), level=0.95)
+            assert found is not None
+            assert found.low is not None
+            assert found.high is not None
+            hits += found.low <= 0 <= found.high
+        assert hits / 600 >= 0.92
+
+
+def test_more_comparisons_widen_the_printed_interval() -> None:
+    """Bonferroni over the planned comparisons."""
+    groups = ((0.01, 0.02), (0.0, 0.01), (0.02, 0.0), (0.01, 0.01))
+    one = printed_interval(groups, comparisons=1, is_strict=False)
+    ten = printed_interval(groups, comparisons=10, is_strict=False)
+    assert one is not None
+    assert ten is not None
+    assert ten.half_width > one.half_width
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.01, 0.01, "equivalent"),
+        (0.001, 0.01, "equivalent"),
+        (0.03, 0.09, "slower"),
+        (-0.09, -0.03, "faster"),
+        (-0.09, 0.03, "inconclusive"),
+        (None, None, "inconclusive"),
+    ],
+)
+def test_verdict_is_exactly_one_in_the_fixed_order(
+    low: float | None, high: float | None, expected: str
+) -> None:
+    """Equivalent comes first, then slower, faster, inconclusive."""
+    assert verdict(low, high, margin=0.02) == expected
+
+
+@given(finite, st.floats(0, 1, allow_nan=False), st.floats(0.001, 0.5))
+def test_verdict_turns_with_its_sign(mean: float, half: float, margin: float) -> None:
+    """Swapping arm and reference swaps slower and faster and nothing else."""
+    turned = {"slower": "faster", "faster": "slower"}
+    here = verdict(mean - half, mean + half, margin=margin)
+    there = verdict(-mean - half, -mean + half, margin=margin)
+    assert there == turned.get(here, here)
+
+
+def test_net_takes_the_wait_out_and_leaves_throttling_in() -> None:
+    """Throttling by a quota is the environment's own doing."""
+    waited = block(wall_ns=(10,), wait_ns=4, throttled_ns=1)
+    assert net_ns(waited) == 10 - 3
+    assert net_ns(block(wait_ns=None)) is None
+
+
+def test_verdict_rests_on_wall_where_net_is_not_defined() -> None:
+    """With several threads, on a GPU, and without schedstat; each with its reason."""
+    assert primary_metric([block()], threads=1) == ("net", "")
+    for found, threads in (([block()], 2), ([block(gpu_ns=(1,))], 1), ([block(wait_ns=None)], 1)):
+        metric, reason = primary_metric(found, threads=threads)
+        assert metric == "wall"
+        assert reason
+
+
+@pytest.mark.parametrize("ratio", [0.9, 1.0, 1.1])
+def test_estimate_finds_the_injected_ratio(ratio: float) -> None:
+    """Blocks that take `ratio` times as long give that ratio."""
+    from builders import design
+
+    found = look(
+        blocks({"vm": 1.0, "docker": ratio}), ("docker",), reference="vm", design=design(), m=1
+    )["docker"]
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= math.log(ratio) <= found.high
+    assert found.half_width < 0.01
+
+
+def test_forecast_asks_for_more_where_the_interval_is_wide() -> None:
+    """About how many generations would decide; at least those there are."""
+    groups = ((0.01, -0.02), (0.03, 0.0), (-0.02, 0.04), (0.02, -0.01))
+    found = printed_interval(groups, comparisons=1, is_strict=False)
+    assert found is not None
+    needed = generations_needed(found, margin=0.01)
+    assert needed is not None
+    assert needed > found.generations
