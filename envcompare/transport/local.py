@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +12,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.errors import CommandTimeoutError
+from envcompare.transport.operations import get_file, put_file
 from envcompare.transport.streams import reader, writer
 
 # The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
@@ -113,11 +112,11 @@ class LocalTransport:
 
     def put(self, source: Path, target: str) -> None:
         """Copy a file, making parent folders; the content is verified."""
-        _copy(source, Path(target))
+        put_file(self, source, target)
 
     def get(self, source: str, target: Path) -> None:
         """Copy a file, making parent folders; the content is verified."""
-        _copy(Path(source), target)
+        get_file(self, source, target)
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
@@ -126,31 +125,3 @@ class LocalTransport:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
-
-
-def _copy(source: Path, target: Path) -> None:
-    part = target.with_name(f"{target.name}.part-{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, part)
-        if file_sha256(part) != file_sha256(source):
-            raise TransportError(
-                f"the copy of {source} on local differs from it",
-                details=f"the SHA-256 of {part} is another",
-                hint="check the disk, then run again",
-            )
-        part.replace(target)
-    except OSError as error:
-        raise TransportError(
-            f"cannot copy {source} to {target} on local",
-            details=str(error),
-            hint="check that the source exists and that the target has room and allows writing",
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,172 @@
+"""The hosts a user names: `user@host:port`, an SSH alias, `local`, or a file with one a line."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envcompare.errors import ConfigError
+from envcompare.transport import Transport
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.ssh_settings import Destination, SshOptions
+
+LOCAL = "local"
+
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_LONGEST = 253
+_FORMS = "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, or a file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """A host of a run; `label` names its files and is unique among the hosts of the run."""
+
+    label: str
+    alias: str
+    user: str | None = None
+    port: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether this machine is meant."""
+        return self.alias == LOCAL
+
+    def __str__(self) -> str:
+        return str(Destination(alias=self.alias, user=self.user, port=self.port))
+
+
+def parse_hosts(values: Sequence[str]) -> tuple[HostSpec, ...]:
+    """Read the values of `--hosts`, each a list with commas, whose items may be files.
+
+    Raises ConfigError for what cannot be a host, and for a host that is named twice.
+    """
+    places: dict[Destination, str] = {}
+    for place, text in _items(values):
+        destination = _parse(text, place)
+        if destination in places:
+            raise ConfigError(
+                f"host '{destination}' is named twice",
+                details=f"in {places[destination]} and again in {place}",
+                hint="leave one of them out",
+            )
+        places[destination] = place
+    if not places:
+        raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
+    return tuple(
+        HostSpec(label=label, alias=item.alias, user=item.user, port=item.port)
+        for label, item in zip(_labels(places), places, strict=True)
+    )
+
+
+def connect(spec: HostSpec | None, *, options: SshOptions | None = None) -> Transport:
+    """Open the transport to a host; `None` and `local` are this machine."""
+    if spec is None or spec.is_local:
+        return LocalTransport()
+    from envcompare.transport.ssh_transport import SshTransport  # noqa: PLC0415  # heavy
+
+    destination = Destination(alias=spec.alias, user=spec.user, port=spec.port)
+    return SshTransport(str(spec), destination, options or SshOptions())
+
+
+def _items(values: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each host as written, with the place that an error names."""
+    for value in values:
+        for item in value.split(","):
+            text = item.strip()
+            if "/" in text or (text and _is_file(text)):
+                yield from _lines(Path(text))
+            elif text or value.strip():
+                yield "--hosts", text
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    if not _is_file(str(path)):
+        raise ConfigError(
+            f"the host file {str(path)!r} cannot be read",
+            details="there is no such file",
+            hint=_FORMS,
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the host file {path} cannot be read",
+            details=str(error),
+            hint="check that it is text and that you may read it",
+        ) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        host = line.partition("#")[0].strip()
+        if host:
+            yield f"{path}:{number}", host
+
+
+def _parse(text: str, place: str) -> Destination:
+    if text == LOCAL:
+        return Destination(alias=LOCAL)
+    user, at, rest = text.rpartition("@")
+    alias, port = _split_port(rest)
+    if (at and not _USER.fullmatch(user)) or not _is_host(alias) or len(text) > _LONGEST:
+        raise _wrong(text, place, "it is not the name of a host")
+    return Destination(alias=alias, user=user or None, port=_port(text, place, port))
+
+
+def _split_port(rest: str) -> tuple[str, str | None]:
+    bracketed = re.fullmatch(r"\[([^]]*)\](?::(.*))?", rest, re.DOTALL)
+    if bracketed:
+        return (bracketed[1] if ":" in bracketed[1] else ""), bracketed[2]
+    if rest.count(":") > 1:
+        return rest, None
+    alias, colon, port = rest.partition(":")
+    return alias, port if colon else None
+
+
+def _is_host(alias: str) -> bool:
+    if ":" not in alias:
+        return _NAME.fullmatch(alias) is not None
+    try:
+        ipaddress.IPv6Address(alias)
+    except ValueError:
+        return False
+    return "%" not in alias or re.fullmatch(r"[A-Za-z0-9.-]+", alias.partition("%")[2]) is not None
+
+
+def _port(text: str, place: str, port: str | None) -> int | None:
+    if port is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 1 << 16:
+        return int(port)
+    raise _wrong(text, place, f"its port {port!r} is not a number from 1 to 65535")
+
+
+def _wrong(text: str, place: str, why: str) -> ConfigError:
+    return ConfigError(f"{place}: {text[:80]!r} is no host", details=why, hint=_FORMS)
+
+
+def _labels(items: Iterable[Destination]) -> list[str]:
+    """Name hosts for files: by the host alone where that is enough, else by all of it."""
+    hosts = list(items)
+    short = [_safe(item.alias) for item in hosts]
+    labels: list[str] = []
+    for host, label in zip(hosts, short, strict=True):
+        whole = label if short.count(label) == 1 else _safe(str(host))
+        number = 2
+        unique = whole
+        while unique in labels:
+            unique, number = f"{whole}-{number}", number + 1
+        labels.append(unique)
+    return labels
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.") or "host"

@@ -1,0 +1,284 @@
+"""One authenticated SSH connection; the only home of paramiko."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import paramiko  # noqa: TID251  # this is its home
+from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
+
+from envcompare.errors import TransportError
+from envcompare.transport import ssh_errors
+from envcompare.transport.known_hosts import (
+    HostKey,
+    Trust,
+    judge,
+    known_types,
+    read_known_hosts,
+    remember,
+)
+from envcompare.transport.ssh_settings import (
+    Destination,
+    SshOptions,
+    SshSettings,
+    Values,
+    resolve,
+)
+
+_KEEPALIVE_S = 5
+# paramiko does not mind a keepalive without an answer; the kernel does, after this time.
+_UNACKNOWLEDGED_MS = 10_000
+_MOST_JUMPS = 8
+_RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
+
+Channel = paramiko.Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection, with the one it leads through."""
+
+    transport: paramiko.Transport
+    settings: SshSettings
+    through: Connection | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the connection still stands."""
+        return bool(self.transport.is_active())
+
+    def start(self, text: str) -> Channel | None:
+        """Start shell text there; `None` when the host grants no further session (MaxSessions)."""
+        with _explained(self.settings):
+            try:
+                channel = self.transport.open_session(timeout=15)
+            except paramiko.ChannelException:
+                return None
+            channel.exec_command(text)
+            return channel
+
+    def close(self) -> None:
+        """End the connection and those it leads through."""
+        self.transport.close()
+        if self.through is not None:
+            self.through.close()
+
+
+def login(destination: Destination, options: SshOptions, *, depth: int = 0) -> Connection:
+    """Connect, check the host key and authenticate, through jump hosts where configured."""
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+    settings = resolve(destination, options, without_ssh=_read_config)
+    return _login(settings, options, jumps=settings.jumps, depth=depth)
+
+
+def _login(
+    settings: SshSettings, options: SshOptions, *, jumps: tuple[Destination, ...], depth: int
+) -> Connection:
+    if depth > _MOST_JUMPS:
+        raise ssh_errors.broken(settings, ValueError(f"more than {_MOST_JUMPS} jump hosts"))
+    through = None
+    if jumps:
+        last = resolve(jumps[-1], options, without_ssh=_read_config)
+        through = _login(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
+    try:
+        with _explained(settings, options.connect_timeout_s):
+            transport = paramiko.Transport(_road(settings, through, options.connect_timeout_s))
+            try:
+                _introduce(transport, settings, options.connect_timeout_s)
+            except BaseException:
+                transport.close()
+                raise
+    except BaseException:
+        if through is not None:
+            through.close()
+        raise
+    return Connection(transport, settings, through)
+
+
+def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:
+    known = read_known_hosts(settings.known_hosts)
+    name = ssh_errors.trusted_name(settings)
+    _prefer(transport, known_types(known, name))
+    transport.banner_timeout = transport.auth_timeout = max(timeout_s, 15.0)
+    negotiated = threading.Event()
+    transport.start_client(event=negotiated)
+    if not negotiated.wait(timeout_s + 15):
+        raise TimeoutError
+    if not transport.is_active():
+        raise transport.get_exception() or paramiko.SSHException("negotiation failed")
+    offered = transport.get_remote_server_key()
+    key = HostKey(type=offered.get_name(), content=offered.get_base64())
+    _check_host_key(settings, key, judge(known, name, key))
+    _authenticate(transport, settings)
+    transport.set_keepalive(_KEEPALIVE_S)
+
+
+def _road(
+    settings: SshSettings, through: Connection | None, timeout_s: float
+) -> socket.socket | Channel:
+    """Return what carries the bytes: a channel of the jump host, a proxy program, or TCP."""
+    if through is not None:
+        try:
+            return through.transport.open_channel(
+                "direct-tcpip",
+                (settings.hostname, settings.port),
+                ("127.0.0.1", 0),
+                timeout=timeout_s,
+            )
+        except paramiko.ChannelException as error:
+            raise ssh_errors.unreachable_behind(settings, through.settings, error) from error
+    if settings.proxy_command:
+        return _proxy(settings.proxy_command)
+    link = socket.create_connection((settings.hostname, settings.port), timeout_s)
+    # Without it a small command waits 40 ms for an acknowledgement.
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+    return link
+
+
+def _proxy(command: str) -> socket.socket:
+    """Start ProxyCommand on one end of a socket pair; it is shell text by its definition."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        program = subprocess.Popen(
+            ("/bin/sh", "-c", f"exec {command}"),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            start_new_session=True,
+        )
+    threading.Thread(target=program.wait, daemon=True).start()
+    return ours
+
+
+def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
+    """Ask for a key of a type that is known, else an honest host would look changed."""
+    names = [name for kind in types for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
+    security = transport.get_security_options()
+    offered = [name for name in names if name in security.key_types]
+    security.key_types = offered + [name for name in security.key_types if name not in offered]
+
+
+def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, str]) -> None:
+    trust, place = verdict
+    if trust is Trust.REVOKED:
+        raise ssh_errors.revoked_key(settings, key, place)
+    if trust is Trust.CHANGED:
+        raise ssh_errors.changed_key(settings, key, place)
+    if trust is Trust.UNKNOWN:
+        if not settings.accepts_new_keys:
+            raise ssh_errors.unknown_key(settings, key)
+        if settings.known_hosts:
+            remember(settings.known_hosts[0], ssh_errors.trusted_name(settings), key)
+
+
+def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
+    tried: list[str] = []
+    locked = ""
+    for label, key in _candidates(settings):
+        if isinstance(key, str):
+            tried.append(f"{label} ({key})")
+            locked = locked or (label if key == _ENCRYPTED else "")
+            continue
+        tried.append(label)
+        try:
+            further = transport.auth_publickey(settings.user, key)
+        except paramiko.BadAuthenticationType as error:
+            reason = f"it takes {', '.join(error.allowed_types)} alone"
+            raise ssh_errors.denied(settings, tried, reason=reason) from error
+        except paramiko.SSHException as error:
+            if not transport.is_active():
+                reason = "it ended the connection, perhaps after too many keys"
+                raise ssh_errors.denied(settings, tried, reason=reason) from error
+            continue
+        if further:
+            reason = f"after the key it wants {' or '.join(further)}"
+            raise ssh_errors.denied(settings, tried, reason=reason)
+        return
+    raise ssh_errors.denied(settings, tried, locked=locked)
+
+
+_ENCRYPTED = "encrypted, and no agent holds it"
+
+
+def _candidates(settings: SshSettings) -> Iterator[tuple[str, paramiko.PKey | str]]:
+    """Yield keys, the agent's first; in place of one that cannot be used, a text that says why."""
+    agent = _agent_keys() if settings.uses_agent else ()
+    files = [path for path in settings.identity_files if path.exists()]
+    wanted = {_public_blob(path) for path in settings.identity_files}
+    held = {key.asbytes() for key in agent}
+    for key in agent:
+        if key.asbytes() in wanted or not settings.identities_only:
+            yield f"{key.comment or key.get_name()} (agent)", key
+    for path in files:
+        if _public_blob(path) not in held:
+            yield str(path), _load(path)
+
+
+def _agent_keys() -> tuple[paramiko.AgentKey, ...]:
+    if not os.environ.get("SSH_AUTH_SOCK"):
+        return ()
+    try:
+        return tuple(paramiko.Agent().get_keys())
+    except (paramiko.SSHException, OSError):
+        return ()
+
+
+def _public_blob(path: Path) -> bytes | None:
+    try:
+        return PublicBlob.from_file(f"{path}.pub").key_blob
+    except (OSError, ValueError):
+        return None
+
+
+def _load(path: Path) -> paramiko.PKey | str:
+    try:
+        return paramiko.PKey.from_path(path)
+    except (TypeError, paramiko.PasswordRequiredException):
+        return _ENCRYPTED
+    except OSError as error:
+        return error.strerror or "not readable"
+    except (ValueError, paramiko.SSHException, UnknownKeyType, UnsupportedAlgorithm):
+        return "not a private key of a kind that can be used"
+
+
+def _read_config(path: Path | None, alias: str) -> Values:
+    """Read ssh_config without OpenSSH: no Include, and not every Match."""
+    source = path or Path("~/.ssh/config").expanduser()
+    if not source.exists():
+        return {}
+    try:
+        lookup = paramiko.SSHConfig.from_path(str(source)).lookup(alias)
+    except paramiko.ConfigParseError as error:
+        raise TransportError(
+            f"the SSH configuration {source} cannot be read",
+            details=str(error),
+            hint="mend it, or install the OpenSSH client",
+        ) from error
+    found = cast("Mapping[str, str | list[str]]", lookup)
+    return {key: (text,) if isinstance(text, str) else tuple(text) for key, text in found.items()}
+
+
+@contextmanager
+def _explained(settings: SshSettings, timeout_s: float = 15.0) -> Iterator[None]:
+    try:
+        yield
+    except (socket.gaierror, UnicodeError) as error:
+        raise ssh_errors.unknown_name(settings, error) from error
+    except ConnectionRefusedError as error:
+        raise ssh_errors.refused(settings) from error
+    except TimeoutError as error:
+        raise ssh_errors.silent(settings, timeout_s) from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise ssh_errors.broken(settings, error) from error

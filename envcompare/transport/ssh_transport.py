@@ -1,0 +1,233 @@
+"""Commands and files on another machine, over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from envcompare.command import Command, shell_text
+from envcompare.errors import CommandTimeoutError, TransportError
+from envcompare.transport import ssh_errors
+from envcompare.transport.forward import forwarding
+from envcompare.transport.operations import get_file, put_file
+from envcompare.transport.ssh import Channel, Connection, login
+from envcompare.transport.ssh_settings import Destination, SshOptions
+from envcompare.transport.streams import reader, writer
+
+# SSH hands on no signal, so the far side first names its process group, which another session can
+# kill. The shell stays as the parent: only so does a death by signal arrive as 128 + n.
+_SCRIPT = (
+    "read -r _ _ _ _ group _ </proc/$$/stat; "
+    'printf "\\nenvcompare-group %s\\n" "$group"; "$@"; exit "$?"'
+)
+_MARK = re.compile(rb"\nenvcompare-group (\d+)\n")
+_START_S = 30.0
+_KILL_S = 10.0
+# A connection's end is noticed by another thread than the channel's; it follows within this time.
+_END_S = 1.0
+_SIGKILL_CODE = 137
+
+
+class _ChannelOutput:
+    """One of the two streams that a channel delivers."""
+
+    def __init__(self, receive: Callable[[int], bytes], first: bytes = b"") -> None:
+        self._receive = receive
+        self._first = first
+
+    def receive(self, size: int) -> bytes:
+        if self._first:
+            data, self._first = self._first[:size], self._first[size:]
+            return data
+        return self._receive(size)
+
+    def end(self) -> None:
+        self._first = b""
+
+
+class _ChannelInput:
+    """The stream that a channel takes."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except OSError as error:
+            raise BrokenPipeError("the command does not read any more") from error
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._channel.shutdown_write()
+
+
+class SshProcess:
+    """A command on another machine, in a process group that can be killed from a second session."""
+
+    def __init__(
+        self, channel: Channel, *, host: str, brief: str, kill_group: Callable[[int], None]
+    ) -> None:
+        self._channel = channel
+        self._host = host
+        self._brief = brief
+        self._kill_group = kill_group
+        self._is_killed = False
+        self._group, first = _read_mark(channel, host)
+        self._stdin = writer(_ChannelInput(channel))
+        self._stdout = reader(_ChannelOutput(channel.recv, first))
+        self._stderr = reader(_ChannelOutput(channel.recv_stderr))
+
+    @property
+    def stdin(self) -> BinaryIO:
+        """Give the stream the command reads; closing it is end of input there."""
+        return self._stdin
+
+    @property
+    def stdout(self) -> BinaryIO:
+        """Give what the command writes to stdout."""
+        return self._stdout
+
+    @property
+    def stderr(self) -> BinaryIO:
+        """Give what the command writes to stderr."""
+        return self._stderr
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code, 128 + n after signal n; raises when the connection was lost."""
+        if not self._channel.status_event.wait(timeout_s):
+            raise CommandTimeoutError(
+                f"{self._brief} did not end within {timeout_s:g} s on {self._host}"
+            )
+        code = int(self._channel.exit_status)
+        if code >= 0:
+            return code
+        if not self._is_killed and self._is_cut():
+            raise ssh_errors.lost(self._host, self._brief)
+        # Without an exit code the shell around the command was killed itself, with its group.
+        return _SIGKILL_CODE
+
+    def kill(self) -> None:
+        """Kill the command and all its children there; safe to repeat.
+
+        Connects anew where the connection was lost, and gives up silently on a host that is gone.
+        """
+        if self._is_killed:
+            return
+        self._is_killed = True
+        with contextlib.suppress(TransportError):
+            self._kill_group(self._group)
+        self._channel.status_event.wait(_KILL_S)
+        self._channel.close()
+
+    def _is_cut(self) -> bool:
+        end = time.monotonic() + _END_S
+        transport = self._channel.get_transport()
+        while transport.is_active():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+class SshTransport:
+    """Carries commands and files to one host, over as many connections as its sessions need."""
+
+    def __init__(self, name: str, destination: Destination, options: SshOptions) -> None:
+        self._name = name
+        self._destination = destination
+        self._options = options
+        self._lock = threading.Lock()
+        self._connections = [login(destination, options)]
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        """Name the host as the user wrote it."""
+        return self._name
+
+    def spawn(self, command: Command) -> SshProcess:
+        """Start the command there; a missing program ends with exit code 127."""
+        channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
+        brief = " ".join(command.argv[:2])
+        return SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file to the host, making parent folders; the content is verified."""
+        put_file(self, source, target)
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file from the host, making parent folders; the content is verified."""
+        get_file(self, source, target)
+
+    @contextmanager
+    def forward_unix(self, path: str) -> Iterator[Path]:
+        """Give a local socket that reaches `path` there; OpenSSH carries it, paramiko cannot."""
+        # The folder is 0700 and its name short: a socket's path has room for 108 bytes.
+        with tempfile.TemporaryDirectory(prefix="envcompare-", dir="/tmp") as folder:
+            local = Path(folder, "socket")
+            with forwarding(self._destination, self._options, local=local, remote=path):
+                yield local
+
+    def close(self) -> None:
+        """End all connections; safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    def _start(self, text: str) -> Channel:
+        with self._lock:
+            if self._is_closed:
+                raise ssh_errors.lost(self._name, "nothing")
+            self._connections = [link for link in self._connections if link.is_alive]
+            for connection in reversed(self._connections):
+                channel = connection.start(text)
+                if channel is not None:
+                    return channel
+            return self._start_anew(text)
+
+    def _start_anew(self, text: str) -> Channel:
+        connection: Connection = login(self._destination, self._options)
+        self._connections.append(connection)
+        channel = connection.start(text)
+        if channel is None:
+            raise TransportError(
+                f"host '{self._name}' grants no session",
+                details="sshd refused the first one of a new connection",
+                hint="check MaxSessions in its sshd_config",
+            )
+        return channel
+
+    def _kill_group(self, group: int) -> None:
+        argv = ("/bin/sh", "-c", 'kill -s KILL -- "-$1"', "sh", str(group))
+        channel = self._start(shell_text(argv))
+        channel.status_event.wait(_KILL_S)
+        channel.close()
+
+
+def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
+    """Read up to the line with the process group, past what a login shell printed before it."""
+    heard = b""
+    channel.settimeout(_START_S)
+    with contextlib.suppress(TimeoutError):
+        while chunk := channel.recv(1 << 16):
+            heard += chunk
+            if match := _MARK.search(heard):
+                channel.settimeout(None)
+                return int(match[1]), heard[match.end() :]
+    said = (heard + (channel.recv_stderr(4096) if channel.recv_stderr_ready() else b"")).strip()
+    channel.close()
+    raise TransportError(
+        f"host '{host}' starts no command",
+        details=f"its login shell said: {said[-300:].decode(errors='replace') or 'nothing'}",
+        hint=f"check that `ssh {host} true` works, and that the host runs Linux",
+    )
