@@ -11,7 +11,7 @@ import click
 
 from envcompare import __version__
 from envcompare.console import Display, print_lines
-from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError
+from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, unexpected
 from envcompare.options import EXPERIMENT, PLACES, settings_of, taking
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
 def run(display: Display, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare import runner
+    from envcompare.job import Job
     from envcompare.results import RunFolder
 
     if resume is not None:
@@ -69,7 +70,7 @@ def run(display: Display, *, yes: bool, resume: Path | None, **values: Any) -> N
         record = runner.run_record(plan, experiment, command_line=tuple(sys.argv))
         folder = RunFolder.create(experiment.out, record)
     display.say(f"run {folder.path.name}: {_size(plan)}")
-    job = runner.Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
     with _signals(job.interruption, display):
         exit_code = runner.run(job)
     comparison, report = _conclude(folder)
@@ -269,13 +270,7 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        Display().error(
-            EnvcompareError(
-                f"unexpected {type(error).__name__}: {error}",
-                details="this is a fault of envcompare",
-                hint="run again with `envcompare --debug …` and report what it prints",
-            )
-        )
+        Display().error(unexpected(error))
         sys.exit(1)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import tomli_w
 
 from envcompare.errors import ConfigError
 from envcompare.records import Scalar
@@ -133,6 +134,12 @@ def closest(word: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(word, known, n=1)
     everything = ", ".join(known)
     return f"did you mean `{near[0]}`? Known: {everything}" if near else f"known: {everything}"
+
+
+def settings_toml(settings: Settings) -> str:
+    """Return settings as the text of a configuration file that says the same."""
+    content = msgspec.to_builtins(settings)
+    return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
 
 
 def known_keys() -> tuple[str, ...]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+Phase = Literal[
+    "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
+    "protocol", "checksum", "plan",
+]  # fmt: skip
+"""Where something failed."""
 
 
 class EnvcompareError(Exception):
@@ -57,7 +63,7 @@ class WorkloadError(EnvcompareError):
         *,
         details: str = "",
         hint: str = "",
-        phase: str = "",
+        phase: Phase = "process",
         log: str = "",
         worker_exit_code: int | None = None,
     ) -> None:
@@ -77,3 +83,12 @@ class InterruptedRunError(EnvcompareError):
     """The user stopped the run; what was measured is saved."""
 
     exit_code = 130
+
+
+def unexpected(error: Exception) -> EnvcompareError:
+    """Return what the user is told of a fault in envcompare itself."""
+    return EnvcompareError(
+        f"unexpected {type(error).__name__}: {error}",
+        details="this is a fault of envcompare",
+        hint="run again with `envcompare --debug …` and report what it prints",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -24,7 +25,7 @@ class Interruption:
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._killed = threading.Event()
-        self._running: set[Killable] = set()
+        self._running: weakref.WeakSet[Killable] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     @property
@@ -44,30 +45,12 @@ class Interruption:
             self.kill_all()
         self._asked.set()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep, but not past a request; return whether one was made."""
-        return self._asked.wait(seconds)
-
-    @contextmanager
-    def guarding(self, process: Killable) -> Iterator[None]:
-        """Have `process` killed on a second request while the context is open."""
-        self.add(process)
-        try:
-            yield
-        finally:
-            self.remove(process)
-
     def add(self, process: Killable) -> None:
         """Have `process` killed on a second request; at once where that was made already."""
         with self._lock:
             self._running.add(process)
         if self._killed.is_set():
             process.kill()
-
-    def remove(self, process: Killable) -> None:
-        """Forget a process that ended."""
-        with self._lock:
-            self._running.discard(process)
 
     def kill_all(self) -> None:
         """Kill everything registered, in threads of their own so that none waits for another."""

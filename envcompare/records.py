@@ -11,16 +11,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from envcompare.errors import Phase
+
 SCHEMA: Literal[1] = 1
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
-Phase = Literal[
-    "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
-    "protocol", "checksum", "plan",
-]  # fmt: skip
 EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
-    "arm-ready", "arm-failed", "cell-started", "cell-ended", "restart", "stopped",
+    "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
     "round-dropped", "waited", "generation", "calibrated", "swept", "note",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import secrets
@@ -31,6 +32,12 @@ def new_run_id(now: datetime | None = None) -> str:
 def safe_name(text: str) -> str:
     """Return a file name made of `text`; the same text gives the same name."""
     return _UNSAFE.sub("_", text).strip(".") or "_"
+
+
+def elapsed_s(events: tuple[Event, ...]) -> float:
+    """Return the seconds between the events of a cell, without the pause before a resumption."""
+    pairs = itertools.pairwise(events)
+    return sum(after.t - before.t for before, after in pairs if after.what != "cell-started")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

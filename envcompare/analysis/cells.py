@@ -18,6 +18,7 @@ from envcompare.records import (
     Failure,
     RunRecord,
 )
+from envcompare.results import elapsed_s
 from envcompare.stats import CONTROL_LEVEL, Interval, interval
 
 _SKIPPED = "the run ended before this cell"
@@ -50,7 +51,11 @@ class CellData:
 
     def failure(self, arm: str) -> Failure | None:
         """Return why an arm has no result here: its own failure, or that of the whole host."""
-        own = [e.failure for e in self.events if e.what == "arm-failed" and e.arm == arm]
+        own = [
+            e.failure
+            for e in self.events
+            if e.what == "cell-failed" or (e.what == "arm-failed" and e.arm == arm)
+        ]
         hosts = [
             e.failure
             for e in self.host_events
@@ -136,7 +141,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         steps=sum(b.k for b in measured),
         measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
-        elapsed_s=_elapsed_s(data.events),
+        elapsed_s=elapsed_s(data.events),
         stopped_by=_stopped_by(data.events),
         noise_floor=noise_floor(data),
         step_times=tuple(found for found in times if found is not None),
@@ -153,10 +158,6 @@ def _state(data: CellData) -> tuple[CellState, str]:
     if data.blocks:
         return "skipped", "the run ended in the middle of this cell"
     return "skipped", _SKIPPED
-
-
-def _elapsed_s(events: tuple[Event, ...]) -> float:
-    return events[-1].t - events[0].t if events else 0.0
 
 
 def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:

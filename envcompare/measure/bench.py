@@ -11,7 +11,7 @@ from envcompare.errors import InterruptedRunError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Design, Event, EventKind, Failure, Phase, Sample, Scalar
+from envcompare.records import Design, Event, EventKind, Failure, Sample, Scalar
 from envcompare.stats import Interval
 
 Values = dict[str, Scalar]
@@ -98,9 +98,8 @@ class Bench:
 
 def failure_of(error: WorkloadError) -> Failure:
     """Return the record of a fault inside an arm."""
-    phase: Phase = error.phase or "process"  # type: ignore[assignment]
     return Failure(
-        phase=phase,
+        phase=error.phase,
         brief=error.brief,
         details=error.details,
         hint=error.hint,

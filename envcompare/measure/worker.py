@@ -53,10 +53,12 @@ class Worker:
         *,
         arm: str,
         log: Path,
+        log_name: str,
         explain: Callable[[int, str], str | None],
     ) -> None:
         self.arm = arm
         self.log = log
+        self.log_name = log_name
         self.spawned_ns = time.monotonic_ns()
         self._process = spawn()
         self._explain = explain
@@ -150,7 +152,7 @@ class Worker:
             fault.phase,
             f"{fault.brief}{step}",
             details=fault.traceback,
-            hint=f"read {self.log.name} in the run folder; then mend the workload or its data",
+            hint=f"read {self.log_name} in the run folder; then mend the workload or its data",
         )
 
     def _ended(self, op: str) -> EnvcompareError:
@@ -187,7 +189,7 @@ class Worker:
             details=details,
             hint=hint,
             phase=phase,
-            log=str(self.log),
+            log=self.log_name,
             worker_exit_code=exit_code,
         )
 

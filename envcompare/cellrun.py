@@ -1,0 +1,148 @@
+"""One cell from its data to its end: start-up pass, lockstep pass, and what is recorded of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from envcompare.console import Display
+from envcompare.experiment import Experiment
+from envcompare.interrupt import Interruption
+from envcompare.measure.bench import Bench
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.protocol import Hello
+from envcompare.measure.startup import StartupPass
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.plan import Cell, Plan
+from envcompare.records import (
+    Block,
+    CellState,
+    Event,
+    FingerprintRecord,
+    Sample,
+    Scalar,
+    Startup,
+)
+from envcompare.results import RunFolder
+from envcompare.sites import Site
+from envcompare.stats import Interval
+
+
+@dataclass(slots=True)
+class CellRun:
+    """Measures one cell on a site that is ready."""
+
+    cell: Cell
+    site: Site
+    plan: Plan
+    experiment: Experiment
+    folder: RunFolder
+    interruption: Interruption
+    display: Display
+    prior: tuple[Sample, ...] = ()
+    spent_s: float = 0.0
+    _fingerprinted: set[str] = field(default_factory=set)
+
+    def run(self) -> tuple[CellState, str]:
+        """Return the state the cell ended in, and why.
+
+        Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
+        and InterruptedRunError when the user stops.
+        """
+        if self.plan.reference not in self.site.seats:
+            return "failed", f"the reference {self.plan.reference} is not usable here"
+        bench = self._bench()
+        if bench.design.has_startup and not any(isinstance(s, Startup) for s in self.prior):
+            StartupPass(bench).measure()
+        lockstep = Lockstep(bench, [s for s in self.prior if isinstance(s, Block)])
+        lockstep.measure()
+        if not any(not block.warmup for block in lockstep.blocks):
+            reasons = (failure.brief for failure in lockstep.roster.failed.values())
+            return "failed", next(reasons, "no arm could be compared with the reference")
+        return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement."""
+        self.folder.append_sample(sample)
+
+    def event(self, event: Event) -> None:
+        """Keep one event; a failure is shown at once."""
+        self.folder.append_event(event)
+        if event.failure is not None:
+            self.display.say(f"  {event.cell}: {event.failure.brief}")
+
+    def fingerprint(self, arm: str, hello: Hello) -> None:
+        """Keep what a worker found around itself, with the proof of its stack."""
+        seat = self.site.seats[arm]
+        identity: dict[str, Scalar] = dict(seat.prepared.identity)
+        if seat.check.version:
+            identity[f"{seat.arm.environment}.version"] = seat.check.version
+        record = FingerprintRecord(
+            host=self.cell.host, arm=arm, facts=hello.fingerprint, identity=identity
+        )
+        self.folder.write_fingerprint(record)
+        self.event(
+            Event(
+                t=time.time(),
+                what="note",
+                host=self.cell.host,
+                cell=self.cell.id,
+                arm=arm,
+                values={"batch": hello.batch, "device": hello.device, "code": hello.code_hash},
+            )
+        )
+
+    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+        """Show how far the cell is: the live intervals and the time left."""
+        done = 1 - max(0.0, bench.remaining_s) / bench.design.budget_s
+        self.display.cell(self.cell.id, done=done, text=_live(intervals))
+
+    def _bench(self) -> Bench:
+        parameters = dict(self.cell.parameters)
+        data = self.site.prepare_data(self.cell.workload, parameters, self.experiment)
+        spec = LaunchSpec(
+            workload=self.site.name_of(self.cell.workload),
+            params=parameters,
+            data=data,
+            threads=self.experiment.threads,
+            cpus=self.experiment.pin,
+            generation=self.experiment.generation,
+            device=self.experiment.device,
+        )
+        return Bench(
+            cell=self.cell.id,
+            host=self.cell.host,
+            arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.site.seats),
+            reference=self.plan.reference,
+            control=f"{self.plan.reference}~control",
+            launch=self._launch,
+            spec=spec,
+            design=self.plan.design,
+            seed=self.plan.seed,
+            comparisons=self.plan.comparisons,
+            recorder=self,
+            interruption=self.interruption,
+            deadline=time.monotonic() + self.plan.design.budget_s - self.spent_s,
+        )
+
+    def _launch(self, arm: str) -> Worker:
+        log = self.folder.log_path(self.cell.host, self.cell.id, arm)
+        return Worker(
+            lambda: self.site.spawn(arm),
+            arm=arm,
+            log=log,
+            log_name=str(log.relative_to(self.folder.path)),
+            explain=lambda code, text: self.site.explain(arm, code, text),
+        )
+
+
+def _live(intervals: dict[str, Interval | None]) -> str:
+    return ", ".join(f"{arm} {_percent(found)}" for arm, found in intervals.items())
+
+
+def _percent(found: Interval | None) -> str:
+    if found is None:
+        return "not yet known"
+    text = f"{math.expm1(found.mean):+.1%}"
+    return f"{text} ± {found.half_width:.1%}" if math.isfinite(found.half_width) else text

@@ -1,0 +1,80 @@
+"""A run to be carried out, and the record of what happens to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from envcompare.console import Display
+from envcompare.errors import EnvcompareError, InterruptedRunError, WorkloadError
+from envcompare.experiment import Experiment
+from envcompare.interrupt import Interruption
+from envcompare.plan import Plan
+from envcompare.records import CellState, Event, EventKind, Failure, Phase
+from envcompare.results import RunFolder
+from envcompare.transport.hosts import HostSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What an event is about; an empty part means all of it."""
+
+    host: str = ""
+    cell: str = ""
+    arm: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to be carried out."""
+
+    folder: RunFolder
+    plan: Plan
+    experiment: Experiment
+    hosts: tuple[HostSpec, ...]
+    display: Display
+    interruption: Interruption = field(default_factory=Interruption)
+    preparing: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(
+        self, what: EventKind, where: Where, *, text: str = "", state: CellState | None = None
+    ) -> None:
+        """Record an event."""
+        self.folder.append_event(_event(what, where, text=text, state=state))
+
+    def fail(self, what: EventKind, where: Where, error: EnvcompareError, *, phase: Phase) -> None:
+        """Record a failure and show its three sentences; a workload names its phase itself."""
+        log = ""
+        if isinstance(error, WorkloadError):
+            phase, log = error.phase, error.log
+        failure = Failure(
+            phase=phase, brief=error.brief, details=error.details, hint=error.hint, log=log
+        )
+        self.folder.append_event(_event(what, where, text=error.brief, failure=failure))
+        self.display.error(error)
+
+    def check_interruption(self) -> None:
+        """Raise InterruptedRunError when the user asked to stop."""
+        if self.interruption.is_requested:
+            raise InterruptedRunError("interrupted")
+
+
+def _event(
+    what: EventKind,
+    where: Where,
+    *,
+    text: str,
+    state: CellState | None = None,
+    failure: Failure | None = None,
+) -> Event:
+    return Event(
+        t=time.time(),
+        what=what,
+        host=where.host,
+        cell=where.cell,
+        arm=where.arm,
+        text=text,
+        state=state,
+        failure=failure,
+    )

@@ -1,0 +1,51 @@
+"""What `envcompare plan` prints: the resolved experiment, arms, cells and first orders."""
+
+from __future__ import annotations
+
+from envcompare.config import settings_toml
+from envcompare.experiment import Experiment
+from envcompare.plan import Cell, Plan, derive_seed, shuffled
+
+SHOWN_CELLS = 20
+SHOWN_ROUNDS = 3
+
+
+def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
+    """Return the plan as lines of text; the experiment stands in it as a configuration file."""
+    design = plan.design
+    longest_s = design.budget_s * len(plan.cells)
+    lines = [
+        "experiment (as a configuration file):",
+        *(f"  {line}" for line in settings_toml(experiment.settings).splitlines()),
+        "arms:",
+        *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
+        f"design: margin ±{design.margin:.1%}, half-width target {design.target:.2%},",
+        f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
+        f"  the intervals are widened for {plan.comparisons} comparisons",
+    ]
+    for cell in plan.cells[:SHOWN_CELLS]:
+        lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell))]
+    if len(plan.cells) > SHOWN_CELLS:
+        lines.append(f"  … and {len(plan.cells) - SHOWN_CELLS} more")
+    return tuple(lines)
+
+
+def _arm_text(plan: Plan, arm_id: str) -> str:
+    arm = next(one for one in plan.arms if one.id == arm_id)
+    text = f"{arm.environment}, stack {arm.stack}"
+    if arm.reference:
+        text = f"{arm.environment}, {arm.reference}"
+    if arm.is_reference:
+        return f"{text} (reference)"
+    return f"{text} (the reference again: A/A control)" if arm.is_control else text
+
+
+def _orders(plan: Plan, cell: Cell) -> list[str]:
+    arms = tuple(arm.id for arm in plan.arms)
+    launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
+    orders = [f"launch: {' '.join(launch)}"]
+    for number in range(SHOWN_ROUNDS):
+        seed = derive_seed(plan.seed, f"round {number}", cell.id, 0, 0)
+        orders.append(f"round {number}: {' '.join(shuffled(arms, seed))}")
+    return orders

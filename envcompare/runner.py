@@ -1,0 +1,170 @@
+"""Walk the plan: every host, every cell; save as it happens; survive what fails; resume."""
+
+from __future__ import annotations
+
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from envcompare import __version__
+from envcompare.cellrun import CellRun
+from envcompare.config import settings_toml
+from envcompare.errors import (
+    EnvcompareError,
+    InterruptedRunError,
+    TransportError,
+    UnusableError,
+    unexpected,
+)
+from envcompare.experiment import Experiment
+from envcompare.job import Job, Where
+from envcompare.plan import Cell, Plan
+from envcompare.records import ArmRecord, CellState, Event, Phase, RunRecord
+from envcompare.results import elapsed_s, new_run_id
+from envcompare.sites import Site, open_site
+from envcompare.transport.hosts import HostSpec
+
+MAX_HOSTS_AT_ONCE = 8
+_WORKLOAD_PHASES = ("import", "data", "setup", "step", "process", "protocol", "checksum")
+
+
+def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
+    """Return run.json for a new run."""
+    return RunRecord(
+        run_id=new_run_id(),
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        seed=plan.seed,
+        title=experiment.title,
+        tool_version=__version__,
+        command_line=command_line,
+        design=plan.design,
+        arms=plan.arms,
+        cells=tuple(cell.record() for cell in plan.cells),
+        configuration=settings_toml(experiment.settings),
+        controller={"python": platform.python_version(), "system": platform.platform()},
+    )
+
+
+def run(job: Job) -> int:
+    """Carry out a run and return its exit code: 0, or the smaller of 3 and 4 that occurred.
+
+    Hosts are measured at the same time; those that share a kernel one after another.
+    """
+    is_resumed = bool(job.folder.read_events().events)
+    job.note("run-resumed" if is_resumed else "run-started", Where())
+    with job.display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
+        sites = [site for site in pool.map(lambda host: _open(job, host), job.hosts) if site]
+        machines: dict[str, list[Site]] = {}
+        for site in sites:
+            machines.setdefault(site.boot_id or site.host.label, []).append(site)
+        futures = [pool.submit(_run_machine, job, group) for group in machines.values()]
+        for future in futures:
+            future.result()
+    job.note("interrupted" if job.interruption.is_requested else "run-ended", Where())
+    job.folder.close()
+    return _exit_code(job.folder.read_events().events)
+
+
+def _open(job: Job, host: HostSpec) -> Site | None:
+    try:
+        return open_site(host, job.experiment, job.folder.path.name, job.interruption)
+    except EnvcompareError as error:
+        job.fail("host-failed", Where(host=host.label), error, phase="connect")
+        return None
+
+
+def _run_machine(job: Job, sites: list[Site]) -> None:
+    for site in sites:
+        try:
+            _run_host(job, site)
+        except InterruptedRunError:
+            pass
+        except TransportError as error:
+            job.fail("host-failed", Where(host=site.host.label), error, phase="connect")
+        finally:
+            site.close()
+
+
+def _run_host(job: Job, site: Site) -> None:
+    with job.preparing:
+        for arm in job.plan.arms:
+            job.check_interruption()
+            if not arm.is_control:
+                _add_arm(job, site, arm)
+        if job.plan.reference in site.seats:
+            site.add_control(f"{job.plan.reference}~control", job.plan.reference)
+        site.stage()
+    job.note("host-ready", Where(host=site.host.label))
+    for cell in job.plan.cells:
+        if cell.host == site.host.label:
+            job.check_interruption()
+            _run_cell(job, site, cell)
+
+
+def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
+    label = f"{site.host.label}, {arm.id}"
+    try:
+        site.add_arm(arm, job.experiment, lambda text: job.display.say(f"  {label}: {text}"))
+    except TransportError:
+        raise
+    except EnvcompareError as error:
+        job.check_interruption()
+        phase: Phase = "environment" if type(error) is UnusableError else "stack"
+        job.fail("arm-failed", Where(host=site.host.label, arm=arm.id), error, phase=phase)
+
+
+def _run_cell(job: Job, site: Site, cell: Cell) -> None:
+    events = tuple(e for e in job.folder.read_events().events if e.cell == cell.id)
+    if any(e.what == "cell-ended" and e.state == "ok" for e in events):
+        return
+    prior = tuple(s for s in job.folder.read_samples().samples if s.cell == cell.id)
+    run = CellRun(
+        cell=cell,
+        site=site,
+        plan=job.plan,
+        experiment=job.experiment,
+        folder=job.folder,
+        interruption=job.interruption,
+        display=job.display,
+        prior=prior,
+        spent_s=elapsed_s(events),
+    )
+    where = Where(host=cell.host, cell=cell.id)
+    job.note("cell-started", where)
+    try:
+        state, text = _measure(job, run, where)
+    except InterruptedRunError:
+        job.note("interrupted", where)
+        raise
+    job.note("cell-ended", where, state=state, text=text)
+    job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
+
+
+def _measure(job: Job, run: CellRun, where: Where) -> tuple[CellState, str]:
+    """Return the state a cell ended in; one cell never takes the others with it.
+
+    Raises InterruptedRunError when the user stopped it, whatever died of that.
+    """
+    try:
+        return run.run()
+    except InterruptedRunError:
+        raise
+    except TransportError as error:
+        job.check_interruption()
+        job.fail("cell-failed", where, error, phase="connect")
+        return "unreachable", error.brief
+    except EnvcompareError as error:
+        job.check_interruption()
+        job.fail("cell-failed", where, error, phase="data")
+        return "failed", error.brief
+    except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
+        job.check_interruption()
+        fault = unexpected(error)
+        job.fail("cell-failed", where, fault, phase="protocol")
+        return "failed", fault.brief
+
+
+def _exit_code(events: tuple[Event, ...]) -> int:
+    failures = [event.failure for event in events if event.failure is not None]
+    codes = {4 if failure.phase in _WORKLOAD_PHASES else 3 for failure in failures}
+    return min(codes, default=0)

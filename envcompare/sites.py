@@ -1,0 +1,307 @@
+"""A host made ready: its connection, the arms that are usable there, staged files and data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from envcompare import files
+from envcompare.command import Command
+from envcompare.environments import Check, Isolation, Mount
+from envcompare.environments.registry import ENVIRONMENTS, environment
+from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
+from envcompare.experiment import Experiment, Workload
+from envcompare.interrupt import Interruption
+from envcompare.measure.protocol import WorkerFault
+from envcompare.records import ArmRecord, Scalar
+from envcompare.results import safe_name
+from envcompare.stack import Options, Prepared
+from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.prepare import prepare
+from envcompare.transport import Process, Transport
+from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.operations import put_tree, run
+from envcompare.transport.ssh_settings import SshOptions
+
+PREPARE_LIMIT_S = 3600.0
+_REMOVE = 'rm -rf -- "$1"'
+_IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+
+
+class Watched:
+    """A transport whose commands all die when the user asks to stop a second time."""
+
+    def __init__(self, transport: Transport, interruption: Interruption) -> None:
+        self._transport = transport
+        self._interruption = interruption
+        self.put = transport.put
+        self.get = transport.get
+        self.forward_unix = transport.forward_unix
+        self.close = transport.close
+
+    @property
+    def name(self) -> str:
+        """Name the host as the user wrote it."""
+        return self._transport.name
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command there and remember it until the run ends."""
+        process = self._transport.spawn(command)
+        self._interruption.add(process)
+        return process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """An arm that is usable on a host."""
+
+    arm: ArmRecord
+    prepared: Prepared
+    check: Check
+
+
+@dataclass(slots=True)
+class Site:
+    """One host during a run; made by `open_site`, left by `close`."""
+
+    host: HostSpec
+    transport: Transport
+    bare: Transport  # not watched: what cleans up must run after everything else was killed
+    boot_id: str
+    run_id: str
+    cache: str
+    uid: int
+    gid: int
+    has_gpu: bool
+    seats: dict[str, Seat] = field(default_factory=dict)
+    workloads: str = ""
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of this run on the host; it goes when the site is closed."""
+        return f"{self.cache}/runs/{self.run_id}"
+
+    def add_arm(self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]) -> Seat:
+        """Make an arm usable; raises UnusableError or StackError saying why it is not."""
+        where = environment(arm.environment)
+        check = where.check(self.transport)
+        if check.is_usable and self.has_gpu:
+            check = replace(
+                where.check_gpu(self.transport), engine=check.engine, version=check.version
+            )
+        if not check.is_usable:
+            raise UnusableError(
+                f"{arm.environment} is not usable on {self.host.label}",
+                details=check.reason,
+                hint=check.hint,
+            )
+        options = stack_options(experiment)
+        prepared = prepare(self.transport, arm, options=options, progress=say)
+        self.seats[arm.id] = Seat(arm=arm, prepared=prepared, check=check)
+        return self.seats[arm.id]
+
+    def add_control(self, control: str, reference: str) -> None:
+        """Give the control arm what the reference has."""
+        seat = self.seats[reference]
+        arm = msgspec.structs.replace(seat.arm, id=control, is_reference=False, is_control=True)
+        self.seats[control] = replace(seat, arm=arm)
+
+    def stage(self) -> None:
+        """Put the workloads on the host, in a folder named after their content."""
+        source = files.workloads()
+        self.workloads = f"{self.cache}/workloads-{_tree_key(source)}"
+        make_folder(self.transport, self.folder)
+        if not shell(self.transport, 'test -e "$1/.complete"', self.workloads).succeeded:
+            put_tree(self.transport, source, self.workloads)
+            shell(self.transport, ': > "$1/.complete"', self.workloads)
+        self.mounts = (Mount(path=self.workloads),)
+        for arm in self.seats:
+            make_folder(self.transport, self._scratch(arm))
+
+    def name_of(self, workload: Workload) -> str:
+        """Return what `hello` calls a workload; a user's file is sent to the host first."""
+        if workload.path is None:
+            return workload.name
+        folder = f"{self.folder}/own-{workload.name}"
+        target = f"{folder}/{workload.path.name}"
+        if Mount(path=folder) not in self.mounts:
+            self.transport.put(workload.path, target)
+            self.mounts = (*self.mounts, Mount(path=folder))
+        return f"{target}:{workload.class_name}"
+
+    def prepare_data(
+        self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment
+    ) -> str:
+        """Return the folder of a workload's data on the host, made or fetched if need be.
+
+        Raises WorkloadError of the phase `data` when that fails.
+        """
+        if experiment.data is not None:
+            self._require_folder(experiment.data)
+            self._show(experiment.data)
+            return experiment.data
+        kind = "real" if experiment.download else "made"
+        folder = f"{self.cache}/data/{workload.name}-{kind}"
+        name = self.name_of(workload)
+        make_folder(self.transport, f"{self.cache}/data")
+        if workload.path is None:
+            self._make_data(folder, name, parameters, is_downloaded=experiment.download)
+        else:
+            make_folder(self.transport, folder)
+        self._show(folder)
+        return folder
+
+    def spawn(self, arm: str) -> Process:
+        """Start the worker of an arm by the same road for every arm."""
+        seat = self.seats[arm]
+        command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/worker.py"), cwd=None)
+        return self.transport.spawn(self._wrapped(seat, command, self.mounts))
+
+    def explain(self, arm: str, exit_code: int, stderr: str) -> str | None:
+        """Say why the engine of an arm could not start its worker; None when it did."""
+        return environment(self.seats[arm].arm.environment).explain(exit_code, stderr)
+
+    def sweep(self) -> int:
+        """Remove every process and container of this run from the host."""
+        used = {seat.arm.environment for seat in self.seats.values()}
+        return sum(
+            one.sweep(self.bare, self.run_id) for name, one in ENVIRONMENTS.items() if name in used
+        )
+
+    def close(self) -> None:
+        """Sweep, remove the run's folder from the host and end the connection."""
+        with suppress(EnvcompareError):
+            self.sweep()
+        with suppress(EnvcompareError):
+            shell(self.bare, _REMOVE, self.folder)
+        self.bare.close()
+
+    def _scratch(self, arm: str) -> str:
+        return f"{self.folder}/scratch-{safe_name(arm)}"
+
+    def _show(self, folder: str) -> None:
+        mount = Mount(path=folder)
+        if mount not in self.mounts:
+            self.mounts = (*self.mounts, mount)
+
+    def _require_folder(self, folder: str) -> None:
+        if not shell(self.transport, 'test -d "$1" && test -r "$1"', folder).succeeded:
+            raise WorkloadError(
+                f"the data folder {folder} is not readable on {self.host.label}",
+                hint="name a folder of the host with --data",
+                phase="data",
+            )
+
+    def _make_data(
+        self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
+    ) -> None:
+        seat = next(iter(self.seats.values()))
+        argv = (
+            *(seat.prepared.interpreter, f"{self.workloads}/worker.py"),
+            *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
+            *(("--download",) if is_downloaded else ()),
+        )
+        mounts = (*self.mounts, Mount(path=f"{self.cache}/data", is_read_only=False))
+        command = self._wrapped(seat, Command(argv=argv), mounts)
+        result = run(self.transport, command, timeout_s=PREPARE_LIMIT_S)
+        if not result.succeeded:
+            raise _data_error(name, result.stdout, result.tail())
+
+    def _wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
+        isolation = Isolation(
+            run_id=self.run_id,
+            arm=seat.arm.id,
+            reference=seat.prepared.reference,
+            engine=seat.prepared.engine or seat.check.engine,
+            uid=self.uid,
+            gid=self.gid,
+            has_gpu=self.has_gpu,
+            mounts=mounts,
+            scratch=self._scratch(seat.arm.id),
+        )
+        return environment(seat.arm.environment).wrap(command, isolation)
+
+
+def open_site(
+    host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
+) -> Site:
+    """Connect to a host and learn what must be known of it.
+
+    Raises TransportError when it cannot be reached.
+    """
+    bare = connect(host, options=ssh_options(experiment))
+    transport = Watched(bare, interruption)
+    identity = run(transport, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
+    numbers = identity.stdout.split()
+    if len(numbers) < 2:
+        raise UnusableError(
+            f"{host.label} does not answer as a POSIX host",
+            details=identity.tail(2),
+            hint="the login shell there must run `id -u`",
+        )
+    has_gpu = shell(transport, "test -e /dev/nvidia0").succeeded and experiment.device != "cpu"
+    return Site(
+        host=host,
+        transport=transport,
+        bare=bare,
+        boot_id=numbers[2] if len(numbers) > 2 else "",
+        run_id=run_id,
+        cache=host_cache(transport),
+        uid=int(numbers[0]),
+        gid=int(numbers[1]),
+        has_gpu=has_gpu,
+    )
+
+
+def ssh_options(experiment: Experiment) -> SshOptions:
+    """Return how hosts of this experiment are connected to."""
+    return SshOptions(
+        config=Path(experiment.ssh_config).expanduser() if experiment.ssh_config else None,
+        accept_new_host_keys=experiment.accept_new_host_keys,
+        connect_timeout_s=experiment.connect_timeout_s,
+    )
+
+
+def stack_options(experiment: Experiment) -> Options:
+    """Return what the experiment asks of the software."""
+    return Options(
+        python=experiment.python,
+        base_image=experiment.base_image,
+        sif_compression=experiment.sif_compression,
+        vm_python=experiment.vm_python,
+    )
+
+
+def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
+    class Reply(msgspec.Struct):
+        error: WorkerFault
+
+    with suppress(msgspec.MsgspecError, IndexError):
+        fault = msgspec.json.decode(stdout.splitlines()[-1], type=Reply).error
+        return WorkloadError(
+            f"the data of {name} cannot be made: {fault.brief}",
+            details=fault.traceback,
+            hint="give your own with --data",
+            phase="data",
+        )
+    return WorkloadError(
+        f"the data of {name} cannot be made",
+        details=tail,
+        hint="give your own with --data",
+        phase="data",
+    )
+
+
+def _tree_key(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
