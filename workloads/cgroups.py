@@ -1,0 +1,141 @@
+"""What the control groups of this process say about it, in version 1 and 2."""
+
+from __future__ import annotations
+
+import os
+
+# The inode of the first cgroup namespace, fixed in the kernel (include/linux/proc_ns.h).
+FIRST_NAMESPACE = "cgroup:[4026531835]"
+# Version 1 writes "no limit" as the largest multiple of a page.
+NO_LIMIT_BYTES = 1 << 62
+
+
+def read_text(path: str) -> str | None:
+    """Return the stripped content of a small file, or None where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+class Cgroup:
+    """The folder of one controller for this process, and the folders above it that are visible."""
+
+    def __init__(self, controller: str) -> None:
+        self.version, self.folders = _visible(controller)
+
+    def read(self, name: str) -> str | None:
+        """Return the content of a file in the own folder."""
+        return read_text(os.path.join(self.folders[0], name)) if self.folders else None
+
+    def read_all(self, name: str) -> list[str]:
+        """Return the content of the file from the own folder upwards, where it is there."""
+        texts = (read_text(os.path.join(folder, name)) for folder in self.folders)
+        return [text for text in texts if text is not None]
+
+
+def throttled_ns(cpu: Cgroup) -> int | None:
+    """Return for how long a CPU quota has stopped this group or one above it."""
+    key, factor = ("throttled_usec", 1000) if cpu.version == 2 else ("throttled_time", 1)
+    found = [_field(text, key) for text in cpu.read_all("cpu.stat")]
+    known = [value for value in found if value is not None]
+    return sum(known) * factor if known else None
+
+
+def memory_peak_bytes() -> int | None:
+    """Return the peak of the group's memory, page cache included; None outside any group."""
+    memory = Cgroup("memory")
+    if _is_whole_machine(memory):
+        return None
+    return _number(memory.read("memory.peak" if memory.version == 2 else _V1_PEAK))
+
+
+def limits() -> dict[str, object]:
+    """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
+    cpu, memory, cpuset = Cgroup("cpu"), Cgroup("memory"), Cgroup("cpuset")
+    second = memory.version == 2
+    tops = [_number(text) for text in memory.read_all("memory.max" if second else _V1_LIMIT)]
+    bytes_limits = [top for top in tops if top is not None and top < NO_LIMIT_BYTES]
+    unlimited = "unlimited" if memory.folders else None
+    return {
+        "cgroup.version": memory.version if memory.folders else None,
+        "cgroup.cpu_quota": _cpu_quota(cpu),
+        "cgroup.cpu_weight": _number(cpu.read("cpu.weight" if cpu.version == 2 else "cpu.shares")),
+        "cgroup.cpuset": cpuset.read("cpuset.cpus.effective") or cpuset.read("cpuset.cpus"),
+        "cgroup.memory_limit_bytes": min(bytes_limits) if bytes_limits else unlimited,
+    }
+
+
+_V1_PEAK = "memory.max_usage_in_bytes"
+_V1_LIMIT = "memory.limit_in_bytes"
+
+
+def _visible(controller: str) -> tuple[int, list[str]]:
+    """Return the version and the folders from the own one up to the mount of the controller."""
+    for version, name in ((1, controller), (2, "")):
+        path = _own_path(name)
+        mount = _mount(version, name)
+        if path is None or mount is None:
+            continue
+        root, point = mount
+        below = os.path.relpath(path, root) if _is_below(path, root) else "."
+        parts = [] if below == "." else below.split("/")
+        folders = [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+        return version, [folder for folder in folders if os.path.isdir(folder)]
+    return 0, []
+
+
+def _own_path(name: str) -> str | None:
+    for line in (read_text("/proc/self/cgroup") or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if name in names.split(","):
+            return path
+    return None
+
+
+def _mount(version: int, name: str) -> tuple[str, str] | None:
+    """Return the root and the mount point of a hierarchy (proc_pid_mountinfo(5))."""
+    kind = "cgroup" if version == 1 else "cgroup2"
+    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, system = left.split(), right.split()
+        if system[0] == kind and (version == 2 or name in system[-1].split(",")):
+            return fields[3], fields[4]
+    return None
+
+
+def _is_below(path: str, root: str) -> bool:
+    return root in {"/", path} or path.startswith(root + "/")
+
+
+def _is_whole_machine(group: Cgroup) -> bool:
+    try:
+        return len(group.folders) == 1 and os.readlink("/proc/self/ns/cgroup") == FIRST_NAMESPACE
+    except OSError:
+        return False
+
+
+def _cpu_quota(cpu: Cgroup) -> object:
+    """Return the tightest quota in CPUs, `unlimited`, or None where nothing can be read."""
+    if cpu.version == 2:
+        pairs = [text.split() for text in cpu.read_all("cpu.max")]
+    else:
+        quotas, periods = cpu.read_all("cpu.cfs_quota_us"), cpu.read_all("cpu.cfs_period_us")
+        pairs = [list(pair) for pair in zip(quotas, periods)]
+    shares = [int(quota) / int(period) for quota, period in pairs if quota not in {"max", "-1"}]
+    if shares:
+        return min(shares)
+    return "unlimited" if cpu.folders else None
+
+
+def _field(text: str, key: str) -> int | None:
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return _number(value)
+    return None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

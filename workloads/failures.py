@@ -1,0 +1,65 @@
+"""Failures as the controller reads them: a phase, a step, one line and the end of a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from typing import Any, Iterator
+
+TRACEBACK_LINES = 10
+
+
+class PhaseError(Exception):
+    """Something failed in a known phase; the failure itself is `__cause__`.
+
+    Phases: import, data, setup, step, protocol, process. `step` counts from 1 in a generation.
+    """
+
+    def __init__(self, phase: str, step: int | None = None) -> None:
+        super().__init__(phase)
+        self.phase = phase
+        self.step = step
+
+
+class ProtocolError(Exception):
+    """A request cannot be understood, or comes at the wrong moment."""
+
+
+class ProcessError(Exception):
+    """A process could not be made as asked, or ended before its time."""
+
+
+class DataError(Exception):
+    """Data is missing, damaged or of an unknown format; the message names the file and remedy."""
+
+
+@contextlib.contextmanager
+def phase(name: str, step: int | None = None) -> Iterator[None]:
+    """Turn whatever the body raises into a PhaseError, the innermost phase winning.
+
+    SystemExit is caught too: a workload that calls `sys.exit` has failed, the worker has not.
+    """
+    try:
+        yield
+    except PhaseError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PhaseError(name, step) from error
+
+
+def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
+    """Return the reply that reports a failed request."""
+    cause = error.__cause__ or error
+    lines = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
+    message = str(cause).strip().splitlines()
+    brief = type(cause).__name__ + (f": {message[0]}" if message else "")
+    return {
+        "op": op,
+        "ok": False,
+        "error": {
+            "phase": error.phase,
+            "step": error.step,
+            "brief": brief,
+            "traceback": "\n".join(lines.rstrip().splitlines()[-TRACEBACK_LINES:]),
+        },
+    }
