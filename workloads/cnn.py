@@ -1,0 +1,113 @@
+"""The MNIST classifier of an nvprof study: two convolutions, two linear layers, Adadelta.
+
+The study is "Multi-Modal Multi Environment Performance Comparison on Google Cloud Platform", 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch  # noqa: TID251  its home is workloads/
+import torchparts
+from batches import Batches
+from images import read_digits
+from parameters import require, require_one_of
+from torch import nn  # noqa: TID251
+
+SIDE, CLASSES = 28, 10
+# Mean and deviation of the MNIST training pixels, as in PyTorch's own MNIST example.
+MEAN, DEVIATION = 0.1307, 0.3081
+
+
+class Cnn:
+    """Trains the classifier; a step is one batch forward, backward and the optimiser."""
+
+    PARAMS: ClassVar[dict[str, Any]] = {
+        "batch": 64,
+        "epochs": 1,
+        "subset": 0,
+        "optimizer": "adadelta",
+        "lr": 1.0,
+        "filters1": 32,
+        "filters2": 64,
+        "kernel": 3,
+        "pool": 2,
+        "hidden": 128,
+        "dropout1": 0.25,
+        "dropout2": 0.5,
+        "evaluate": False,
+    }
+
+    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS
+        self.params = params
+        self.batch = params["batch"]
+        for name in ("batch", "epochs", "filters1", "filters2", "kernel", "pool", "hidden"):
+            require(name, params[name], least=1)
+        require("subset", params["subset"], least=0)
+        require("kernel", params["kernel"], least=1, most=SIDE // 2)
+        self._side = (SIDE - 2 * (params["kernel"] - 1)) // params["pool"]
+        require("pool", params["pool"], least=1, most=SIDE - 2 * (params["kernel"] - 1))
+        for name in ("dropout1", "dropout2"):
+            require(name, params[name], least=0, most=1)
+        require_one_of("optimizer", params["optimizer"], torchparts.OPTIMIZERS)
+
+    def load(self, data: str | None) -> None:
+        """Read the digits; pixels stay bytes until a step takes them."""
+        self._train = read_digits(data, train=True)
+        self._test = read_digits(data, train=False) if self.params["evaluate"] else None
+        self._batches = Batches(self._train, self.batch, subset=self.params["subset"])
+        self.steps_per_epoch = self._batches.per_epoch
+
+    def setup(self, seed: int, device: str) -> None:
+        """Build the model and the optimiser from the seed."""
+        torch.manual_seed(seed)
+        self._device = device
+        self._model = self._build().to(device)
+        parameters = self._model.parameters()
+        self._optimizer = torchparts.make_optimizer(
+            self.params["optimizer"], parameters, lr=self.params["lr"]
+        )
+        self._draw = self._batches.start(seed, device)
+
+    def step(self) -> torch.Tensor:
+        """Train on the next batch and return its loss."""
+        images, labels = next(self._draw)
+        self._optimizer.zero_grad()
+        loss = nn.functional.nll_loss(self._model(_normal(images)), labels)
+        loss.backward()
+        self._optimizer.step()
+        return loss.detach()
+
+    def finish(self) -> dict[str, Any] | None:
+        """Return the accuracy on the test set where `evaluate` is set."""
+        if self._test is None:
+            return None
+        self._model.eval()
+        right = 0
+        with torch.no_grad():
+            for images, labels in zip(*(part.split(500) for part in self._test)):
+                guesses = self._model(_normal(images.to(self._device))).argmax(1)
+                right += int((guesses.cpu() == labels).sum())
+        return {"accuracy": right / len(self._test[1])}
+
+    def _build(self) -> nn.Module:
+        params = self.params
+        return nn.Sequential(
+            nn.Conv2d(1, params["filters1"], params["kernel"]),
+            nn.ReLU(),
+            nn.Conv2d(params["filters1"], params["filters2"], params["kernel"]),
+            nn.ReLU(),
+            nn.MaxPool2d(params["pool"]),
+            nn.Dropout(params["dropout1"]),
+            nn.Flatten(),
+            nn.Linear(params["filters2"] * self._side**2, params["hidden"]),
+            nn.ReLU(),
+            nn.Dropout(params["dropout2"]),
+            nn.Linear(params["hidden"], CLASSES),
+            nn.LogSoftmax(1),
+        )
+
+
+def _normal(images: torch.Tensor) -> torch.Tensor:
+    """Return bytes (n, 28, 28) as numbers (n, 1, 28, 28) of mean 0 and deviation 1."""
+    return images.unsqueeze(1).float().div_(255).sub_(MEAN).div_(DEVIATION)
