@@ -1,0 +1,190 @@
+"""A folder of data: its hash, its checksums, and how it is made whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from typing import Callable, Iterator, NamedTuple
+
+from failures import DataError
+
+CHECKSUMS = "checksums.json"
+ORIGIN = "ORIGIN"
+MADE = "made "
+
+
+class Source(NamedTuple):
+    """Where a workload's data comes from; `recipe` changes whenever what `make` writes changes."""
+
+    recipe: str
+    make: Callable[[str], None]
+    download: Callable[[str], None]
+
+
+class Folder:
+    """Reads files of a data folder; those with a checksum are compared with it on the way."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._checksums = _read_checksums(path)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content; raise DataError where it is missing or damaged."""
+        path = os.path.join(self.path, name)
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}. {self._remedy()}") from error
+        expected = (self._checksums or {}).get(name)
+        if expected not in {None, hashlib.sha256(content).hexdigest()}:
+            raise DataError(f"{path} is damaged: its checksum differs. {self._remedy()}")
+        return content
+
+    def check(self, name: str) -> None:
+        """Raise DataError where a file is missing, or differs from its checksum if it has one."""
+        if name in (self._checksums or {}) or not os.path.isfile(os.path.join(self.path, name)):
+            self.read(name)
+
+    def verify(self) -> None:
+        """Raise DataError unless every file of the list is there and as it was written."""
+        if self._checksums is None:
+            raise DataError(
+                f"{self.path} exists and has no {CHECKSUMS}: nothing here was prepared. "
+                "Give it as data where it holds some, or prepare another folder"
+            )
+        for name in self._checksums:
+            self.read(name)
+
+    def origin(self) -> str | None:
+        """Return the word on where the data came from, or None."""
+        with contextlib.suppress(OSError), open(os.path.join(self.path, ORIGIN)) as file:
+            return file.read().strip()
+        return None
+
+    def _remedy(self) -> str:
+        if self._checksums is None:
+            return "Give the folder or file that holds the data"
+        return f"Remove {self.path} and prepare it again"
+
+
+def data_hash(path: str | None) -> str | None:
+    """Return the hash of a data folder or file; None where the workload was given none.
+
+    It covers the checksums of prepared data, and names and sizes of a user's own.
+    """
+    if path is None:
+        return None
+    checksums = _read_checksums(path) if os.path.isdir(path) else None
+    if checksums is None:
+        return _sha256("".join(f"{name} {size}\n" for name, size in sorted(_sizes(path))))
+    return _sha256(json.dumps(checksums, sort_keys=True))
+
+
+def prepare(target: str, source: Source, *, download: bool) -> str:
+    """Make `target` whole and return its hash; a whole one is left alone, a damaged one remade.
+
+    Only data that was made here is remade; for any other it raises DataError, naming the file.
+    """
+    target = os.path.abspath(target)
+    origin = f"downloaded {source.recipe}" if download else MADE + source.recipe
+    if not os.path.isdir(target) or not os.listdir(target) or _must_remake(target, origin):
+        with _whole_or_absent(target) as folder:
+            (source.download if download else source.make)(folder)
+            _write_text(os.path.join(folder, ORIGIN), origin + "\n")
+            _write_checksums(folder)
+    found = data_hash(target)
+    assert found is not None
+    return found
+
+
+def _must_remake(target: str, origin: str) -> bool:
+    """Return whether existing data must be made anew; raise DataError where it must not be."""
+    folder = Folder(target)
+    found = folder.origin() or "unknown"
+    try:
+        folder.verify()
+    except DataError as error:
+        if not found.startswith(MADE):
+            raise
+        print(f"{error}: made again now", file=sys.stderr)  # noqa: T201  stdout is the reply's
+        return True
+    if found == origin:
+        return False
+    if found.startswith(MADE) and origin.startswith(MADE):
+        print(f"{target} holds {found!r}: made again as {origin!r}", file=sys.stderr)  # noqa: T201
+        return True
+    raise DataError(f"{target} holds {found!r}, not {origin!r}. Choose another folder or remove it")
+
+
+@contextlib.contextmanager
+def _whole_or_absent(target: str) -> Iterator[str]:
+    """Give a folder beside the target that takes its place, in one step, if the body succeeds."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=f"{target}.tmp-{os.getpid()}-")
+    try:
+        yield folder
+        os.chmod(folder, 0o755)  # noqa: S103  data is no secret; mkdtemp makes it private
+        _swap(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _swap(folder: str, target: str) -> None:
+    """Put the folder where the target is; what was there ends under the folder's name."""
+    if os.path.isdir(target) and os.listdir(target):
+        aside = folder + "-old"
+        os.rename(target, aside)
+        try:
+            os.rename(folder, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    else:
+        os.rename(folder, target)
+
+
+def _read_checksums(path: str) -> dict[str, str] | None:
+    name = os.path.join(path, CHECKSUMS)
+    try:
+        with open(name, encoding="utf-8") as file:
+            checksums = json.load(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{name} is damaged: {error}. Remove {path} and prepare it again"
+        ) from error
+    return {str(key): str(value) for key, value in checksums.items()}
+
+
+def _write_checksums(folder: str) -> None:
+    names = sorted(name for name, _ in _sizes(folder))
+    checksums = {}
+    for name in names:
+        with open(os.path.join(folder, name), "rb") as file:
+            checksums[name] = hashlib.sha256(file.read()).hexdigest()
+    _write_text(os.path.join(folder, CHECKSUMS), json.dumps(checksums, indent=0) + "\n")
+
+
+def _sizes(path: str) -> Iterator[tuple[str, int]]:
+    """Yield the relative name and the size of every file."""
+    if not os.path.isdir(path):
+        yield os.path.basename(path), os.path.getsize(path)
+    for folder, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(folder, name)
+            yield os.path.relpath(full, path), os.path.getsize(full)
+
+
+def _write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
