@@ -1,0 +1,30 @@
+"""The software an arm needs: locked wheels, a venv, an image, a SIF; made once and kept by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envcompare.config import Compression
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user may choose about the software."""
+
+    python: str = "3.11"
+    base_image: str = "python:3.11-slim-bookworm"
+    sif_compression: Compression = "zstd"
+    vm_python: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What `wrap` and the worker need, and the proof of which software it is."""
+
+    interpreter: str
+    reference: str = ""
+    engine: str = ""
+    identity: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,106 @@
+"""The cache folder, here and on hosts: made private, checked for room, removed on request."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from envcompare.command import Command, CommandResult
+from envcompare.errors import StackError
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
+_WHERE = 'printf %s "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
+_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
+# The folder may not be there yet: the disk is that of the first parent that is.
+_FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
+# A sandbox image may hold folders that its owner cannot write to.
+_REMOVE = """
+[ -d "$1" ] || exit 0
+find "$1" -type d ! -perm -700 -exec chmod u+rwx {} +
+rm -rf -- "$1"
+"""
+
+
+def local_cache() -> Path:
+    """Return the cache folder of this machine."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "envcompare"
+
+
+def host_cache(transport: Transport) -> str:
+    """Return the cache folder of the host; it need not exist."""
+    return shell(transport, _WHERE).stdout
+
+
+def shell(transport: Transport, script: str, *words: str) -> CommandResult:
+    """Run a fixed script of POSIX sh on the host; the words are its arguments."""
+    return run(transport, Command(argv=("sh", "-c", script, "sh", *words)))
+
+
+def make_folder(transport: Transport, path: str) -> None:
+    """Make a folder of the cache, readable by its owner alone."""
+    result = shell(transport, _MAKE, path)
+    if not result.succeeded:
+        raise StackError(
+            f"cannot make {path} on {transport.name}",
+            details=result.tail(1),
+            hint="set XDG_CACHE_HOME there to a folder that can be written",
+        )
+
+
+def free_bytes(transport: Transport, path: str) -> int | None:
+    """Return the room on the disk of `path`; None where `df` does not say."""
+    lines = shell(transport, _FREE, path).stdout.splitlines()
+    words = lines[-1].split() if lines else []
+    numbers = [int(word) for word in words if word.isdigit()]
+    return numbers[2] * 1024 if len(numbers) >= 3 else None
+
+
+def require_room(transport: Transport, path: str, *, needed_bytes: int, purpose: str) -> None:
+    """Raise StackError when the disk of `path` has less room than `purpose` needs."""
+    free = free_bytes(transport, path)
+    if free is not None and free < needed_bytes:
+        raise StackError(
+            f"no room on {transport.name} for {purpose}",
+            details=f"{path} needs {_gigabytes(needed_bytes)}, {_gigabytes(free)} are free",
+            hint=ROOM_HINT,
+        )
+
+
+ROOM_HINT = (
+    "free some space, set XDG_CACHE_HOME there to another disk, or remove the cache "
+    "with envcompare clean"
+)
+
+
+def failure(transport: Transport, what: str, text: str, *, hint: str) -> StackError:
+    """Return the error for a step that failed; a full disk is said as such."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    full = [line for line in lines if "no space left on device" in line.lower()]
+    if full:
+        return StackError(
+            f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=ROOM_HINT
+        )
+    said = [line for line in lines if line.startswith(("ERROR", "FATAL", "error"))] or lines
+    return StackError(
+        f"{what} failed on {transport.name}",
+        details=said[-1] if said else "it gave no message",
+        hint=hint,
+    )
+
+
+def clean(transport: Transport) -> None:
+    """Remove the cache folder of the host with everything in it."""
+    path = host_cache(transport)
+    result = shell(transport, _REMOVE, path)
+    if not result.succeeded:
+        raise StackError(
+            f"cannot remove {path} on {transport.name}",
+            details=result.tail(1),
+            hint="remove it by hand",
+        )
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"

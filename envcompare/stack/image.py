@@ -1,0 +1,224 @@
+"""The workload image: built once by the local engine, found again by its labels, sent to hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envcompare import files
+from envcompare.command import Command
+from envcompare.environments.docker import connect
+from envcompare.errors import StackError, UnusableError
+from envcompare.stack import Progress
+from envcompare.stack.cache import failure
+from envcompare.stack.engine import buildkit
+from envcompare.stack.stream import pipe
+from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+
+if TYPE_CHECKING:
+    from docker import DockerClient  # noqa: TID251 - the SDK's second home
+
+LOCK_LABEL = "envcompare.lock"
+RECIPE_LABEL = "envcompare.recipe"
+REPOSITORY = "envcompare-workload"
+# The build itself has no network: whatever complains of one could not pull the base.
+_BASE_MISSING = re.compile(
+    r"[^\n]*(?:pull access denied|failed to resolve|failed to do request|manifest unknown"
+    r"|manifest for \S+ not found|no such host|dial tcp)[^\n]*"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """An image of an engine: its ID there, the name to save it by, and its layers' digests."""
+
+    id: str
+    name: str
+    layers: tuple[str, ...]
+    size_bytes: int
+    lock: str = ""  # of the wheels in it; empty for an image the user named
+
+    @property
+    def key(self) -> str:
+        """Return the part of the ID that names files made from the image."""
+        return self.id.removeprefix("sha256:")[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """All that decides what is in the workload image; the labels say it on the image."""
+
+    wheelhouse: Wheelhouse
+    base: str
+    dockerfile: Path
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels by which an image of this recipe is found again."""
+        text = f"{self.base}\n{self.dockerfile.read_text(encoding='utf-8')}"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest}
+
+    @property
+    def tag(self) -> str:
+        """Return the name the image gets."""
+        return f"{REPOSITORY}:{self.wheelhouse.key[:12]}"
+
+
+def recipe(wheelhouse: Wheelhouse, *, base: str) -> Recipe:
+    """Return the recipe of the bundled Dockerfile."""
+    return Recipe(wheelhouse=wheelhouse, base=base, dockerfile=files.root() / "Dockerfile")
+
+
+def find(transport: Transport, reference: str) -> Image | None:
+    """Return the image of that name or ID in the host's engine; None when it is not there."""
+    with connect(transport) as client:
+        return _get(client, reference)
+
+
+def find_built(transport: Transport, wanted: Recipe) -> Image | None:
+    """Return an image of this recipe in the host's engine; None when there is none."""
+    with connect(transport) as client:
+        labels = [f"{name}={value}" for name, value in wanted.labels.items()]
+        found = client.api.images(filters={"label": labels, "dangling": False})
+        return _get(client, found[0]["Id"]) if found else None
+
+
+def build(wanted: Recipe, *, progress: Progress) -> Image:
+    """Return the workload image in the local engine; built when it is not there.
+
+    Raises StackError when the engine here cannot be used, the base is missing, or the disk is full.
+    """
+    try:
+        found = find_built(LocalTransport(), wanted)
+    except UnusableError as error:
+        raise StackError(
+            "the workload image cannot be built here",
+            details=f"{error.brief}: {error.details}",
+            hint=error.hint or "make docker usable on this machine, or use --envs vm",
+        ) from error
+    if found:
+        return found
+    progress(f"building {wanted.tag} from {wanted.base}")
+    command = buildkit(_build_argv(wanted))
+    text = _build_with(command) if command else _build_classic(wanted)
+    image = find_built(LocalTransport(), wanted)
+    if image is None:
+        raise _build_error(wanted, text)
+    progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB")
+    return image
+
+
+def deliver(transport: Transport, image: Image, *, progress: Progress) -> Image:
+    """Return the image in the host's engine; sent from the local one when it is not there.
+
+    Raises StackError when the stream breaks, or what arrived is another image.
+    """
+    there = find(transport, image.id)
+    if there is None:
+        progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
+        piped = pipe(
+            (LocalTransport(), Command(argv=("docker", "save", image.name))),
+            (transport, Command(argv=("docker", "load", "--quiet"))),
+            progress=progress,
+        )
+        if not piped.succeeded:
+            raise failure(
+                transport,
+                f"loading {image.name}",
+                piped.text,
+                hint="run it again; docker save and docker load by hand show what is wrong",
+            )
+        there = find(transport, image.id) or find(transport, image.name)
+    if there is None or there.layers != image.layers:
+        raise StackError(
+            f"{transport.name} holds another image than was sent",
+            details=f"{image.name} is {image.id} here and {there.id if there else 'missing'} there",
+            hint=f"docker image rm {image.name} on {transport.name}, then run again",
+        )
+    return there
+
+
+def remove_built(transport: Transport) -> int:
+    """Remove all workload images from the host's engine; return how many there were."""
+    with connect(transport) as client:
+        found = client.api.images(filters={"label": [LOCK_LABEL]})
+        for image in found:
+            client.api.remove_image(image["Id"], force=True)
+        return len(found)
+
+
+def _get(client: DockerClient, reference: str) -> Image | None:
+    from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
+
+    try:
+        facts = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+    except ImageNotFound:
+        return None
+    names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
+    return Image(
+        id=facts["Id"],
+        name=names[0],
+        layers=tuple(facts["RootFS"].get("Layers") or ()),
+        size_bytes=facts["Size"],
+        lock=(facts["Config"].get("Labels") or {}).get(LOCK_LABEL, ""),
+    )
+
+
+def _build_argv(wanted: Recipe) -> tuple[str, ...]:
+    labels = (f"--label={name}={value}" for name, value in wanted.labels.items())
+    return (
+        *("build", "--network=none", "--progress=plain", f"--file={wanted.dockerfile}"),
+        *(f"--build-arg=BASE_IMAGE={wanted.base}", f"--tag={wanted.tag}"),
+        *labels,
+        str(wanted.wheelhouse.folder),
+    )
+
+
+def _build_with(command: Command) -> str:
+    result = run(LocalTransport(), command)
+    return f"{result.stdout}\n{result.stderr}"
+
+
+def _build_classic(wanted: Recipe) -> str:
+    from docker.errors import BuildError  # noqa: PLC0415, TID251 - loaded with the client
+
+    try:
+        with connect(LocalTransport()) as client:
+            client.images.build(
+                path=str(wanted.wheelhouse.folder),
+                dockerfile=str(wanted.dockerfile),
+                buildargs={"BASE_IMAGE": wanted.base},
+                labels=wanted.labels,
+                tag=wanted.tag,
+                network_mode="none",
+                rm=True,
+            )
+    except BuildError as error:
+        return "\n".join(str(line.get("stream") or line) for line in error.build_log) + str(error)
+    except UnusableError as error:
+        return error.details
+    return ""
+
+
+def _build_error(wanted: Recipe, text: str) -> StackError:
+    missing = _BASE_MISSING.search(text)
+    if missing:
+        return StackError(
+            f"the base image {wanted.base} is not here and cannot be pulled",
+            details=missing[0].strip(),
+            hint="docker pull it where a registry can be reached, or make one with "
+            "containers/base.sh and name it with --base-image",
+        )
+    return failure(
+        LocalTransport(),
+        f"building {wanted.tag}",
+        text,
+        hint=f"check that {wanted.base} has python3 of the version the wheels are for",
+    )

@@ -1,0 +1,121 @@
+"""The venv of the `vm` arm: the locked wheels under an interpreter of the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from envcompare.errors import StackError
+from envcompare.stack import Prepared, Progress
+from envcompare.stack.cache import failure, host_cache, require_room, shell
+from envcompare.stack.wheelhouse import Wheelhouse, ship
+from envcompare.transport import Transport
+
+# Reads on any Python: what answers may be far from the version that is looked for.
+_DESCRIBE = """
+import hashlib, json, os, sys
+found = "%d.%d" % sys.version_info[:2]
+if found != sys.argv[1]:
+    sys.exit("%s is Python %s" % (sys.executable, found))
+import venv, zlib
+path = os.path.realpath(sys.executable)
+digest = hashlib.sha256(open(path, "rb").read()).hexdigest()
+print(json.dumps({"path": sys.executable, "real_path": path, "sha256": digest,
+                  "version": sys.version.split()[0], "build": sys.version}))
+"""
+_LOOK = r"""
+code=$1 minor=$2
+shift 2
+for python in "$@"; do
+  path=$(command -v "$python") || continue
+  "$path" -I -c "$code" "$minor" && exit 0
+done
+exit 3
+"""
+_IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -c pass'
+# The mark is written last: a venv cannot be made elsewhere and moved, since its paths are absolute.
+# Byte code is compiled as in the image, and never checked against the clock of a file.
+_MAKE = r"""
+python=$1 wheels=$2 venv=$3 mark=$4
+umask 022
+exec 9>"$venv.lock"
+! command -v flock >/dev/null || flock 9
+[ "$(cat "$venv/.complete" 2>/dev/null)" != "$mark" ] || exit 0
+set -e
+rm -rf "$venv"
+"$python" -I -m venv --without-pip "$venv"
+PYTHONPATH=$(echo "$wheels"/pip-*.whl) "$venv/bin/python" -m pip --isolated install --quiet \
+  --no-index --find-links "$wheels" --require-hashes --no-compile --no-cache-dir \
+  --disable-pip-version-check --requirement "$wheels/requirements.lock"
+"$venv/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$venv/lib" \
+  >/dev/null 2>&1 || true
+printf %s "$mark" >"$venv/.complete"
+"""
+# Installed and compiled wheels of this kind take five times their packed size.
+_UNPACKED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """A Python of the host; the digest tells one build from another."""
+
+    path: str
+    real_path: str
+    version: str
+    digest: str
+
+
+def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
+    """Return the chosen interpreter, else the system's of that version, else the one on PATH.
+
+    Raises StackError with what was found when none fits.
+    """
+    candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
+    result = shell(transport, _LOOK, _DESCRIBE, python, *candidates)
+    if not result.succeeded:
+        found = f" ({result.tail(1)})" if result.tail(1) else ""
+        raise StackError(
+            f"no Python {python} for vm on {transport.name}",
+            details=f"looked for {' and '.join(candidates)}{found}",
+            hint=f"install python{python} there, or name one with --vm-python",
+        )
+    facts = json.loads(result.stdout)
+    build = "\n".join((facts["real_path"], facts["sha256"], facts["build"]))
+    return Interpreter(
+        path=facts["path"],
+        real_path=facts["real_path"],
+        version=facts["version"],
+        digest=hashlib.sha256(build.encode()).hexdigest(),
+    )
+
+
+def make(
+    transport: Transport, wheelhouse: Wheelhouse, *, interpreter: Interpreter, progress: Progress
+) -> Prepared:
+    """Return the venv of these wheels on the host; made when it is not there or was never done."""
+    folder = f"{host_cache(transport)}/{wheelhouse.key}"
+    venv = f"{folder}/venv-{interpreter.digest[:12]}"
+    mark = f"{wheelhouse.key} {interpreter.digest}"
+    if not shell(transport, _IS_DONE, venv, mark).succeeded:
+        needed = _UNPACKED * wheelhouse.size_bytes
+        require_room(transport, folder, needed_bytes=needed, purpose="the venv of vm")
+        wheels = ship(transport, wheelhouse, progress=progress)
+        progress(f"making the venv of vm on {transport.name} with {interpreter.path}")
+        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark)
+        if not result.succeeded:
+            raise failure(
+                transport,
+                "making the venv of vm",
+                result.stderr,
+                hint=f"run it again, or name another Python {interpreter.version} with --vm-python",
+            )
+    return Prepared(
+        interpreter=f"{venv}/bin/python",
+        identity=(
+            ("stack", "venv"),
+            ("lock", wheelhouse.key),
+            ("python", interpreter.version),
+            ("python.path", interpreter.real_path),
+        ),
+    )
