@@ -15,7 +15,8 @@ from envcompare.transport.ssh_settings import Destination, SshOptions
 
 LOCAL = "local"
 
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+# A directory's accounts may be named me@example.org.
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:@[A-Za-z0-9_.+-]+)?")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST = 253
 _FORMS = "write user@host, user@host:port, [IPv6]:port, a name from ~/.ssh/config, or a file"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
-from envcompare.transport import ssh_errors
-from envcompare.transport.known_hosts import (
-    HostKey,
-    Trust,
-    judge,
-    known_types,
-    read_known_hosts,
-    remember,
-)
+from envcompare.transport import known_hosts, ssh_errors
+from envcompare.transport.known_hosts import HostKey, Trust
 from envcompare.transport.ssh_settings import (
     Destination,
     SshOptions,
@@ -39,6 +31,8 @@ _KEEPALIVE_S = 5
 # paramiko does not mind a keepalive without an answer; the kernel does, after this time.
 _UNACKNOWLEDGED_MS = 10_000
 _MOST_JUMPS = 8
+# Checking an account may take sshd long (LDAP, a slow home); opening a session as well.
+_AUTH_S = 30.0
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 Channel = paramiko.Channel
@@ -58,14 +52,17 @@ class Connection:
         return bool(self.transport.is_active())
 
     def start(self, text: str) -> Channel | None:
-        """Start shell text there; `None` when the host grants no further session (MaxSessions)."""
+        """Start shell text there; `None` when no session is granted (MaxSessions) or it is dead.
+
+        Only what surely did not start is `None`, so that the caller may try another connection.
+        """
+        try:
+            channel = self.transport.open_session(timeout=_AUTH_S)
+        except (paramiko.SSHException, OSError, EOFError):
+            return None
         with _explained(self.settings):
-            try:
-                channel = self.transport.open_session(timeout=15)
-            except paramiko.ChannelException:
-                return None
             channel.exec_command(text)
-            return channel
+        return channel
 
     def close(self) -> None:
         """End the connection and those it leads through."""
@@ -106,19 +103,20 @@ def _login(
 
 
 def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:
-    known = read_known_hosts(settings.known_hosts)
+    known = known_hosts.read_known_hosts(settings.known_hosts)
     name = ssh_errors.trusted_name(settings)
-    _prefer(transport, known_types(known, name))
-    transport.banner_timeout = transport.auth_timeout = max(timeout_s, 15.0)
+    _prefer(transport, known_hosts.known_types(known, name))
+    transport.banner_timeout = timeout_s
+    transport.auth_timeout = max(timeout_s, _AUTH_S)
     negotiated = threading.Event()
     transport.start_client(event=negotiated)
-    if not negotiated.wait(timeout_s + 15):
+    if not negotiated.wait(2 * timeout_s):
         raise TimeoutError
     if not transport.is_active():
         raise transport.get_exception() or paramiko.SSHException("negotiation failed")
     offered = transport.get_remote_server_key()
     key = HostKey(type=offered.get_name(), content=offered.get_base64())
-    _check_host_key(settings, key, judge(known, name, key))
+    _check_host_key(settings, key, known_hosts.judge(known, name, key))
     _authenticate(transport, settings)
     transport.set_keepalive(_KEEPALIVE_S)
 
@@ -180,13 +178,27 @@ def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, s
         if not settings.accepts_new_keys:
             raise ssh_errors.unknown_key(settings, key)
         if settings.known_hosts:
-            remember(settings.known_hosts[0], ssh_errors.trusted_name(settings), key)
+            known_hosts.remember(settings.known_hosts[0], ssh_errors.trusted_name(settings), key)
 
 
 def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
+    agent = _agent() if settings.uses_agent else None
+    try:
+        keys = agent.get_keys() if agent else ()
+        _offer_keys(transport, settings, _candidates(settings, keys))
+    finally:
+        if agent:
+            agent.close()
+
+
+def _offer_keys(
+    transport: paramiko.Transport,
+    settings: SshSettings,
+    candidates: Iterable[tuple[str, paramiko.PKey | str]],
+) -> None:
     tried: list[str] = []
     locked = ""
-    for label, key in _candidates(settings):
+    for label, key in candidates:
         if isinstance(key, str):
             tried.append(f"{label} ({key})")
             locked = locked or (label if key == _ENCRYPTED else "")
@@ -212,27 +224,26 @@ def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
 _ENCRYPTED = "encrypted, and no agent holds it"
 
 
-def _candidates(settings: SshSettings) -> Iterator[tuple[str, paramiko.PKey | str]]:
+def _candidates(
+    settings: SshSettings, agent_keys: Sequence[paramiko.PKey]
+) -> Iterator[tuple[str, paramiko.PKey | str]]:
     """Yield keys, the agent's first; in place of one that cannot be used, a text that says why."""
-    agent = _agent_keys() if settings.uses_agent else ()
     files = [path for path in settings.identity_files if path.exists()]
     wanted = {_public_blob(path) for path in settings.identity_files}
-    held = {key.asbytes() for key in agent}
-    for key in agent:
+    held = {key.asbytes() for key in agent_keys}
+    for key in agent_keys:
         if key.asbytes() in wanted or not settings.identities_only:
-            yield f"{key.comment or key.get_name()} (agent)", key
+            yield f"{key.get_name()} (agent)", key
     for path in files:
         if _public_blob(path) not in held:
             yield str(path), _load(path)
 
 
-def _agent_keys() -> tuple[paramiko.AgentKey, ...]:
-    if not os.environ.get("SSH_AUTH_SOCK"):
-        return ()
+def _agent() -> paramiko.Agent | None:
     try:
-        return tuple(paramiko.Agent().get_keys())
+        return paramiko.Agent()
     except (paramiko.SSHException, OSError):
-        return ()
+        return None
 
 
 def _public_blob(path: Path) -> bytes | None:
@@ -271,7 +282,7 @@ def _read_config(path: Path | None, alias: str) -> Values:
 
 
 @contextmanager
-def _explained(settings: SshSettings, timeout_s: float = 15.0) -> Iterator[None]:
+def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[None]:
     try:
         yield
     except (socket.gaierror, UnicodeError) as error:

@@ -202,8 +202,8 @@ class SshTransport:
         if channel is None:
             raise TransportError(
                 f"host '{self._name}' grants no session",
-                details="sshd refused the first one of a new connection",
-                hint="check MaxSessions in its sshd_config",
+                details="it refused the first one of a new connection, or ended that connection",
+                hint="check MaxSessions in its sshd_config, and what its sshd logs",
             )
         return channel
 

@@ -1,0 +1,135 @@
+"""The lab host of the tests, and which real engines can be reached from here."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """An SSH host in a container, with its own engines; `script/lab` makes it."""
+
+    alias: str
+    ssh_config: Path
+    identity: Path
+    known_hosts: Path
+
+    @property
+    def address(self) -> str:
+        """Return the address of the host."""
+        return self._value("HostName")
+
+    @property
+    def host_key(self) -> str:
+        """Return type and content of the host's key."""
+        return " ".join(self.known_hosts.read_text().split()[1:3])
+
+    def as_root(self, *argv: str) -> str:
+        """Run a command as root on the host, through the engine and not over SSH."""
+        docker = docker_client()
+        done = subprocess.run(
+            [docker, "exec", self.alias, *argv], check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    def _value(self, keyword: str) -> str:
+        for line in self.ssh_config.read_text().splitlines():
+            if line.split()[:1] == [keyword]:
+                return line.split()[1]
+        raise LookupError(keyword)
+
+
+@functools.cache
+def lab() -> Lab | None:
+    """Return the lab host; it is brought up where ENVCOMPARE_REQUIRE names ssh."""
+    folder = ROOT / ".lab"
+    if "ssh" in REQUIRED:
+        subprocess.run([ROOT / "script" / "lab", "up"], check=True)
+    if not _answers(folder / "ssh_config"):
+        return None
+    return Lab(
+        alias="lab-h1",
+        ssh_config=folder / "ssh_config",
+        identity=folder / "id_ed25519",
+        known_hosts=folder / "known_hosts",
+    )
+
+
+@functools.cache
+def docker_client() -> str:
+    """Return a docker client that reaches an engine, or nothing."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        client = shutil.which("docker", path=folder)
+        if (
+            client
+            and subprocess.run([client, "info"], capture_output=True, check=False).returncode == 0
+        ):
+            return client
+    return ""
+
+
+@functools.cache
+def missing(name: str) -> str:
+    """Say why an engine cannot be used here; nothing where it can."""
+    is_there = {
+        "ssh": lambda: lab() is not None,
+        "docker": lambda: docker_client() != "",
+        "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
+        "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
+        "torch": lambda: torch_python() != "",
+        "gpu": lambda: _has("nvidia-smi"),
+    }[name]()
+    remedy = {
+        "ssh": "script/lab up",
+        "docker": "script/engine",
+        "singularity": "script/lab up",
+        "browser": "install Chromium",
+        "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
+        "gpu": "run on a machine with an NVIDIA GPU",
+    }
+    return "" if is_there else f"{name} is not there; try: {remedy[name]}"
+
+
+@functools.cache
+def torch_python() -> str:
+    """Return an interpreter that imports torch, or nothing."""
+    named = os.environ.get("ENVCOMPARE_TEST_PYTHON", "")
+    if named:
+        return named if _succeeds(named, "-c", "import torch") else ""
+    return sys.executable if importlib.util.find_spec("torch") else ""
+
+
+def need(name: str) -> None:
+    """Skip the test aloud where `name` is missing; fail it where ENVCOMPARE_REQUIRE names it."""
+    reason = missing(name)
+    if reason and name in REQUIRED:
+        pytest.fail(f"ENVCOMPARE_REQUIRE names {name}, but {reason}", pytrace=False)
+    if reason:
+        pytest.skip(reason)
+
+
+def _has(*programs: str) -> bool:
+    return any(shutil.which(program) for program in programs)
+
+
+def _answers(config: Path) -> bool:
+    if not config.exists() or not _has("ssh"):
+        return False
+    argv = ["ssh", "-F", str(config), "-oBatchMode=yes", "-oConnectTimeout=5", "lab-h1", "true"]
+    return _succeeds(*argv)
+
+
+def _succeeds(*argv: str) -> bool:
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,531 @@
+"""Which host is meant, which key is trusted, and what a host that cannot be reached gets told."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lab import Lab
+
+from envcompare.command import Command
+from envcompare.errors import ConfigError, TransportError
+from envcompare.transport import Transport
+from envcompare.transport.hosts import HostSpec, connect, parse_hosts
+from envcompare.transport.known_hosts import (
+    HostKey,
+    Trust,
+    judge,
+    known_name,
+    known_types,
+    read_known_hosts,
+)
+from envcompare.transport.operations import run
+from envcompare.transport.ssh_settings import Destination, SshOptions, resolve
+
+KEY = HostKey(type="ssh-ed25519", content=base64.b64encode(b"one key").decode())
+OTHER = HostKey(type="ssh-ed25519", content=base64.b64encode(b"other").decode())
+
+
+# Hosts as the user writes them
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu01", ("gpu01", None, None, "gpu01")),
+        ("me@gpu01", ("gpu01", "me", None, "gpu01")),
+        ("me@gpu01:2222", ("gpu01", "me", 2222, "gpu01")),
+        ("gpu01.example.org:22", ("gpu01.example.org", None, 22, "gpu01.example.org")),
+        ("me@corp.org@GPU_01", ("GPU_01", "me@corp.org", None, "gpu_01")),
+        ("[2001:db8::1]:2222", ("2001:db8::1", None, 2222, "2001-db8-1")),
+        ("me@[fe80::1%eth0]", ("fe80::1%eth0", "me", None, "fe80-1-eth0")),
+        ("2001:db8::1", ("2001:db8::1", None, None, "2001-db8-1")),
+        ("local", ("local", None, None, "local")),
+    ],
+)
+def test_host_is_read_in_each_of_its_forms(text: str, expected: tuple[object, ...]) -> None:
+    """User, host and port are told apart; the label fits into a file name."""
+    (host,) = parse_hosts([text])
+    assert (host.alias, host.user, host.port, host.label) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-oProxyCommand=id", "me@-oX", "@host", "me@", "me@@host", "host:", "host:0", "host:65536",
+        "host:22x", "host:-1", "host: 22", "a b", "$(id)", "`id`", "h;id", "h\nid", "h\0", "é",
+        "[::1", "::1]", "[host]:22", "[::1]x", "1:2:3", "-", ".", "%h", "me:pass@host", "a" * 300,
+        "host:٢٢",
+    ],
+)  # fmt: skip
+def test_hostile_host_is_refused_with_the_forms(text: str) -> None:
+    """Nothing that ssh could take for an option, or a shell for a command, is ever a host."""
+    with pytest.raises(ConfigError) as caught:
+        parse_hosts([text])
+    assert caught.value.exit_code == 2
+    assert "user@host" in caught.value.hint
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_hosts_or_a_configuration_error(text: str) -> None:
+    """Whatever is written, the answer is a list of hosts with safe labels, or exit code 2."""
+    try:
+        hosts = parse_hosts([text])
+    except ConfigError:
+        return
+    assert all(re.fullmatch(r"[a-z0-9._-]+", host.label) for host in hosts)
+    assert len({host.label for host in hosts}) == len(hosts)
+
+
+def test_several_values_and_commas_make_one_list() -> None:
+    """The order is the user's; spaces around a comma do not count."""
+    assert [host.alias for host in parse_hosts(["a, b", "c"])] == ["a", "b", "c"]
+
+
+def test_labels_stay_unique_where_hosts_are_alike() -> None:
+    """Two accounts or ports of one host are two hosts with two labels."""
+    hosts = parse_hosts(["me@gpu,you@gpu,gpu:2222,GPU"])
+    assert [host.label for host in hosts] == ["me-gpu", "you-gpu", "gpu-2222", "gpu"]
+
+
+def test_file_of_hosts_may_have_comments_and_blank_lines(tmp_path: Path) -> None:
+    """A file holds one host a line."""
+    path = tmp_path / "my hosts.txt"
+    path.write_text("\ufeff# all\n\n gpu01  # the new one\r\nme@gpu02:2222\n")
+    assert [str(host) for host in parse_hosts([str(path)])] == ["gpu01", "me@gpu02:2222"]
+
+
+def test_host_named_twice_in_a_file_is_refused_with_both_lines(tmp_path: Path) -> None:
+    """The error names where the host stands first and again."""
+    path = tmp_path / "hosts"
+    path.write_text("gpu01\n\ngpu02\ngpu01\n")
+    with pytest.raises(ConfigError, match="'gpu01' is named twice") as caught:
+        parse_hosts([str(path)])
+    assert caught.value.details == f"in {path}:1 and again in {path}:4"
+
+
+def test_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
+    """An error in a file names file and line."""
+    path = tmp_path / "hosts"
+    path.write_text("gpu01\ngpu 02\n")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: 'gpu 02' is no host")):
+        parse_hosts([str(path)])
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n"])
+def test_file_without_hosts_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty list is a mistake, not this machine."""
+    path = tmp_path / "hosts"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="no host is named"):
+        parse_hosts([str(path)])
+
+
+def test_file_that_is_no_text_or_no_file_is_refused(tmp_path: Path) -> None:
+    """A binary file, a folder, a device and a missing path are configuration errors."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "binary", tmp_path, Path("/dev/zero"), tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            parse_hosts([str(path)])
+
+
+# Keys that are trusted
+
+
+def known_hosts(tmp_path: Path, *lines: str) -> Path:
+    """Write a known_hosts file."""
+    path = tmp_path / "known_hosts"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def hashed(name: str) -> str:
+    """Hash a host name as `ssh-keygen -H` does."""
+    salt = b"0123456789abcdefghij"
+    digest = hmac.digest(salt, name.encode(), hashlib.sha1)
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "expected"),
+    [
+        ("gpu01", "gpu01", Trust.KNOWN),
+        ("x,gpu01,192.0.2.1", "192.0.2.1", Trust.KNOWN),
+        ("GPU01", "gpu01", Trust.KNOWN),
+        ("*.example.org", "a.example.org", Trust.KNOWN),
+        ("gpu0?", "gpu01", Trust.KNOWN),
+        ("gpu*,!gpu01", "gpu01", Trust.UNKNOWN),
+        ("gpu[01]", "gpu0", Trust.UNKNOWN),
+        ("[gpu01]:2222", "[gpu01]:2222", Trust.KNOWN),
+        ("gpu01", "[gpu01]:2222", Trust.UNKNOWN),
+        (hashed("gpu01"), "gpu01", Trust.KNOWN),
+        (hashed("gpu01"), "gpu02", Trust.UNKNOWN),
+        ("|1|broken", "gpu01", Trust.UNKNOWN),
+    ],
+)
+def test_known_host_is_found_as_openssh_finds_it(
+    tmp_path: Path, names: str, name: str, expected: Trust
+) -> None:
+    """Lists, patterns, ports and hashed names mean what they mean to OpenSSH."""
+    path = known_hosts(tmp_path, "# a comment", "", f"{names} {KEY.type} {KEY.content} me@here")
+    assert judge(read_known_hosts([path]), name, KEY)[0] is expected
+
+
+def test_other_key_of_a_known_host_is_a_changed_key(tmp_path: Path) -> None:
+    """The place of the key that was expected is named; another type is no excuse."""
+    path = known_hosts(tmp_path, f"gpu01 {OTHER.type} {OTHER.content}")
+    known = read_known_hosts([path])
+    assert judge(known, "gpu01", KEY) == (Trust.CHANGED, f"{path}:1")
+    rsa = HostKey(type="ssh-rsa", content=KEY.content)
+    assert judge(known, "gpu01", rsa)[0] is Trust.CHANGED
+
+
+def test_revoked_key_is_never_known(tmp_path: Path) -> None:
+    """A key marked as revoked is refused even where another line trusts it."""
+    line = f"{KEY.type} {KEY.content}"
+    path = known_hosts(tmp_path, f"gpu01 {line}", f"@revoked * {line}")
+    assert judge(read_known_hosts([path]), "gpu01", KEY) == (Trust.REVOKED, f"{path}:2")
+
+
+def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
+    """A certificate authority and a damaged line cost neither the file nor a false trust."""
+    line = f"{KEY.type} {KEY.content}"
+    path = known_hosts(
+        tmp_path, f"@cert-authority * {line}", "gpu01 ssh-ed25519 !!!", "gpu01", f"gpu02 {line}"
+    )
+    known = read_known_hosts([path, tmp_path / "missing"])
+    assert judge(known, "gpu01", KEY)[0] is Trust.UNKNOWN
+    assert judge(known, "gpu02", KEY)[0] is Trust.KNOWN
+    assert known_types(known, "gpu02") == ("ssh-ed25519",)
+
+
+def test_known_name_has_a_port_only_where_it_is_not_22() -> None:
+    """Names are written as OpenSSH writes them."""
+    assert (known_name("GPU", 22), known_name("gpu", 2222)) == ("gpu", "[gpu]:2222")
+
+
+# What the user's own configuration says
+
+
+def settings_of(text: str, tmp_path: Path, destination: Destination) -> object:
+    """Resolve a destination by a configuration file."""
+    config = tmp_path / "a config"
+    config.write_text(text)
+    return resolve(destination, SshOptions(config=config), without_ssh=lambda *_: {})
+
+
+@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
+def test_configuration_means_what_openssh_makes_of_it(tmp_path: Path) -> None:
+    """Include, tokens, jumps and quoted file names come out as OpenSSH reads them."""
+    known = tmp_path / "known hosts"
+    known.touch()
+    (tmp_path / "more").write_text("Host gpu\n HostName %h.example.org\n ProxyJump me@j1:2,j2\n")
+    text = (
+        f'Include "{tmp_path}/more"\nHost gpu\n Port 2222\n User bench\n IdentitiesOnly yes\n'
+        f' IdentityFile "{tmp_path}/key of %r"\n UserKnownHostsFile "{known}"\n'
+        " HostKeyAlias the-gpu\n IdentityAgent none\n StrictHostKeyChecking accept-new\n"
+    )
+    found = settings_of(text, tmp_path, Destination(alias="gpu"))
+    assert (found.hostname, found.port, found.user) == ("gpu.example.org", 2222, "bench")
+    assert found.jumps == (
+        Destination(alias="j1", user="me", port=2),
+        Destination(alias="j2"),
+    )
+    assert found.identity_files == (tmp_path / "key of bench",)
+    assert found.known_hosts[0] == known
+    assert (found.key_alias, found.identities_only, found.uses_agent) == ("the-gpu", True, False)
+    assert found.accepts_new_keys
+
+
+@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
+def test_user_and_port_as_written_beat_the_configuration(tmp_path: Path) -> None:
+    """`me@host:port` says more than the file."""
+    text = "Host *\n Port 1\n User other\n"
+    found = settings_of(text, tmp_path, Destination(alias="gpu", user="me", port=2))
+    assert (found.user, found.port) == ("me", 2)
+
+
+@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
+def test_configuration_that_openssh_refuses_is_an_error(tmp_path: Path) -> None:
+    """OpenSSH's own words name the line."""
+    with pytest.raises(TransportError, match="configuration for gpu cannot be read") as caught:
+        settings_of("Host *\n NoSuchWord yes\n", tmp_path, Destination(alias="gpu"))
+    assert "line 2" in caught.value.details
+
+
+# Hosts that cannot be reached
+
+
+def port_of(listener: socket.socket) -> int:
+    """Return the port of a listening socket."""
+    return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> SshOptions:
+    """Give options with an empty configuration and little patience."""
+    config = tmp_path / "ssh_config"
+    config.write_text(f"UserKnownHostsFile {tmp_path}/known_hosts\n")
+    return SshOptions(config=config, connect_timeout_s=2)
+
+
+def failure(host: str, options: SshOptions) -> TransportError:
+    """Return the error that a host gets which cannot be connected to."""
+    with pytest.raises(TransportError) as caught:
+        connect(parse_hosts([host])[0], options=options)
+    assert caught.value.exit_code == 3
+    return caught.value
+
+
+def test_refusing_host_is_told_with_address_and_remedy(options: SshOptions) -> None:
+    """Nothing listens: the error names host, port and how to give another port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = port_of(listener)
+    error = failure(f"127.0.0.1:{port}", options)
+    assert error.lines() == (
+        f"error: host '127.0.0.1:{port}' refused the connection",
+        f"  why: nothing listens on 127.0.0.1 port {port}",
+        "  try: start sshd there, or give its port: user@host:port",
+    )
+
+
+def test_unknown_name_is_told_as_such(options: SshOptions) -> None:
+    """A name that no service knows is most often a slip of the finger."""
+    error = failure("no-such-host.invalid", options)
+    assert error.brief == "cannot find host 'no-such-host.invalid'"
+    assert "check the spelling" in error.hint
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_port_without_an_ssh_server_is_told_as_such(options: SshOptions, greeting: bytes) -> None:
+    """A server that is silent or speaks another language ends in an error, not in a wait."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted: list[socket.socket] = []
+
+        def answer() -> None:
+            accepted.append(listener.accept()[0])
+            accepted[0].sendall(greeting)
+            if greeting:
+                accepted[0].close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        error = failure(f"127.0.0.1:{port_of(listener)}", options)
+        thread.join()
+        accepted[0].close()
+    assert "no SSH session" in error.brief
+    assert "ssh -v" in error.hint
+
+
+@pytest.fixture
+def config(lab: Lab, tmp_path: Path) -> Path:
+    """Give a configuration for the lab host that a test may add to."""
+    path = tmp_path / "ssh_config"
+    path.write_text(lab.ssh_config.read_text())
+    return path
+
+
+def changed(config: Path, **values: str) -> SshOptions:
+    """Return options for a configuration in which keywords have other values."""
+    text = config.read_text()
+    for keyword, value in values.items():
+        text = re.sub(rf"(?m)^  {keyword} .*\n", "", text) + f"  {keyword} {value}\n"
+    config.write_text(text)
+    return SshOptions(config=config, connect_timeout_s=10)
+
+
+def says_hello(transport: Transport) -> bool:
+    """Tell whether commands run over the transport; close it."""
+    answer = run(transport, Command(argv=("echo", "hello"))).stdout
+    transport.close()
+    return answer == "hello\n"
+
+
+@pytest.mark.engine("ssh")
+def test_unknown_key_is_refused_with_fingerprint_and_the_command(lab: Lab, config: Path) -> None:
+    """The error shows what to compare, and a command that accepts exactly this key."""
+    error = failure(lab.alias, changed(config, UserKnownHostsFile=f"{config}.known"))
+    fingerprint = lab.as_root("ssh-keygen", "-lf", "/etc/ssh/ssh_host_ed25519_key.pub").split()[1]
+    assert "is not known" in error.brief
+    assert fingerprint in error.details
+    assert "--accept-new-host-keys" in error.hint
+    command = re.search(r"run `(echo .*?)`", error.hint)
+    assert command is not None
+    subprocess.run(["sh", "-c", command[1]], check=True)
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=SshOptions(config=config)))
+
+
+@pytest.mark.engine("ssh")
+def test_unknown_key_is_accepted_on_first_use_where_asked_for(lab: Lab, config: Path) -> None:
+    """With --accept-new-host-keys the key is kept, so that the next connection checks it."""
+    changed(config, UserKnownHostsFile=f"{config}.d/known")
+    (host,) = parse_hosts([lab.alias])
+    assert says_hello(connect(host, options=SshOptions(config=config, accept_new_host_keys=True)))
+    assert Path(f"{config}.d/known").read_text() == f"{lab.address} {lab.host_key}\n"
+    assert says_hello(connect(host, options=SshOptions(config=config)))
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize("accepts", [{}, {"accept_new_host_keys": True}])
+def test_changed_key_is_never_accepted(lab: Lab, config: Path, accepts: dict[str, bool]) -> None:
+    """Another key than the known one is an error, whatever else the user allowed."""
+    known = Path(f"{config}.known")
+    known.write_text(f"{lab.address} {OTHER.type} {OTHER.content}\n")
+    changed(config, UserKnownHostsFile=str(known))
+    options = SshOptions(config=config, **accepts)
+    error = failure(lab.alias, options)
+    assert error.brief == f"the host key of '{lab.alias}' has changed"
+    assert f"{known}:1" in error.details
+    assert "ssh-keygen -R" in error.hint
+    assert len(known.read_text().splitlines()) == 1
+
+
+@pytest.mark.engine("ssh")
+def test_revoked_key_is_refused(lab: Lab, config: Path) -> None:
+    """A key that is known and revoked is revoked."""
+    known = Path(f"{config}.known")
+    known.write_text(f"{lab.address} {lab.host_key}\n@revoked * {lab.host_key}\n")
+    assert "is revoked" in failure(lab.alias, changed(config, UserKnownHostsFile=str(known))).brief
+
+
+@pytest.mark.engine("ssh")
+def test_denied_user_is_told_which_keys_were_tried(lab: Lab, config: Path, tmp_path: Path) -> None:
+    """Keys that the host does not take, and files that are no keys, are named."""
+    make_key(tmp_path / "wrong")
+    (tmp_path / "garbage").write_text("no key")
+    options = changed(config, IdentityFile=f"{tmp_path}/wrong")
+    options.config.write_text(options.config.read_text() + f"  IdentityFile {tmp_path}/garbage\n")
+    error = failure(lab.alias, options)
+    assert error.brief == f"host '{lab.alias}' does not let user 'bench' in"
+    assert f"tried: {tmp_path}/wrong, {tmp_path}/garbage (not a private key" in error.details
+    assert "ssh-copy-id" in error.hint
+
+
+@pytest.mark.engine("ssh")
+def test_encrypted_key_without_an_agent_is_told_with_ssh_add(
+    lab: Lab, config: Path, tmp_path: Path
+) -> None:
+    """A key behind a passphrase needs the agent, and the error says how."""
+    make_key(tmp_path / "locked", passphrase="secret")
+    error = failure(lab.alias, changed(config, IdentityFile=str(tmp_path / "locked")))
+    assert "encrypted, and no agent holds it" in error.details
+    assert error.hint == f"unlock the key with `ssh-add {tmp_path}/locked`"
+
+
+@pytest.mark.engine("ssh")
+def test_agent_lets_the_user_in(
+    lab: Lab, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that only the agent holds is used, also where IdentitiesOnly names its public half."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", f"{tmp_path}/agent")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", f"{tmp_path}/agent"], stdout=-3)
+    try:
+        while not (tmp_path / "agent").exists():
+            assert agent.poll() is None
+        subprocess.run(["ssh-add", "-q", lab.identity], check=True)
+        public = tmp_path / "only.pub"
+        public.write_text(Path(f"{lab.identity}.pub").read_text())
+        options = changed(config, IdentityFile=str(tmp_path / "only"))
+        assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+@pytest.mark.engine("ssh")
+def test_jump_hosts_are_passed_through_with_their_keys_checked(lab: Lab, config: Path) -> None:
+    """ProxyJump leads through the lab host to itself, twice."""
+    through_itself(config, lab, "ProxyJump lab-h1,middle")
+    options = SshOptions(config=config)
+    transport = connect(parse_hosts(["inner"])[0], options=options)
+    assert run(transport, Command(argv=("sh", "-c", "echo $SSH_CLIENT"))).stdout.startswith("127.")
+    with transport.forward_unix("/var/run/docker.sock") as path:
+        assert path.exists()
+    assert says_hello(transport)
+
+
+@pytest.mark.engine("ssh")
+def test_jump_host_that_cannot_go_on_is_named(lab: Lab, config: Path) -> None:
+    """The error tells the host that failed from the host it leads through."""
+    through_itself(config, lab, "ProxyJump lab-h1\n  Port 9")
+    error = failure("inner", SshOptions(config=config))
+    assert error.brief == "jump host 'lab-h1' cannot reach host 'inner'"
+
+
+@pytest.mark.engine("ssh")
+def test_proxy_command_carries_the_connection(lab: Lab, config: Path) -> None:
+    """A program between is started with its tokens filled in."""
+    through_itself(config, lab, f'ProxyCommand ssh -F "{lab.ssh_config}" -W %h:%p lab-h1')
+    assert says_hello(connect(parse_hosts(["inner"])[0], options=SshOptions(config=config)))
+
+
+@pytest.mark.engine("ssh")
+def test_jump_host_through_itself_ends(lab: Lab, config: Path) -> None:
+    """A configuration that jumps for ever is an error."""
+    config.write_text("Host *\n  ProxyJump lab-h1\n" + config.read_text())
+    assert "more than 8 jump hosts" in failure(lab.alias, SshOptions(config=config)).details
+
+
+@pytest.mark.engine("ssh")
+def test_configuration_is_read_without_openssh(
+    lab: Lab, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no ssh is installed, the simple keywords still work; a socket says what is missing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    transport = connect(parse_hosts([lab.alias])[0], options=SshOptions(config=config))
+    with (
+        pytest.raises(TransportError, match="cannot be reached from here") as caught,
+        transport.forward_unix("/var/run/docker.sock"),
+    ):
+        pass
+    assert "ssh is not installed" in caught.value.details
+    assert says_hello(transport)
+
+
+@pytest.mark.engine("ssh")
+def test_socket_that_cannot_be_forwarded_says_why(lab: Lab, config: Path) -> None:
+    """What OpenSSH says on its way out becomes the reason."""
+    transport = connect(parse_hosts([lab.alias])[0], options=SshOptions(config=config))
+    config.write_text(config.read_text().replace(lab.address, "127.0.0.1\n  Port 9"))
+    with (
+        pytest.raises(TransportError) as caught,
+        transport.forward_unix("/var/run/docker.sock"),
+    ):
+        pass
+    assert "refused" in caught.value.details
+    transport.close()
+
+
+def test_no_host_is_this_machine() -> None:
+    """Without --hosts, and for the name local, nothing is connected to."""
+    assert connect(None).name == "local"
+    assert connect(HostSpec(label="local", alias="local")).name == "local"
+
+
+def make_key(path: Path, *, passphrase: str = "") -> None:
+    """Make a key pair."""
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)]
+    subprocess.run(argv, check=True)
+
+
+def through_itself(config: Path, lab: Lab, how: str) -> None:
+    """Add hosts `middle` and `inner`: the lab host as it sees itself."""
+    text = config.read_text()
+    for name, extra in (("middle", ""), ("inner", f"  {how}\n")):
+        text += f"Host {name}\n  HostName 127.0.0.1\n  HostKeyAlias lab-h1\n  User bench\n{extra}"
+        text += "".join(f"  {line}\n" for line in own_lines(lab))
+    config.write_text(text)
+
+
+def own_lines(lab: Lab) -> tuple[str, ...]:
+    """Return the lines of the configuration that let the user in."""
+    return (f'IdentityFile "{lab.identity}"', f'UserKnownHostsFile "{lab.known_hosts}"')
