@@ -51,7 +51,7 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     help="Go on with an interrupted run; every other option is taken from it.",
 )
 @click.pass_obj
-def run(display: Display, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare import runner
     from envcompare.job import Job
@@ -98,7 +98,7 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
 @app.command()
 @taking(PLACES)
 @click.pass_obj
-def doctor(display: Display, **values: Any) -> None:  # noqa: ANN401
+def doctor(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """Say for each host and environment whether it is usable, and the line that mends it."""
     from envcompare import preparing
 
@@ -113,14 +113,14 @@ def doctor(display: Display, **values: Any) -> None:  # noqa: ANN401
 @app.command()
 @taking(PLACES)
 @click.pass_obj
-def build(display: Display, **values: Any) -> None:  # noqa: ANN401
+def build(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
     from envcompare import preparing
 
     experiment, hosts = _places(values)
-    lines, exit_code = preparing.build_everywhere(experiment, hosts, display)
-    print_lines(lines)
-    sys.exit(exit_code)
+    outcome = preparing.build_everywhere(experiment, hosts, display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
 
 
 @app.command()
@@ -140,7 +140,7 @@ def report(run_folder: Path, *, is_opened: bool, form: str) -> None:
 
     comparison, path = _conclude(RunFolder.open(run_folder))
     if form == "md":
-        from envcompare.report.verdicts import markdown
+        from envcompare.report.summary import markdown
 
         print_lines([markdown(comparison)])
     elif form == "json":
@@ -169,12 +169,14 @@ def list_() -> None:
 @app.command()
 @taking(PLACES)
 @click.pass_obj
-def clean(display: Display, **values: Any) -> None:  # noqa: ANN401
+def clean(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """Remove the cache of envcompare from every host: venvs, wheels, SIFs, data."""
     from envcompare import preparing
 
     experiment, hosts = _places(values)
-    print_lines(preparing.clean_hosts(experiment, hosts, display))
+    outcome = preparing.clean_everywhere(experiment, hosts, display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
 
 
 def _planned(
@@ -238,7 +240,7 @@ def _conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
 
 
 def _summary(comparison: RunComparison) -> tuple[str, ...]:
-    from envcompare.report.verdicts import terminal_lines
+    from envcompare.report.summary import terminal_lines
 
     return tuple(terminal_lines(comparison))
 

@@ -110,7 +110,7 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     return Experiment(
         arms=arms,
         reference=_reference(settings.reference, arms),
-        hosts=listed(settings.hosts),
+        hosts=listed(settings.hosts) or ("local",),
         workloads=_workloads(settings, known),
         **_measuring(settings),
         **_rest(settings),

@@ -68,7 +68,7 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
             f"{experiment.budget_s:.0f} s",
             hint="give fewer values to --set, or add --yes",
         )
-    arms = tuple(_arms(experiment))
+    arms = planned_arms(experiment)
     plan = Plan(cells=cells, arms=arms, design=_design(experiment), seed=experiment.seed)
     if plan.comparisons >= MANY_COMPARISONS:
         return Plan(
@@ -103,7 +103,8 @@ def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
     return cells
 
 
-def _arms(experiment: Experiment) -> list[ArmRecord]:
+def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
+    """Return the arms as run.json keeps them, the A/A control last."""
     planned = [
         ArmRecord(
             id=arm.id,
@@ -122,7 +123,7 @@ def _arms(experiment: Experiment) -> list[ArmRecord]:
         reference=reference.reference,
         is_control=True,
     )
-    return [*planned, control]
+    return (*planned, control)
 
 
 def _design(experiment: Experiment, *, at_least: int = 0) -> Design:

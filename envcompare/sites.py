@@ -102,8 +102,13 @@ class Site:
                 details=check.reason,
                 hint=check.hint,
             )
-        options = stack_options(experiment)
-        prepared = prepare(self.transport, arm, options=options, progress=say)
+        prepared = prepare(
+            self.transport,
+            arm.environment,
+            reference=arm.reference,
+            options=stack_options(experiment),
+            progress=say,
+        )
         self.seats[arm.id] = Seat(arm=arm, prepared=prepared, check=check)
         return self.seats[arm.id]
 

@@ -34,9 +34,11 @@ class Roster:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Return the arms that still take part and are neither reference nor control."""
-        left_out = {self.bench.reference, self.bench.control}
-        return tuple(arm for arm in self.arms if arm not in left_out)
+        """Return the arms under comparison; the control where it is the only one."""
+        others = tuple(arm for arm in self.arms if arm != self.bench.reference)
+        return tuple(arm for arm in others if arm != self.bench.control) or (
+            others if set(self.bench.arms) <= {self.bench.reference, self.bench.control} else ()
+        )
 
     def fail(self, arm: str, failure: Failure) -> None:
         """Take an arm out for good, or for this restart when its worker died the first time."""
