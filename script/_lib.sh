@@ -17,7 +17,7 @@ step() {
   shift
   log=$(mktemp)
   printf '  … %s\n' "$text" >&2
-  "$@" >"$log" 2>&1 || code=$?
+  ("$@") >"$log" 2>&1 || code=$?
   if [ "$code" -ne 0 ]; then
     printf '  ✕ %s (exit %s after %s s)\n' "$text" "$code" "$((SECONDS - started))" >&2
     tail -n 30 "$log" >&2
@@ -38,10 +38,12 @@ retry() {
   done
 }
 
+can_be_root() { [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null; }
+
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
-  elif command -v sudo >/dev/null; then
+  elif can_be_root; then
     sudo "$@"
   else
     fail "'$1' has to be run as root" "this user is not root and sudo is not installed" \
@@ -104,19 +106,22 @@ need_engine() {
 
 # base_image SUITE TAG PACKAGE...: a Debian image with these packages, pulled, or made from the archive alone.
 base_image() {
-  local suite=$1 tag=$2 IFS=' '
+  local suite=$1 tag=$2
   shift 2
   if "$DOCKER" image inspect "$tag" >/dev/null 2>&1; then return 0; fi
   if timeout 20 "$DOCKER" pull -q "debian:$suite-slim" >/dev/null 2>&1; then
-    step "add $* to debian:$suite-slim" pulled_base "$suite" "$tag" "$*"
-    return
+    step "add $* to debian:$suite-slim" extend_base "$suite" "$tag" "$@" && return 0
   fi
-  say "no registry can be reached: making Debian $suite from the Debian archive"
+  say "no base image can be pulled: making Debian $suite from the Debian archive"
   apt_install mmdebstrap debian-archive-keyring
-  step "make $tag" as_root env DOCKER="$DOCKER" "$ROOT/containers/base.sh" "$suite" "$tag" "$(IFS=,; echo "$*")"
+  step "make $tag" as_root env DOCKER="$DOCKER" "$ROOT/containers/base.sh" "$suite" "$tag" "$(IFS=,; echo "$*")" ||
+    fail "the base image $tag cannot be made" "see above" "check that this machine reaches a Debian mirror"
 }
 
-pulled_base() {
-  printf 'FROM debian:%s-slim\nENV LANG=C.UTF-8\nRUN apt-get update && apt-get install -y --no-install-recommends %s && rm -rf /var/lib/apt/lists/*\n' "$1" "$3" |
-    "$DOCKER" build --network=host --build-arg http_proxy --build-arg https_proxy -t "$2" -
+extend_base() {
+  local suite=$1 tag=$2
+  shift 2
+  printf '%s\n' "FROM debian:$suite-slim" "ENV LANG=C.UTF-8" \
+    "RUN apt-get update && apt-get install -y --no-install-recommends $* && rm -rf /var/lib/apt/lists/*" |
+    "$DOCKER" build --network=host --build-arg http_proxy --build-arg https_proxy -t "$tag" -
 }
