@@ -47,7 +47,7 @@ _SYMPTOMS = (
         hint="bring both to the same release",
     ),
     Symptom(
-        pattern=r"Unable to find image '([^']+)' locally|No such image: ?(\S*)",
+        pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)",
         reason="the image {match} is not on the host",
         hint="run envcompare build, or load the image there with docker load",
     ),

@@ -119,7 +119,7 @@ def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
 def _users_image(transport: Transport, reference: str) -> image.Image:
     """Find an image the user named: on the host, else in the local engine."""
     found = image.find(transport, reference)
-    if found is None and not isinstance(transport, LocalTransport):
+    if found is None and transport.name != LocalTransport().name:
         try:
             found = image.find(LocalTransport(), reference)
         except UnusableError:

@@ -1,0 +1,337 @@
+"""One contract for every environment, on real engines: what it gives a command, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from lab import ROOT, need
+
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Environment, Isolation, Mount
+from envcompare.environments.registry import environment
+from envcompare.stack import image, sif
+from envcompare.transport import Process, Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+
+BASE = "envcompare-base:bookworm"
+HOSTILE = (
+    "",
+    " two  words ",
+    "$HOME `id` $(id)",
+    'it\'s "quoted" \\ back',
+    "line\nbreak\tand tab",
+    "é ☃ 日本",
+    "a,b:c=d,E=f",
+    "-n",
+    "*?[a-z]~;&|<>!#",
+)
+REPORT = """
+import json, os, sys
+names = sys.argv[1].split()
+print(json.dumps([sys.argv[2:], {name: os.environ.get(name) for name in names}, os.getcwd()]))
+"""
+# Like the worker: obeys lines of stdin, and ends with them.
+ECHO = """
+import sys
+print("ready", flush=True)
+for line in sys.stdin:
+    print(line.strip().upper(), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An environment on a host, with an image that holds Python."""
+
+    transport: Transport
+    environment: Environment
+    isolation: Isolation
+
+    def start(self, command: Command, **changes: Any) -> Process:
+        """Start a command in the environment."""
+        isolation = replace(self.isolation, **changes)
+        return self.transport.spawn(self.environment.wrap(command, isolation))
+
+    def run(self, *argv: str, cwd: str | None = None, **changes: Any) -> CommandResult:
+        """Run a command in the environment to its end."""
+        isolation = replace(self.isolation, **changes)
+        command = Command(argv=argv, cwd=cwd)
+        return run(self.transport, self.environment.wrap(command, isolation), timeout_s=60)
+
+    def on_host(self, *argv: str) -> str:
+        """Run a command on the host itself and return what it printed."""
+        return run(self.transport, Command(argv=argv), timeout_s=60).stdout.strip()
+
+    def shows(self, words: str) -> bool:
+        """Tell whether a process of the host has these words in its command line."""
+        return words in self.on_host("ps", "-eo", "args").splitlines()
+
+    def containers(self) -> list[str]:
+        """Return the containers of this run that the host's engine holds, in any state."""
+        label = f"label=envcompare.run={self.isolation.run_id}"
+        return self.on_host("docker", "ps", "-aq", "--filter", label).split()
+
+
+@pytest.fixture(scope="session")
+def base() -> image.Image:
+    """Give a small image with Python in the local engine."""
+    need("docker")
+    found = image.find(LocalTransport(), BASE)
+    if found is None:
+        make = Command(argv=(str(ROOT / "containers" / "base.sh"), "bookworm", BASE))
+        assert run(LocalTransport(), make).succeeded
+        found = image.find(LocalTransport(), BASE)
+    assert found is not None
+    return found
+
+
+def _param(host: str, name: str, *engines: str) -> Any:
+    marks = [pytest.mark.engine(engine) for engine in engines]
+    return pytest.param((host, name), id=f"{name}-{host}", marks=marks)
+
+
+VM = [_param("local", "vm"), _param("ssh", "vm", "ssh")]
+DOCKER = [_param("local", "docker", "docker"), _param("ssh", "docker", "ssh", "docker")]
+SINGULARITY = [_param("ssh", "singularity", "ssh", "docker", "singularity")]
+
+containers_only = pytest.mark.parametrize("open_place", DOCKER + SINGULARITY, indirect=True)
+docker_only = pytest.mark.parametrize("open_place", DOCKER, indirect=True)
+singularity_only = pytest.mark.parametrize("open_place", SINGULARITY, indirect=True)
+
+
+@pytest.fixture(scope="module", params=VM + DOCKER + SINGULARITY)
+def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Give each environment on each host, with its image in place."""
+    host, name = request.param
+    alias = "local" if host == "local" else request.getfixturevalue("lab").alias
+    transport = connect(parse_hosts([alias])[0])
+    reference = ""
+    if name != "vm":
+        reference = _reference(transport, name, request.getfixturevalue("base"))
+    ids = run(transport, Command(argv=("sh", "-c", "id -u; id -g"))).stdout.split()
+    yield Place(
+        transport=transport,
+        environment=environment(name),
+        isolation=Isolation(
+            run_id="", arm="test", reference=reference, uid=int(ids[0]), gid=int(ids[1])
+        ),
+    )
+    transport.close()
+
+
+def _reference(transport: Transport, name: str, base: image.Image) -> str:
+    there = image.deliver(transport, base, progress=print)
+    if name == "docker":
+        return there.id
+    return sif.make(transport, there, compression="zstd", progress=print).path
+
+
+@pytest.fixture
+def place(open_place: Place) -> Iterator[Place]:
+    """Give the place with a run of its own, and a scratch folder with a difficult name."""
+    run_id = uuid.uuid4().hex
+    folder = f'/tmp/envcompare-test-{run_id}/with space, colon: and "quotes"'
+    run(open_place.transport, Command(argv=("mkdir", "-p", f"{folder}/data", f"{folder}/scratch")))
+    yield replace(
+        open_place,
+        isolation=replace(
+            open_place.isolation,
+            run_id=run_id,
+            mounts=(Mount(path=f"{folder}/data"),),
+            scratch=f"{folder}/scratch",
+        ),
+    )
+    open_place.environment.sweep(open_place.transport, run_id)
+    run(open_place.transport, Command(argv=("rm", "-rf", f"/tmp/envcompare-test-{run_id}")))
+
+
+def test_arguments_and_variables_arrive_unchanged(place: Place) -> None:
+    """No engine, shell or option parser on the way changes a word."""
+    names = [f"HOSTILE_{number}" for number in range(len(HOSTILE))]
+    variables = tuple(zip(names, HOSTILE, strict=True))
+    command = Command(argv=("python3", "-c", REPORT, " ".join(names), *HOSTILE), env=variables)
+    wrapped = place.environment.wrap(command, place.isolation)
+    result = run(place.transport, wrapped, timeout_s=60)
+    arguments, found, _ = json.loads(result.stdout)
+    assert (arguments, found) == (list(HOSTILE), dict(variables))
+
+
+def test_the_command_starts_in_the_directory_it_names(place: Place) -> None:
+    """A mounted path is the same inside, difficult name and all."""
+    data = place.isolation.mounts[0].path
+    result = place.run("python3", "-c", REPORT, "", cwd=data)
+    assert json.loads(result.stdout)[2] == data
+
+
+@containers_only
+def test_a_container_has_the_scratch_folder_as_its_home(place: Place) -> None:
+    """What a library writes to its home or to /tmp stays out of the image and the user's home."""
+    script = 'cd && pwd && echo kept >kept && : >/tmp/"$1" && df -k /tmp | tail -n 1'
+    result = place.run("sh", "-c", script, "sh", "temporary")
+    assert result.stdout.splitlines()[0] == place.isolation.scratch
+    assert place.on_host("cat", f"{place.isolation.scratch}/kept") == "kept"
+    assert int(result.stdout.split()[-3]) > 100_000, "the 64 MB of a private /tmp do not suffice"
+
+
+def test_the_exit_code_is_the_commands_own(place: Place) -> None:
+    """Neither engine nor transport has its say about it."""
+    assert place.run("sh", "-c", "exit 42").exit_code == 42
+
+
+def test_death_by_signal_is_128_and_the_signal(place: Place) -> None:
+    """A worker killed for memory is told from one that gave up."""
+    words = _unique_sleep()
+    process = place.start(Command(argv=("sh", "-c", f"echo ready; exec {words}")))
+    assert process.stdout.readline() == b"ready\n"
+    _eventually(lambda: place.shows(words))
+    place.on_host("pkill", "-KILL", "-x", "-f", words)
+    assert process.wait(30) == 137
+
+
+def test_stdout_and_stderr_stay_apart_and_nothing_is_added(place: Place) -> None:
+    """Stdout is the protocol's alone, and an engine that talks would break it."""
+    result = place.run("sh", "-c", "printf out; printf err >&2")
+    assert (result.stdout, result.stderr) == ("out", "err")
+
+
+def test_a_missing_program_ends_with_127(place: Place) -> None:
+    """The same code as in a shell, whichever engine looked for it."""
+    assert place.run("no-such-program").exit_code == 127
+
+
+@containers_only
+def test_a_read_only_mount_cannot_be_written(place: Place) -> None:
+    """What is shown to all arms cannot be changed by one of them."""
+    target = f"{place.isolation.mounts[0].path}/file"
+    result = place.run("sh", "-c", 'echo x >"$1"', "sh", target)
+    assert result.exit_code != 0
+    assert "Read-only" in result.stderr
+
+
+def test_results_belong_to_the_caller(place: Place) -> None:
+    """A user can remove what an arm wrote without being root."""
+    mounts = (replace(place.isolation.mounts[0], is_read_only=False),)
+    target = f"{mounts[0].path}/result"
+    assert place.run("sh", "-c", 'echo x >"$1"', "sh", target, mounts=mounts).succeeded
+    owner = place.on_host("stat", "-c", "%u:%g", target)
+    assert owner == f"{place.isolation.uid}:{place.isolation.gid}"
+
+
+def test_lines_go_to_and_fro_until_stdin_ends(place: Place) -> None:
+    """A worker answers line by line, and the end of its input is its end."""
+    process = place.start(Command(argv=("python3", "-c", ECHO)))
+    assert process.stdout.readline() == b"ready\n"
+    for word in (b"one\n", b"two\n"):
+        process.stdin.write(word)
+        assert process.stdout.readline() == word.upper()
+    process.stdin.close()
+    assert process.wait(30) == 0
+    assert place.environment.sweep(place.transport, place.isolation.run_id) == 0
+
+
+def test_a_sweep_after_a_kill_leaves_nothing_behind(place: Place) -> None:
+    """A workload that ignores its input outlives the connection, but not the sweep."""
+    words = _unique_sleep()
+    process = place.start(Command(argv=("sh", "-c", f"{words} & echo ready; {words}")))
+    assert process.stdout.readline() == b"ready\n"
+    assert place.shows(words)
+    process.kill()
+    place.environment.sweep(place.transport, place.isolation.run_id)
+    process.wait(30)
+    _eventually(lambda: not place.shows(words))
+    assert place.environment.sweep(place.transport, place.isolation.run_id) == 0
+    if place.environment.name == "docker":
+        assert place.containers() == []
+
+
+def test_a_sweep_spares_other_runs(place: Place) -> None:
+    """Two runs on one host do not end each other."""
+    other = place.isolation.run_id + "0"
+    process = place.start(Command(argv=("python3", "-c", ECHO)), run_id=other)
+    assert process.stdout.readline() == b"ready\n"
+    assert place.environment.sweep(place.transport, place.isolation.run_id) == 0
+    process.stdin.write(b"alive\n")
+    assert process.stdout.readline() == b"ALIVE\n"
+    assert place.environment.sweep(place.transport, other) >= 1
+    assert process.wait(30) == 137
+
+
+@docker_only
+def test_a_sweep_removes_containers_that_never_started(place: Place) -> None:
+    """Docker keeps a container whose start failed, in the state `created`."""
+    label = f"envcompare.run={place.isolation.run_id}"
+    place.on_host("docker", "create", "--label", label, place.isolation.reference, "true")
+    assert len(place.containers()) == 1
+    assert place.environment.sweep(place.transport, place.isolation.run_id) == 1
+    assert place.containers() == []
+
+
+def test_a_usable_environment_says_its_version(place: Place) -> None:
+    """The check tries what it claims, and gives no reason where there is none."""
+    check = place.environment.check(place.transport)
+    assert check.is_usable
+    assert check.version
+    assert (check.reason, check.hint) == ("", "")
+
+
+def test_no_gpu_is_said_with_its_reason(place: Place) -> None:
+    """`--nv` alone proves nothing: the driver itself is asked."""
+    if place.on_host("sh", "-c", "ls /proc/driver/nvidia 2>/dev/null"):
+        pytest.skip("this host has an NVIDIA driver")
+    check = place.environment.check_gpu(place.transport)
+    assert not check.is_usable
+    assert check.reason == "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
+
+
+@containers_only
+def test_an_image_that_is_not_there_is_named(place: Place) -> None:
+    """The engine's complaint becomes a sentence with the image's name."""
+    references = {"docker": "envcompare-test:not-there", "singularity": "/not/there.sif"}
+    reference = references[place.environment.name]
+    result = place.run("true", reference=reference)
+    explanation = place.environment.explain(result.exit_code, result.stderr)
+    assert explanation is not None
+    assert explanation.startswith(f"the image {reference} is not on the host")
+
+
+@containers_only
+def test_a_missing_mount_is_an_error_and_not_a_new_folder(place: Place) -> None:
+    """An engine that makes what it does not find would run the workload on nothing."""
+    result = place.run("true", mounts=(Mount(path="/not/there"),))
+    explanation = place.environment.explain(result.exit_code, result.stderr)
+    assert explanation is not None
+    assert explanation.startswith("/not/there does not exist on the host")
+
+
+@singularity_only
+@pytest.mark.parametrize("harm", ["head -c 2000000", "dd bs=40000 skip=1 status=none"])
+def test_a_damaged_image_file_is_called_that(place: Place, harm: str) -> None:
+    """Neither a SIF that was cut short nor one without its head starts."""
+    damaged = f"{place.isolation.scratch}/damaged.sif"
+    place.on_host("sh", "-c", f'{harm} <"$1" >"$2"', "sh", place.isolation.reference, damaged)
+    result = place.run("true", reference=damaged)
+    explanation = place.environment.explain(result.exit_code, result.stderr)
+    assert explanation is not None, result
+    assert explanation.startswith("the image is damaged or cut short"), result
+
+
+def _unique_sleep() -> str:
+    """Return a command by which the process table shows that it runs."""
+    return f"sleep 300.{random.randrange(10**9):09d}"
+
+
+def _eventually(claim: Callable[[], bool]) -> None:
+    """Wait a moment for the kernel and the engine to follow."""
+    end = time.monotonic() + 10
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.1)
