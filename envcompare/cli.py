@@ -74,7 +74,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     with _signals(job.interruption, display):
         exit_code = runner.run(job)
     comparison, report = _conclude(folder)
-    print_lines([*_summary(comparison), "", f"report: {report}"])
+    _show_summary(comparison, report)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",
@@ -146,7 +146,7 @@ def report(run_folder: Path, *, is_opened: bool, form: str) -> None:
     elif form == "json":
         print_lines([(run_folder / "comparison.json").read_text(encoding="utf-8")])
     else:
-        print_lines([*_summary(comparison), "", f"report: {path}"])
+        _show_summary(comparison, path)
     if is_opened:
         click.launch(str(path))
 
@@ -239,10 +239,12 @@ def _conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     return comparison, folder.path / "report.html"
 
 
-def _summary(comparison: RunComparison) -> tuple[str, ...]:
+def _show_summary(comparison: RunComparison, path: Path) -> None:
     from envcompare.report.summary import terminal_lines
+    from envcompare.terminal import show
 
-    return tuple(terminal_lines(comparison))
+    show(terminal_lines(comparison))
+    print_lines(["", f"report: {path}"])
 
 
 def _size(planned: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,6 +43,10 @@ class Display:
         """Print one line of what is being done."""
         if not self.is_quiet:
             self.console.print(text, markup=False)
+
+    def saying(self, label: str) -> Callable[[str], None]:
+        """Return a function that prints lines about one thing."""
+        return lambda text: self.say(f"  {label}: {text}")
 
     def error(self, error: EnvcompareError) -> None:
         """Print the three sentences of an error."""

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, InterruptedRunError, WorkloadError
+from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
 from envcompare.plan import Plan
-from envcompare.records import CellState, Event, EventKind, Failure, Phase
+from envcompare.records import CellState, Event, EventKind, Failure
 from envcompare.results import RunFolder
 from envcompare.transport.hosts import HostSpec
 

@@ -80,9 +80,7 @@ def _build(site: Site, experiment: Experiment, display: Display, outcome: Outcom
         if arm.is_control:
             continue
         try:
-            seat = site.add_arm(
-                arm, experiment, lambda text, at=label: display.say(f"  {at}: {text}")
-            )
+            seat = site.add_arm(arm, experiment, display.saying(label))
         except EnvcompareError as error:
             _keep(error, display, outcome)
         else:

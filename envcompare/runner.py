@@ -12,6 +12,7 @@ from envcompare.config import settings_toml
 from envcompare.errors import (
     EnvcompareError,
     InterruptedRunError,
+    Phase,
     TransportError,
     UnusableError,
     unexpected,
@@ -19,7 +20,7 @@ from envcompare.errors import (
 from envcompare.experiment import Experiment
 from envcompare.job import Job, Where
 from envcompare.plan import Cell, Plan
-from envcompare.records import ArmRecord, CellState, Event, Phase, RunRecord
+from envcompare.records import ArmRecord, CellState, Event, RunRecord
 from envcompare.results import elapsed_s, new_run_id
 from envcompare.sites import Site, open_site
 from envcompare.transport.hosts import HostSpec
@@ -104,7 +105,7 @@ def _run_host(job: Job, site: Site) -> None:
 def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
     label = f"{site.host.label}, {arm.id}"
     try:
-        site.add_arm(arm, job.experiment, lambda text: job.display.say(f"  {label}: {text}"))
+        site.add_arm(arm, job.experiment, job.display.saying(label))
     except TransportError:
         raise
     except EnvcompareError as error:

@@ -10,13 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from envcompare.errors import Phase
 from envcompare.records import (
     SCHEMA,
     CellState,
     FactDifference,
     Failure,
     FingerprintValue,
-    Phase,
     Scalar,
 )
 

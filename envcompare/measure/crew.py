@@ -70,10 +70,8 @@ class Crew:
             bench.check_interruption()
             self._workers[arm] = bench.launch(arm)
             self._workers[arm].send_hello(bench.spec)
-        for arm in order:
-            hello = self.ask(arm, Worker.await_hello)
-            if hello is not None:
-                self._take_hello(arm, hello)
+        for arm, hello in self.collect(order, Worker.await_hello).items():
+            self._take_hello(arm, hello)
         self._check_same()
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
@@ -87,6 +85,15 @@ class Crew:
             self.drop(arm, failure_of(error))
             return None
 
+    def collect(self, arms: tuple[str, ...], question: Callable[[Worker], _T]) -> dict[str, _T]:
+        """Ask several workers for what they were sent; who fails is dropped and left out."""
+        answers = {arm: self.ask(arm, question) for arm in arms}
+        return {arm: answer for arm, answer in answers.items() if answer is not None}
+
+    def tell(self, arm: str, message: Callable[[Worker], None]) -> None:
+        """Send one worker something to do while others work too: nothing of that is timed."""
+        message(self._workers[arm])
+
     def drop(self, arm: str, failure: Failure) -> None:
         """End a worker and record why its arm is out."""
         self._workers.pop(arm).kill()
@@ -95,7 +102,8 @@ class Crew:
     def dismiss(self) -> None:
         """Let every worker quit by itself."""
         for arm in self.arms:
-            self.ask(arm, Worker.quit)
+            self.tell(arm, Worker.send_quit)
+        self.collect(self.arms, Worker.await_quit)
         self._workers.clear()
 
     def kill(self) -> None:

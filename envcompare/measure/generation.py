@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from envcompare.measure.crew import Crew
 from envcompare.measure.protocol import Ran
@@ -47,8 +48,7 @@ class GenerationRun:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        for arm in self._order("begin"):
-            self._begin(arm)
+        self._begin()
         self.crew.compare_checksums(self._checksums, tolerance=self._tolerance())
         arms = self.crew.arms
         if self.steps is None:
@@ -59,8 +59,7 @@ class GenerationRun:
             began = time.monotonic()
             self._run_round(number)
             self.round_s = time.monotonic() - began
-        for arm in self.crew.arms:
-            self._end(arm)
+        self._end()
 
     def _order(self, purpose: str) -> tuple[str, ...]:
         return shuffled(self.crew.arms, self._seed(purpose))
@@ -71,11 +70,14 @@ class GenerationRun:
             bench.seed, purpose, bench.cell, self.place.restart, self.place.generation
         )
 
-    def _begin(self, arm: str) -> None:
+    def _begin(self) -> None:
         seed = self._seed("model") % 2**31
-        pad = self._seed(f"pad {arm}") % MAX_PAD_BYTES
-        began = self.crew.ask(arm, lambda worker: worker.begin(seed, pad))
-        self._checksums[arm] = began.checksum if began else None
+        order = self._order("begin")
+        for arm in order:
+            pad = self._seed(f"pad {arm}") % MAX_PAD_BYTES
+            self.crew.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
+        began = self.crew.collect(order, Worker.await_begin)
+        self._checksums = {arm: generated.checksum for arm, generated in began.items()}
 
     def _tolerance(self) -> float:
         hellos = self.crew.roster.hellos.values()
@@ -126,9 +128,10 @@ class GenerationRun:
             warmup=number == WARMUP,
         )
 
-    def _end(self, arm: str) -> None:
-        ended = self.crew.ask(arm, Worker.end)
-        if ended is not None:
+    def _end(self) -> None:
+        for arm in self.crew.arms:
+            self.crew.tell(arm, Worker.send_end)
+        for arm, ended in self.crew.collect(self.crew.arms, Worker.await_end).items():
             memory = Memory(
                 cell=self.crew.roster.bench.cell,
                 arm=arm,

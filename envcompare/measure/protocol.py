@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from envcompare.records import FingerprintValue, Phase, Scalar
+from envcompare.errors import Phase
+from envcompare.records import FingerprintValue, Scalar
 
 PROTOCOL = 1
 

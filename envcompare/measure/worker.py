@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from envcompare.errors import EnvcompareError, TransportError, WorkloadError
+from envcompare.errors import EnvcompareError, Phase, TransportError, WorkloadError
 from envcompare.measure.protocol import (
     PROTOCOL,
     Ended,
@@ -22,7 +22,7 @@ from envcompare.measure.protocol import (
     Ran,
     WorkerFault,
 )
-from envcompare.records import Phase, Scalar
+from envcompare.records import Scalar
 from envcompare.transport import Process
 
 _T = TypeVar("_T")
@@ -83,7 +83,15 @@ class Worker:
 
     def begin(self, seed: int, pad: int) -> Generated:
         """Begin a generation: fork or rebuild, build the model, run the first step."""
+        self.send_begin(seed, pad)
+        return self.await_begin()
+
+    def send_begin(self, seed: int, pad: int) -> None:
+        """Ask for a generation without waiting; `pad` bytes are allocated before the model."""
         self._send("gen", {"seed": seed, "pad": pad})
+
+    def await_begin(self) -> Generated:
+        """Wait until the generation has begun."""
         return self._receive("gen", Generated, GENERATION_LIMIT_S)
 
     def run(self, steps: int, limit_s: float) -> Ran:
@@ -93,12 +101,28 @@ class Worker:
 
     def end(self) -> Ended:
         """End the generation."""
+        self.send_end()
+        return self.await_end()
+
+    def send_end(self) -> None:
+        """Ask for the end of the generation without waiting."""
         self._send("end", {})
+
+    def await_end(self) -> Ended:
+        """Wait until the generation has ended."""
         return self._receive("end", Ended, QUIT_LIMIT_S)
 
     def quit(self) -> Quit:
         """End the worker and wait until its process, and what contains it, is gone."""
+        self.send_quit()
+        return self.await_quit()
+
+    def send_quit(self) -> None:
+        """Ask the worker to end without waiting."""
         self._send("quit", {})
+
+    def await_quit(self) -> Quit:
+        """Wait until the worker and what contains it are gone."""
         reply = self._receive("quit", Quit, QUIT_LIMIT_S)
         self._close_stdin()
         self._process.wait(QUIT_LIMIT_S)

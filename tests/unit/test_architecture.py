@@ -14,7 +14,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("runner", "report", "doctor", "planning", "schemas"),
+    ("terminal",),
+    ("runner", "report", "doctor", "planning", "preparing", "schemas"),
+    ("cellrun", "job"),
     ("sites",),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
