@@ -38,7 +38,7 @@ _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 Channel = paramiko.Channel
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """An open connection, with the one it leads through."""
 
@@ -71,11 +71,13 @@ class Connection:
             self.through.close()
 
 
-def login(destination: Destination, options: SshOptions, *, depth: int = 0) -> Connection:
+def login(destination: Destination, options: SshOptions) -> Connection:
     """Connect, check the host key and authenticate, through jump hosts where configured."""
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+    logger = logging.getLogger("paramiko")
+    if not logger.handlers:  # else Python prints what paramiko logs beside our own error
+        logger.addHandler(logging.NullHandler())
     settings = resolve(destination, options, without_ssh=_read_config)
-    return _login(settings, options, jumps=settings.jumps, depth=depth)
+    return _login(settings, options, jumps=settings.jumps, depth=0)
 
 
 def _login(
@@ -99,7 +101,7 @@ def _login(
         if through is not None:
             through.close()
         raise
-    return Connection(transport, settings, through)
+    return Connection(transport=transport, settings=settings, through=through)
 
 
 def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:

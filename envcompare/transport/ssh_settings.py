@@ -18,6 +18,9 @@ CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
 Values = Mapping[str, tuple[str, ...]]
 """Lower-case keywords of ssh_config and their values, in order."""
 
+# A `Match exec` in the configuration runs a program of the user's.
+_ANSWER_S = 30
+
 # One hop of ProxyJump: [user@]host[:port] or ssh://[user@]host[:port].
 _JUMP = re.compile(
     r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?"
@@ -109,26 +112,34 @@ def _ask_ssh(destination: Destination, options: SshOptions) -> Values:
     argv += ["-F", str(config)] if config else []
     argv += ["-l", destination.user] if destination.user else []
     argv += ["-p", str(destination.port)] if destination.port else []
-    answer = subprocess.run(
-        [*argv, "--", destination.alias],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=30,
-        check=False,
-    )
-    if answer.returncode != 0:
-        raise TransportError(
-            f"the SSH configuration for {destination} cannot be read",
-            details=" · ".join(answer.stderr.strip().splitlines()[-3:]),
-            hint=f"mend {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
+    try:
+        answer = subprocess.run(
+            [*argv, "--", destination.alias],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
         )
+    except subprocess.TimeoutExpired as error:
+        raise _unreadable(destination, config, f"no answer within {_ANSWER_S} s") from error
+    if answer.returncode != 0:
+        said = " · ".join(answer.stderr.strip().splitlines()[-3:])
+        raise _unreadable(destination, config, said)
     values: dict[str, tuple[str, ...]] = {}
     for line in answer.stdout.splitlines():
         name, _, value = line.partition(" ")
         values[name.lower()] = (*values.get(name.lower(), ()), value)
     return values
+
+
+def _unreadable(destination: Destination, config: Path | None, why: str) -> TransportError:
+    return TransportError(
+        f"the SSH configuration for {destination} cannot be read",
+        details=why,
+        hint=f"mend {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
+    )
 
 
 def _settings(destination: Destination, values: Values, *, accepts_new_keys: bool) -> SshSettings:

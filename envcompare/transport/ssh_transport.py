@@ -188,7 +188,9 @@ class SshTransport:
         with self._lock:
             if self._is_closed:
                 raise ssh_errors.lost(self._name, "nothing")
-            self._connections = [link for link in self._connections if link.is_alive]
+            for dead in [link for link in self._connections if not link.is_alive]:
+                dead.close()
+                self._connections.remove(dead)
             for connection in reversed(self._connections):
                 channel = connection.start(text)
                 if channel is not None:
