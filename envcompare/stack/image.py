@@ -110,7 +110,7 @@ def build(wanted: Recipe, *, progress: Progress) -> Image:
     text = _build_with(command) if command else _build_classic(wanted)
     image = find_built(LocalTransport(), wanted)
     if image is None:
-        raise _build_error(wanted, text)
+        raise build_error(wanted, text)
     progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB")
     return image
 
@@ -207,7 +207,8 @@ def _build_classic(wanted: Recipe) -> str:
     return ""
 
 
-def _build_error(wanted: Recipe, text: str) -> StackError:
+def build_error(wanted: Recipe, text: str) -> StackError:
+    """Return the error for a build that failed, from what the builder wrote."""
     missing = _BASE_MISSING.search(text)
     if missing:
         return StackError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 from envcompare import files
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment as named
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Options, Prepared, Progress, image, sif, venv
+from envcompare.stack import Options, Prepared, Progress, image, inspection, sif, venv
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Transport
 from envcompare.transport.local import LocalTransport
@@ -97,7 +98,8 @@ def _singularity(
             )
         found = sif.inspect(transport, reference)
         prepared = Prepared(interpreter="python3", reference=found.path, engine=engine)
-        return _asked(transport, "singularity", prepared, _sif_identity(found))
+        identity = (*_sif_identity(found), *_origin(transport, found.path))
+        return _asked(transport, "singularity", prepared, identity)
     built = workload_image(transport, options, progress=progress)
     made = sif.make(transport, built, compression=options.sif_compression, progress=progress)
     return Prepared(
@@ -114,6 +116,12 @@ def _image_identity(built: image.Image) -> tuple[tuple[str, str], ...]:
 
 def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
     return (("sif", made.path), ("sif.sha256", made.sha256), ("sif.compression", made.compression))
+
+
+def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
+    """Say from what a SIF on this machine was made, where it tells."""
+    origin = inspection.origin(Path(path)) if transport.name == LocalTransport().name else None
+    return (("sif.from", origin),) if origin else ()
 
 
 def _users_image(transport: Transport, reference: str) -> image.Image:

@@ -1,0 +1,211 @@
+"""The pure parts of the stack: lock, key, recipes that agree, errors that say what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import ROOT
+
+from envcompare.stack import image
+from envcompare.stack.cache import ROOM_HINT, failure, local_cache
+from envcompare.stack.image import Recipe
+from envcompare.stack.sif import promised_bytes
+from envcompare.stack.wheelhouse import Wheelhouse, fill, lock_text
+from envcompare.transport.local import LocalTransport
+
+ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
+
+
+def test_the_lock_pins_name_version_and_hash_in_alphabetical_order() -> None:
+    """The same wheels give the same text, in whatever order a folder lists them."""
+    wheels = (
+        ("typing_extensions-4.16.0-py3-none-any.whl", "b" * 64),
+        ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64),
+        ("MarkupSafe-3.0.4-cp311-cp311-manylinux2014_x86_64.whl", "c" * 64),
+    )
+    expected = (
+        f"markupsafe==3.0.4 --hash=sha256:{'c' * 64}\n"
+        f"torch==2.13.0+cpu --hash=sha256:{'a' * 64}\n"
+        f"typing-extensions==4.16.0 --hash=sha256:{'b' * 64}\n"
+    )
+    assert expected == lock_text(wheels) == lock_text(wheels[::-1])
+
+
+def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call asks nobody: it works where pip finds nothing any more."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    told: list[str] = []
+    first = fill(requirements, python="3.11", progress=told.append)
+    monkeypatch.setenv("PATH", "")
+    second = fill(requirements, python="3.11", progress=told.append)
+    assert first == second
+    assert told == [
+        "resolving requirements.in for Python 3.11",
+        f"1 wheels, 0 MB, lock {first.key[:12]}",
+    ]
+
+
+def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the lock can compute the key, and the wheels stand under it."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    wheelhouse = fill(requirements, python="3.11", progress=print)
+    lock = (wheelhouse.folder / "requirements.lock").read_bytes()
+    assert wheelhouse.key == hashlib.sha256(lock).hexdigest()
+    assert wheelhouse.folder == local_cache() / wheelhouse.key / "wheelhouse"
+
+
+def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that somebody tidied by hand is no dead end."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    wheelhouse = fill(requirements, python="3.11", progress=print)
+    next(wheelhouse.folder.glob("*.whl")).unlink()
+    assert fill(requirements, python="3.11", progress=print) == wheelhouse
+    assert len(list(wheelhouse.folder.glob("*.whl"))) == 1
+
+
+def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else on the machine can read or change what an arm will run."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    wheelhouse = fill(requirements, python="3.11", progress=print)
+    for folder in (local_cache(), wheelhouse.folder.parent, wheelhouse.folder):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_definition_and_dockerfile_make_the_same_image(tmp_path: Path) -> None:
+    """The SIF of a site without Docker runs the very commands of the Dockerfile."""
+    recipe = _definition(tmp_path)
+    commands = " ".join(recipe.install).replace("\\ ", "")
+    assert commands.split() == [*_dockerfile("RUN")[0].split(), "rm", "-rf", "/wheelhouse"]
+
+
+def test_definition_and_dockerfile_agree_on_base_variables_and_command(tmp_path: Path) -> None:
+    """What is not a command is the same as well."""
+    recipe = _definition(tmp_path)
+    (argument,) = _dockerfile("ARG")
+    variables = shlex.split(_dockerfile("ENV")[0])
+    command = json.loads(_dockerfile("CMD")[0])
+    assert f"BASE_IMAGE={recipe.fromHeader}" == argument
+    assert [line.strip() for line in recipe.environ] == variables
+    assert shlex.split(recipe.cmd) == ["exec", *command, "$@"]
+    assert recipe.files == [". /wheelhouse"] == _dockerfile("COPY")[:1]
+
+
+def test_the_labels_change_with_all_that_decides_what_is_in_the_image(tmp_path: Path) -> None:
+    """An image is used again only when wheels, base and Dockerfile are the same."""
+    dockerfile = tmp_path / "Dockerfile"
+    dockerfile.write_text("FROM a")
+    first = _recipe(dockerfile, key="1" * 64, base="debian").labels
+    assert first == _recipe(dockerfile, key="1" * 64, base="debian").labels
+    assert first != _recipe(dockerfile, key="2" * 64, base="debian").labels
+    assert first != _recipe(dockerfile, key="1" * 64, base="ubuntu").labels
+    dockerfile.write_text("FROM b")
+    assert first != _recipe(dockerfile, key="1" * 64, base="debian").labels
+
+
+def test_the_tag_names_the_lock() -> None:
+    """`docker images` shows which lock an image holds."""
+    recipe = _recipe(ROOT / "Dockerfile", key="0123456789abcdef" * 4, base="debian")
+    assert recipe.tag == "envcompare-workload:0123456789ab"
+
+
+def test_a_header_promises_the_length_of_its_sif() -> None:
+    """Start and length of the data stand at the end of the header."""
+    header = bytearray(128)
+    header[32:41] = b"SIF_MAGIC"
+    header[112:120] = (32176).to_bytes(8, "little")
+    header[120:128] = (1000).to_bytes(8, "little")
+    assert promised_bytes(bytes(header)) == 33176
+
+
+@pytest.mark.parametrize("header", [b"", b"#!/usr/bin/env run-singularity\n", b"\0" * 128])
+def test_a_file_that_is_no_sif_promises_nothing(header: bytes) -> None:
+    """Other formats that the engine can run are left to its own judgement."""
+    assert promised_bytes(header) is None
+
+
+def test_a_full_disk_is_said_as_such() -> None:
+    """Whatever tool ran into it, the remedy is the same."""
+    text = "ERROR: Could not install packages: [Errno 28] No space left on device: '/x'\nbye\n"
+    error = failure(LocalTransport(), "making the venv of vm", text, hint="not this one")
+    assert error.lines() == (
+        "error: making the venv of vm failed on local: its disk is full",
+        f"  why: {text.splitlines()[0]}",
+        f"  try: {ROOM_HINT}",
+    )
+
+
+def test_a_failure_quotes_the_tools_own_error() -> None:
+    """Progress that a tool printed afterwards does not hide it."""
+    error = failure(LocalTransport(), "making the SIF", "FATAL: no\nINFO: bye", hint="look")
+    assert (error.details, error.hint) == ("FATAL: no", "look")
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "pull access denied for nobase, repository does not exist",
+        'failed to do request: Head "https://registry.invalid/v2/": dial tcp: no such host',
+        "manifest for nobase:1 not found: manifest unknown",
+    ],
+)
+def test_a_base_that_cannot_be_pulled_is_named(complaint: str) -> None:
+    """The remedy differs from that of a build that failed by itself."""
+    recipe = _recipe(ROOT / "Dockerfile", key="0" * 64, base="nobase:1")
+    error = image.build_error(recipe, f"#1 [internal]\n{complaint}\n")
+    assert error.brief == "the base image nobase:1 is not here and cannot be pulled"
+    assert error.details == complaint
+
+
+def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:
+    wheelhouse = Wheelhouse(key=key, folder=dockerfile.parent, sums=())
+    return Recipe(wheelhouse=wheelhouse, base=base, dockerfile=dockerfile)
+
+
+def _requirements_of_one_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a wheel of its own, so that pip needs no index."""
+    from zipfile import ZipFile
+
+    links = folder / "links"
+    links.mkdir()
+    with ZipFile(links / "tiny_part-1.0-py3-none-any.whl", "w") as wheel:
+        meta = "tiny_part-1.0.dist-info"
+        wheel.writestr("tiny_part.py", "")
+        wheel.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: tiny-part\nVersion: 1.0\n")
+        wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{meta}/RECORD", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    requirements = folder / "requirements.in"
+    requirements.write_text("tiny-part\n")
+    return requirements
+
+
+def _dockerfile(word: str) -> list[str]:
+    """Return the arguments of every instruction of that name, continued lines joined."""
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith(ENGINE_WORDS)]
+    return [rest for name, rest in lines if name == word]
+
+
+def _definition(folder: Path) -> Any:
+    """Read the definition with spython, its build arguments filled in as the engine does."""
+    from spython.main.parse.parsers import SingularityParser  # noqa: TID251 - as a reader only
+
+    text = (ROOT / "containers" / "envcompare.def").read_text()
+    for name, value in re.findall(r"^\s+([A-Z_]+)=(\S+)$", text, re.MULTILINE):
+        text = text.replace(f"{{{{ {name} }}}}", value)
+    filled = folder / "envcompare.def"
+    filled.write_text(text)
+    (recipe,) = SingularityParser(str(filled)).recipe.values()
+    return recipe
