@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from cgroups import Cgroup, throttled_ns
+from cgroups import own_group, throttled_ns
 from failures import PhaseError
 
 Stamps = tuple[list[int], list[int], Any]
@@ -19,7 +19,7 @@ class BlockClock:
 
     def __init__(self, *, cuda: bool) -> None:
         self._cuda = cuda
-        self._cpu_group = Cgroup("cpu")
+        self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
         self._schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple, Sequence
 
 # The inode of the first cgroup namespace, fixed in the kernel (include/linux/proc_ns.h).
 FIRST_NAMESPACE = "cgroup:[4026531835]"
@@ -19,11 +20,11 @@ def read_text(path: str) -> str | None:
         return None
 
 
-class Cgroup:
-    """The folder of one controller for this process, and the folders above it that are visible."""
+class Cgroup(NamedTuple):
+    """The folder of one controller for this process, and the visible folders above it."""
 
-    def __init__(self, controller: str) -> None:
-        self.version, self.folders = _visible(controller)
+    version: int
+    folders: Sequence[str]
 
     def read(self, name: str) -> str | None:
         """Return the content of a file in the own folder."""
@@ -33,6 +34,16 @@ class Cgroup:
         """Return the content of the file from the own folder upwards, where it is there."""
         texts = (read_text(os.path.join(folder, name)) for folder in self.folders)
         return [text for text in texts if text is not None]
+
+
+def own_group(controller: str) -> Cgroup:
+    """Return the group of this process; version 0 and no folder where there is none."""
+    for version, name in ((1, controller), (2, "")):
+        path = _own_path(name)
+        mount = _mount(version, name)
+        if path is not None and mount is not None:
+            return Cgroup(version, _folders(path, *mount))
+    return Cgroup(0, ())
 
 
 def throttled_ns(cpu: Cgroup) -> int | None:
@@ -45,22 +56,22 @@ def throttled_ns(cpu: Cgroup) -> int | None:
 
 def memory_peak_bytes() -> int | None:
     """Return the peak of the group's memory, page cache included; None outside any group."""
-    memory = Cgroup("memory")
-    if _is_whole_machine(memory):
+    memory = own_group("memory")
+    if _is_whole_machine("memory" if memory.version == 1 else ""):
         return None
     return _number(memory.read("memory.peak" if memory.version == 2 else _V1_PEAK))
 
 
 def limits() -> dict[str, object]:
     """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
-    cpu, memory, cpuset = Cgroup("cpu"), Cgroup("memory"), Cgroup("cpuset")
+    cpu, memory, cpuset = own_group("cpu"), own_group("memory"), own_group("cpuset")
     second = memory.version == 2
     tops = [_number(text) for text in memory.read_all("memory.max" if second else _V1_LIMIT)]
     bytes_limits = [top for top in tops if top is not None and top < NO_LIMIT_BYTES]
     unlimited = "unlimited" if memory.folders else None
     return {
         "cgroup.version": memory.version if memory.folders else None,
-        "cgroup.cpu_quota": _cpu_quota(cpu),
+        "cgroup.cpu_quota": cpu_quota(cpu),
         "cgroup.cpu_weight": _number(cpu.read("cpu.weight" if cpu.version == 2 else "cpu.shares")),
         "cgroup.cpuset": cpuset.read("cpuset.cpus.effective") or cpuset.read("cpuset.cpus"),
         "cgroup.memory_limit_bytes": min(bytes_limits) if bytes_limits else unlimited,
@@ -71,19 +82,12 @@ _V1_PEAK = "memory.max_usage_in_bytes"
 _V1_LIMIT = "memory.limit_in_bytes"
 
 
-def _visible(controller: str) -> tuple[int, list[str]]:
-    """Return the version and the folders from the own one up to the mount of the controller."""
-    for version, name in ((1, controller), (2, "")):
-        path = _own_path(name)
-        mount = _mount(version, name)
-        if path is None or mount is None:
-            continue
-        root, point = mount
-        below = os.path.relpath(path, root) if _is_below(path, root) else "."
-        parts = [] if below == "." else below.split("/")
-        folders = [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
-        return version, [folder for folder in folders if os.path.isdir(folder)]
-    return 0, []
+def _folders(path: str, root: str, point: str) -> list[str]:
+    """Return the folders from the own path up to the mount point, whose own path is `root`."""
+    below = os.path.relpath(path, root) if _is_below(path, root) else "."
+    parts = [] if below == "." or ".." in below else below.split("/")
+    folders = [os.path.join(point, *parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return [folder for folder in folders if os.path.isdir(folder)]
 
 
 def _own_path(name: str) -> str | None:
@@ -109,14 +113,15 @@ def _is_below(path: str, root: str) -> bool:
     return root in {"/", path} or path.startswith(root + "/")
 
 
-def _is_whole_machine(group: Cgroup) -> bool:
+def _is_whole_machine(name: str) -> bool:
+    """Return whether the own group is the root of all, where a peak would be the machine's."""
     try:
-        return len(group.folders) == 1 and os.readlink("/proc/self/ns/cgroup") == FIRST_NAMESPACE
+        return _own_path(name) == "/" and os.readlink("/proc/self/ns/cgroup") == FIRST_NAMESPACE
     except OSError:
         return False
 
 
-def _cpu_quota(cpu: Cgroup) -> object:
+def cpu_quota(cpu: Cgroup) -> object:
     """Return the tightest quota in CPUs, `unlimited`, or None where nothing can be read."""
     if cpu.version == 2:
         pairs = [text.split() for text in cpu.read_all("cpu.max")]

@@ -1,0 +1,67 @@
+"""What is read from control groups of both versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cgroups import Cgroup, cpu_quota, own_group, throttled_ns
+
+
+def group(folder: Path, version: int, **files: str) -> Cgroup:
+    """Write the files of a group (`__` is a dot) and return it with its parent folder."""
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+    return Cgroup(version, (str(folder), str(folder.parent)))
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "expected"),
+    [
+        (2, {"cpu__max": "150000 100000"}, 1.5),
+        (2, {"cpu__max": "max 100000"}, "unlimited"),
+        (1, {"cpu__cfs_quota_us": "50000", "cpu__cfs_period_us": "100000"}, 0.5),
+        (1, {"cpu__cfs_quota_us": "-1", "cpu__cfs_period_us": "100000"}, "unlimited"),
+    ],
+)
+def test_cpu_quota_is_counted_in_cpus(
+    tmp_path: Path, version: int, files: dict[str, str], expected: Any
+) -> None:
+    """Both versions write a quota and a period; none is `unlimited`."""
+    assert cpu_quota(group(tmp_path / "own", version, **files)) == expected
+
+
+def test_tightest_quota_counts_when_the_group_above_has_one(tmp_path: Path) -> None:
+    """A limit above the own group binds as well."""
+    (tmp_path / "cpu.max").write_text("100000 100000")
+    assert cpu_quota(group(tmp_path / "own", 2, cpu__max="max 100000")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "expected"),
+    [
+        (2, "usage_usec 9\nthrottled_usec 25", 25_000),
+        (1, "nr_throttled 2\nthrottled_time 25", 25),
+        (2, "usage_usec 9", None),
+    ],
+)
+def test_throttling_is_in_nanoseconds(
+    tmp_path: Path, version: int, text: str, expected: Any
+) -> None:
+    """Version 2 counts microseconds, version 1 nanoseconds; a root group has none."""
+    assert throttled_ns(group(tmp_path / "own", version, cpu__stat=text)) == expected
+
+
+def test_nothing_is_measured_where_there_is_no_group() -> None:
+    """A missing hierarchy gives None, not 0."""
+    nowhere = Cgroup(0, ())
+    assert (throttled_ns(nowhere), cpu_quota(nowhere)) == (None, None)
+
+
+def test_own_group_is_found_on_this_machine() -> None:
+    """The folders are real, the own one first."""
+    found = own_group("memory")
+    assert all(Path(folder).is_dir() for folder in found.folders)
+    assert list(found.folders) == sorted(found.folders, key=len, reverse=True)

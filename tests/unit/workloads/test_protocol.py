@@ -1,0 +1,342 @@
+"""Protocol 1, spoken with a real worker about a workload of the standard library."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversation import Start
+
+PLACES = ("fork", "rebuild")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_conversation_answers_every_request_in_turn(start: Start, toy: str, place: str) -> None:
+    """From hello to quit each request has its reply, and the worker exits with 0."""
+    worker = start()
+    hello = worker.ask("hello", workload=toy, generation=place)
+    assert (hello["ok"], hello["protocol"], hello["generation"]) == (True, 1, place)
+    assert hello["pid"] == worker.process.pid
+    assert 0 < hello["entry_ns"] < hello["now_ns"] <= time.monotonic_ns()
+    begun = worker.ask("gen", seed=1, pad=1000)
+    assert (begun["pid"] != hello["pid"]) == (place == "fork")
+    assert (begun["spawn_ns"] > 0) == (place == "fork")
+    block = worker.ask("run", k=5)
+    assert [len(block[key]) for key in ("wall_ns", "cpu_ns")] == [5, 5]
+    assert (block["gpu_ns"], block["minor_faults"] >= 0) == (None, True)
+    over = worker.ask("end")
+    assert (over["steps"], over["result"]["steps"]) == (6, 6)
+    assert over["max_rss_bytes"] > 1_000_000
+    assert worker.ask("quit")["max_rss_bytes"] >= over["max_rss_bytes"] / 2
+    assert worker.rest() == b""
+    assert worker.process.returncode == 0
+
+
+def test_block_times_add_up_when_steps_sleep(start: Start, toy: str) -> None:
+    """The wall times of a block cover it without a gap; sleeping costs no CPU time."""
+    worker = start()
+    worker.ask("hello", workload=toy, params={"sleep_s": 0.02})
+    worker.ask("gen", seed=1, pad=0)
+    block = worker.ask("run", k=4)
+    assert all(wall >= 20_000_000 for wall in block["wall_ns"])
+    assert sum(block["cpu_ns"]) < sum(block["wall_ns"]) / 2
+    assert block["voluntary_switches"] >= 4
+
+
+def test_checksum_is_equal_when_seeds_are(start: Start, toy: str) -> None:
+    """Two workers, and a fork and a rebuild, do the same work for the same seed."""
+    found = set()
+    for place in (*PLACES, "fork"):
+        worker = start()
+        worker.ask("hello", workload=toy, generation=place)
+        for _ in range(2):
+            found.add(worker.ask("gen", seed=7, pad=os.getpid())["checksum"])
+            found.add(worker.ask("run", k=1)["loss"])
+            worker.ask("end")
+    assert len(found) == 2
+    assert worker.ask("gen", seed=8, pad=0)["checksum"] not in found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_generations_share_nothing_when_one_follows_another(
+    start: Start, toy: str, place: str
+) -> None:
+    """A second generation begins at step 1 again."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place)
+    for _ in range(2):
+        worker.ask("gen", seed=1, pad=0)
+        worker.ask("run", k=3)
+        assert worker.ask("end")["result"]["steps"] == 4
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_stdout_is_the_protocols_alone_when_the_workload_prints(
+    start: Start, toy: str, place: str
+) -> None:
+    """Prints of the workload and of its child processes reach stderr, and it reads no request."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place)
+    worker.ask("gen", seed=1, pad=0)
+    assert worker.ask("end")["result"]["typed"] == ""
+    worker.ask("quit")
+    assert worker.rest() == b""
+    for line in ("printed at import", "printed in setup", "printed by a child"):
+        assert worker.printed().count(line) == 1
+
+
+def test_requests_are_answered_when_they_come_in_pieces_or_together(start: Start, toy: str) -> None:
+    """A line may arrive in two pieces, or a whole conversation at once and then the end."""
+    worker = start()
+    hello = json.dumps({"op": "hello", "workload": toy})
+    worker.say(hello[:9])
+    time.sleep(0.1)
+    worker.say(hello[9:] + "\n")
+    assert worker.hear()["ok"]
+    worker.say('{"op":"gen","seed":1,"pad":0}\n{"op":"run","k":2}\n{"op":"end"}\n{"op":"quit"}\n')
+    assert [worker.hear()["op"] for _ in range(4)] == ["gen", "run", "end", "quit"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("moment", ["after hello", "after gen", "during run"])
+def test_no_process_is_left_when_stdin_closes(
+    start: Start, toy: str, is_alive: Callable[[int], bool], place: str, moment: str
+) -> None:
+    """The end of the input ends template and child, even in the middle of a long step."""
+    worker = start()
+    pids = [worker.process.pid]
+    worker.ask("hello", workload=toy, generation=place, params={"sleep_s": 300.0})
+    if moment != "after hello":
+        pids.append(worker.ask("gen", seed=1, pad=0)["pid"])
+    if moment == "during run":
+        worker.say('{"op":"run","k":2}\n')
+        time.sleep(0.3)
+    worker.hang_up()
+    assert worker.process.wait(20) == 0
+    assert not any(is_alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("sleep_s", [0.0, 300.0])
+def test_child_ends_when_the_template_is_killed(
+    start: Start, toy: str, is_alive: Callable[[int], bool], sleep_s: float
+) -> None:
+    """A generation does not outlive its template, neither waiting nor computing."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation="fork", params={"sleep_s": sleep_s})
+    child = worker.ask("gen", seed=1, pad=0)["pid"]
+    if sleep_s:
+        worker.say('{"op":"run","k":2}\n')
+        time.sleep(0.3)
+    worker.process.kill()
+    assert not is_alive(child)
+
+
+def test_worker_goes_on_when_interrupted(start: Start, toy: str) -> None:
+    """SIGINT is the controller's affair: a worker ignores it."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation="fork")
+    child = worker.ask("gen", seed=1, pad=0)["pid"]
+    for pid in (child, worker.process.pid):
+        os.kill(pid, signal.SIGINT)
+    assert worker.ask("run", k=1)["ok"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("where", "error_place"),
+    [
+        ("setup", ("setup", None)),
+        ("step", ("step", 7)),
+        ("exit", ("step", 7)),
+        ("finish", ("step", None)),
+    ],
+)
+def test_failure_names_phase_and_step_when_the_workload_raises(
+    start: Start, toy: str, place: str, where: str, error_place: tuple[str, int | None]
+) -> None:
+    """The reply says where it failed and how; a new generation can follow, and quit."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place, params={"fails_in": where, "fails_at": 7})
+    replies = [worker.ask("gen", seed=1, pad=0)]
+    if where != "setup":
+        replies.append(worker.ask("run", k=3))
+        replies.append(worker.ask("run", k=4))
+    if where == "finish":
+        replies.append(worker.ask("end"))
+    assert all(reply["ok"] for reply in replies[:-1])
+    error = replies[-1]["error"]
+    assert (error["phase"], error["step"]) == error_place
+    assert (
+        error["brief"] == "SystemExit: left"
+        if where == "exit"
+        else f"ValueError: failed in {where}"
+    )
+    assert len(error["traceback"].splitlines()) <= 10
+    assert error["traceback"].splitlines()[-1] in {"and more", "SystemExit: left"}
+    assert worker.ask("run", k=1)["error"]["phase"] == "protocol"
+    assert worker.ask("gen", seed=1, pad=0)["ok"] == (where != "setup")
+    assert worker.ask("quit")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("change", "phase", "brief"),
+    [
+        ({"workload": "/nowhere/file.py:Toy"}, "import", "no workload file /nowhere/file.py"),
+        ({"workload": "vgg"}, "import", "no workload 'vgg'; there are cnn, rnn, or FILE.py:CLASS"),
+        ({"params": {"fails_in": "load"}}, "data", "failed in load"),
+        ({"params": {"fails_in": "init"}}, "setup", "failed in init"),
+        (
+            {"params": {"hiden": 3}},
+            "setup",
+            "unknown parameter 'hiden'; known are: batch, fails_at,",
+        ),
+        ({"params": {"batch": "3"}}, "setup", "parameter 'batch' is '3' (str) and must be int"),
+        ({"params": {"batch": True}}, "setup", "parameter 'batch' is True (bool) and must be int"),
+        ({"params": [1]}, "protocol", "'params' of hello is [1]"),
+        ({"device": "cuda"}, "setup", "device cuda was asked for"),
+        ({"cpus": [4095]}, "process", "cannot run on CPUs [4095]"),
+        ({"cpus": [0, 4095]}, "process", "cannot run on all of CPUs [0, 4095]; allowed: [0"),
+        ({"threads": 0}, "protocol", "'threads' is 0 and must be an int from 1"),
+        ({"generation": "spoon"}, "protocol", "'generation' of hello must be one of auto, fork"),
+    ],
+)
+def test_hello_says_what_is_wrong(
+    start: Start, toy: str, change: dict[str, Any], phase: str, brief: str
+) -> None:
+    """Each mistake in hello has its phase and a line that names it; quit still works."""
+    worker = start()
+    error = worker.ask("hello", **{"workload": toy, **change})["error"]
+    assert (error["phase"], brief in error["brief"]) == (phase, True), error["brief"]
+    assert worker.ask("quit")["ok"]
+
+
+def test_missing_class_is_answered_with_those_there_are(start: Start, toy: str) -> None:
+    """A wrong class name gets the right one in reply."""
+    error = start().ask("hello", workload=toy.replace(":Toy", ":Tyo"))["error"]
+    assert error["phase"] == "import"
+    assert error["brief"].endswith("toy.py; it has: Toy")
+
+
+def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> None:
+    """A workload file that cannot be imported is a failure of phase import."""
+    path = tmp_path / "broken.py"
+    path.write_text("import no_such_module_here\n")
+    error = start().ask("hello", workload=f"{path}:Toy")["error"]
+    assert error["phase"] == "import"
+    assert error["brief"] == "ModuleNotFoundError: No module named 'no_such_module_here'"
+    assert "broken.py" in error["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("line", "brief"),
+    [
+        ("{nonsense", "not a JSON line"),
+        ("[1]", 'a request is a JSON object with a text "op"'),
+        ('{"op":"dance"}', "no operation 'dance'; there are hello, gen, run, end, quit"),
+        ('{"op":"run","k":1}', "no generation is alive"),
+        ('{"op":"hello","workload":"cnn"}', "hello was said already"),
+    ],
+)
+def test_bad_request_is_answered_and_survived(
+    start: Start, toy: str, line: str, brief: str
+) -> None:
+    """A request that cannot be understood gets an error of phase protocol, nothing else."""
+    worker = start()
+    worker.ask("hello", workload=toy)
+    worker.say(line + "\n")
+    reply = worker.hear()
+    assert (reply["ok"], reply["error"]["phase"]) == (False, "protocol")
+    assert brief in reply["error"]["brief"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+
+
+def test_gen_is_refused_when_it_comes_early_or_twice(start: Start, toy: str) -> None:
+    """There is no generation before hello and no second one beside the first."""
+    worker = start()
+    assert "must be hello" in worker.ask("gen", seed=1, pad=0)["error"]["brief"]
+    worker.ask("hello", workload=toy)
+    worker.ask("gen", seed=1, pad=0)
+    assert "end it first" in worker.ask("gen", seed=1, pad=0)["error"]["brief"]
+    assert worker.ask("run", k=1)["ok"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "fields", [{"seed": 1}, {"seed": -1, "pad": 0}, {"seed": 1, "pad": 1 << 40}]
+)
+def test_gen_is_refused_when_its_numbers_are_wrong(
+    start: Start, toy: str, place: str, fields: dict[str, int]
+) -> None:
+    """Seed and pad are whole numbers in bounds."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place)
+    assert worker.ask("gen", **fields)["error"]["phase"] == "protocol"
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+
+
+@pytest.mark.parametrize("moment", ["in a step", "waiting"])
+def test_killed_generation_is_reported_and_survived(start: Start, toy: str, moment: str) -> None:
+    """A child that dies by a signal gives a reply that names the signal; the next one works."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation="fork", params={"fails_in": "kill", "fails_at": 3})
+    child = worker.ask("gen", seed=1, pad=0)["pid"]
+    if moment == "waiting":
+        os.kill(child, signal.SIGKILL)
+    reply = worker.ask("run", k=5)
+    assert reply["op"] == "run"
+    assert reply["error"]["phase"] == "process"
+    assert "was killed by signal 9 (SIGKILL)" in reply["error"]["brief"]
+    assert worker.ask("gen", seed=1, pad=0)["ok"]
+    assert worker.ask("quit")["ok"]
+    assert worker.rest() == b""
+
+
+def test_generation_is_rebuilt_when_a_thread_lives_in_the_template(start: Start, toy: str) -> None:
+    """A fork beside a second thread is unsafe: auto avoids it and says why, fork is refused."""
+    threaded = {"name": "starts a thread"}
+    hello = start().ask("hello", workload=toy, params=threaded)
+    assert hello["generation"] == "rebuild"
+    assert hello["generation_reason"] == "2 threads live in the template"
+    error = start().ask("hello", workload=toy, params=threaded, generation="fork")["error"]
+    assert error["phase"] == "process"
+    assert "is unsafe: 2 threads live in the template" in error["brief"]
+
+
+def test_loss_is_null_when_it_is_not_finite(start: Start, toy: str) -> None:
+    """A diverged loss stays strict JSON: null."""
+    worker = start()
+    worker.ask("hello", workload=toy, params={"name": "nan"})
+    assert worker.ask("gen", seed=1, pad=0)["checksum"] is None
+
+
+def test_params_are_answered_with_their_defaults(start: Start, toy: str) -> None:
+    """The reply holds every parameter, so that a cell says what it ran."""
+    hello = start().ask("hello", workload=toy, params={"sleep_s": 1})
+    assert hello["params"]["sleep_s"] == 1.0
+    assert hello["params"]["batch"] == hello["batch"] == 4
+
+
+def test_code_hash_follows_the_users_file(start: Start, toy: str) -> None:
+    """The same file has the same hash, an edited one another."""
+    first, second = (start().ask("hello", workload=toy)["code_hash"] for _ in range(2))
+    with Path(toy.rpartition(":")[0]).open("a") as file:
+        file.write("# edited\n")
+    assert first == second != start().ask("hello", workload=toy)["code_hash"]
+
+
+def test_data_hash_follows_names_and_sizes(start: Start, toy: str, tmp_path: Path) -> None:
+    """A user's own data is known by the names and sizes of its files."""
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep" / "a").write_text("1")
+    first = start().ask("hello", workload=toy, data=str(data))["data_hash"]
+    assert first == start().ask("hello", workload=toy, data=str(data))["data_hash"]
+    (data / "deep" / "a").write_text("12")
+    assert first != start().ask("hello", workload=toy, data=str(data))["data_hash"]
+    assert start().ask("hello", workload=toy)["data_hash"] is None
