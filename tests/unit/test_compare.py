@@ -1,0 +1,182 @@
+"""The analysis: one outcome for each arm and cell, true to what the run folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from builders import CELL, block, blocks, run_record
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.records import (
+    Block,
+    Event,
+    Failure,
+    FingerprintRecord,
+    Memory,
+    Phase,
+    Sample,
+    Startup,
+)
+from envcompare.results import RunFolder
+
+
+def compared(
+    folder: Path, samples: Iterable[Sample], events: Iterable[Event] = ()
+) -> RunComparison:
+    """Write a run folder with these samples and events, and analyse it."""
+    made = RunFolder.create(folder, run_record())
+    for sample in samples:
+        made.append_sample(sample)
+    for event in events:
+        made.append_event(event)
+    made.close()
+    return compare_run(made)
+
+
+def of(comparison: RunComparison, arm: str) -> Comparison:
+    """Return the comparison of an arm."""
+    return next(one for one in comparison.comparisons if one.arm == arm)
+
+
+def failed(arm: str, *, phase: Phase, cell: str = CELL) -> Event:
+    """Return the event of an arm that failed."""
+    failure = Failure(phase=phase, brief=f"{arm}: it broke", details="why", hint="mend it")
+    return Event(t=1.0, what="arm-failed", host="local", cell=cell, arm=arm, failure=failure)
+
+
+def test_slower_arm_is_called_slower(tmp_path: Path) -> None:
+    """A tenth more time is seen."""
+    found = of(compared(tmp_path, blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.0})), "docker")
+    assert found.outcome == "slower"
+    assert found.primary is not None
+    assert found.primary.log_ratio == pytest.approx(0.0953, abs=0.003)
+
+
+def test_equal_arm_is_equivalent_and_its_control_holds(tmp_path: Path) -> None:
+    """No difference inside the margin is a result, not the lack of one."""
+    made = compared(tmp_path, blocks({"vm": 1.0, "docker": 1.001, "vm~control": 1.0}))
+    assert of(made, "docker").outcome == "equivalent"
+    assert made.cells[0].noise_floor is not None
+    assert not of(made, "docker").control_failed
+
+
+def test_claim_below_a_failed_control_is_not_made(tmp_path: Path) -> None:
+    """Where the reference differs from itself by more, nothing is claimed."""
+    found = of(compared(tmp_path, blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.2})), "docker")
+    assert found.outcome == "inconclusive"
+    assert found.control_failed
+    assert "control failed" in found.reason
+
+
+def test_claim_beyond_a_failed_control_stands(tmp_path: Path) -> None:
+    """A difference larger than the control's far end is still said."""
+    found = of(compared(tmp_path, blocks({"vm": 1.0, "docker": 1.5, "vm~control": 1.1})), "docker")
+    assert (found.outcome, found.control_failed) == ("slower", True)
+
+
+def test_too_few_restarts_are_inconclusive_and_say_so(tmp_path: Path) -> None:
+    """Two launches cannot tell an environment from its luck."""
+    made = compared(tmp_path, blocks({"vm": 1.0, "docker": 1.5}, restarts=2))
+    found = of(made, "docker")
+    assert found.outcome == "inconclusive"
+    assert "2 of at least 4 restarts" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome"),
+    [("setup", "failed"), ("stack", "failed"), ("environment", "not-run"), ("launch", "failed")],
+)
+def test_arm_without_result_says_why(tmp_path: Path, phase: Phase, outcome: str) -> None:
+    """A missing result is never empty: outcome, reason and the failure itself are there."""
+    event = failed("docker", phase=phase, cell="" if phase in {"stack", "environment"} else CELL)
+    found = of(compared(tmp_path, blocks({"vm": 1.0}), [event]), "docker")
+    assert (found.outcome, found.reason) == (outcome, "docker: it broke")
+    assert found.failure is not None
+
+
+def test_failed_reference_takes_its_comparisons_with_it(tmp_path: Path) -> None:
+    """Without a reference there is nothing to compare with, and the reason names it."""
+    made = compared(tmp_path, [], [failed("vm", phase="setup")])
+    assert of(made, "docker").outcome == "failed"
+    assert "the reference vm failed" in of(made, "docker").reason
+
+
+def test_different_work_gives_no_ratio(tmp_path: Path) -> None:
+    """Another checksum means other work, however many blocks there are."""
+    samples = blocks({"vm": 1.0, "docker": 1.1})
+    found = of(compared(tmp_path, samples, [failed("docker", phase="checksum")]), "docker")
+    assert (found.outcome, found.primary) == ("failed", None)
+
+
+def test_unreachable_host_is_a_failure_of_all_its_cells(tmp_path: Path) -> None:
+    """The report holds the host's error for every arm."""
+    failure = Failure(phase="connect", brief="gpu01 refuses the connection")
+    event = Event(t=1.0, what="host-failed", host="local", text="refused", failure=failure)
+    made = compared(tmp_path, [], [event])
+    assert made.cells[0].state == "unreachable"
+    assert of(made, "docker").reason == "gpu01 refuses the connection"
+    assert [row.brief for row in made.failures] == ["gpu01 refuses the connection"]
+
+
+def test_killed_run_is_read_as_far_as_it_went(tmp_path: Path) -> None:
+    """No end, a torn line: what was measured is judged, and the run is marked incomplete."""
+    made = RunFolder.create(tmp_path, run_record())
+    for sample in blocks({"vm": 1.0, "docker": 1.0}):
+        made.append_sample(sample)
+    made.close()
+    with (made.path / "samples.jsonl").open("ab") as journal:
+        journal.write(b'{"kind":"block","ce')
+    found = compare_run(made)
+    assert (found.is_complete, found.torn_lines) == (False, 1)
+    assert of(found, "docker").primary is not None
+
+
+def test_confounder_marks_the_comparison_beside_its_verdict(tmp_path: Path) -> None:
+    """Verdict and confounded are two marks."""
+    made = RunFolder.create(tmp_path, run_record())
+    for sample in blocks({"vm": 1.0, "docker": 1.1}):
+        made.append_sample(sample)
+    for arm, version in (("vm", "2.4.6"), ("docker", "2.3.0")):
+        facts = {"numpy.version": version}
+        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, facts=facts))
+    made.close()
+    found = of(compare_run(made), "docker")
+    assert (found.outcome, found.is_confounded) == ("slower", True)
+
+
+def test_memory_and_startup_are_summarised_apart_from_step_time(tmp_path: Path) -> None:
+    """Peaks are the largest seen; a warm launch is preferred; not measured stays None."""
+    samples: list[Sample] = [
+        Memory(cell=CELL, arm="vm", restart=0, generation=g, max_rss_bytes=100 + g)
+        for g in range(3)
+    ]
+    samples += [startup(repetition=0, page_cache="unknown"), startup(repetition=1)]
+    made = compared(tmp_path, samples)
+    assert made.memory[0].max_rss_bytes == 102
+    assert made.memory[0].cgroup_peak_bytes is None
+    assert (made.startup[0].launches, made.startup[0].page_cache) == (1, "warm")
+
+
+def startup(*, repetition: int, page_cache: str = "warm") -> Startup:
+    """Return one launch."""
+    names = ("engine", "import", "data", "build", "first_step", "train", "exit", "real")
+    times = {f"{name}_ns": 1_000_000 for name in (*names, "user", "sys")}
+    return Startup(
+        cell=CELL,
+        arm="vm",
+        repetition=repetition,
+        order=0,
+        train_steps=20,
+        page_cache=page_cache,  # type: ignore[arg-type]
+        **times,
+    )
+
+
+def test_dropped_blocks_and_other_cells_do_not_count(tmp_path: Path) -> None:
+    """Only the complete rounds of the cell itself are paired."""
+    other: Block = block(cell="local/rnn/default", arm="docker")
+    made = compared(tmp_path, [*blocks({"vm": 1.0, "docker": 1.0}), other])
+    assert made.cells[0].rounds == 4 * 2 * 3
