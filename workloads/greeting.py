@@ -32,6 +32,7 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
     with phase("setup"):
         device = torchparts.choose_device(request.get("device", "auto"))
         workload = Workload(kind, request.get("params") or {})
+        device_ns = torchparts.start_device(device)
     # One thread until the fork: a child cannot use the threads of a pool its parent has started.
     torchparts.limit_threads(1)
     start_ns = time.monotonic_ns()
@@ -39,7 +40,8 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
         workload.load(request.get("data"))
     data_ns = time.monotonic_ns() - start_ns
     job = Job(workload, device=device, threads=threads)
-    return job, {"import_ns": import_ns, "data_ns": data_ns, **_describe(request, job)}
+    times = {"import_ns": import_ns, "device_ns": device_ns, "data_ns": data_ns}
+    return job, {**times, **_describe(request, job)}
 
 
 def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import random
 import sys
+import time
 from typing import Any, Iterable
 
 OPTIMIZERS = {"adadelta": "Adadelta", "sgd": "SGD", "adam": "Adam"}
@@ -40,6 +41,20 @@ def choose_device(wanted: str) -> str:
     if wanted == "cuda":
         raise RuntimeError("device cuda was asked for and PyTorch sees none here")
     return "cpu"
+
+
+def start_device(device: str) -> int | None:
+    """Start CUDA in this process and return how long that took, in ns; None on a CPU.
+
+    Done here and not by whatever touches the device first, so that it is counted where it belongs.
+    """
+    if device != "cuda":
+        return None
+    torch = sys.modules["torch"]
+    start_ns = time.monotonic_ns()
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize()
+    return time.monotonic_ns() - start_ns
 
 
 def limit_threads(threads: int) -> None:
