@@ -1,0 +1,187 @@
+"""The three boxes under the answer: is it real, why, and what to know before relying on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.fingerprint import fact_name
+from envcompare.report.headlines import Headline, compared_differences
+from envcompare.report.labels import cell_labels
+from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.verdicts import (
+    Verdict,
+    control_sentence,
+    is_control_failed,
+    margin_sentence,
+    stretch_line,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One sentence of a box, with a link into the page."""
+
+    text: str
+    href: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A heading and its sentences."""
+
+    heading: str
+    items: tuple[Item, ...]
+
+
+def boxes(run: RunComparison, found: tuple[Headline, ...]) -> tuple[Box, ...]:
+    """Return the three boxes."""
+    verdicts = tuple(one for headline in found for one in headline.verdicts)
+    nothing = Item(text="No confounder, no failure and no failed control is known.")
+    return (
+        Box(heading="Is it real?", items=_is_it_real(run)),
+        Box(heading="Why?", items=_why(run, verdicts)),
+        Box(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
+    )
+
+
+def replication_sentence(run: RunComparison) -> str:
+    """Say what the intervals are made of: generations in restarts, never single steps."""
+    primaries = [one.primary for one in _compared(run) if one.primary is not None]
+    if not primaries:
+        return "There is no interval: no comparison was measured."
+    generations = _range([one.generations for one in primaries], "generation")
+    restarts = _range([one.restarts for one in primaries], "restart")
+    return (
+        f"Intervals come from {generations} a cell (fresh starts of the workers, in {restarts}), "
+        "not from the steps inside them."
+    )
+
+
+def level_sentence(run: RunComparison) -> str:
+    """Say how sure the intervals are, and what they were widened for."""
+    primaries = [one.primary for one in _compared(run) if one.primary is not None]
+    if not any(one.is_widened for one in primaries):
+        return ""
+    text = "The intervals hold at 95 %, widened for looking at them while measuring"
+    if run.planned_comparisons > 1:
+        levels = {margin_percent(one.level) for one in primaries if one.is_widened}
+        at = f" (each at {levels.pop()} by itself)" if len(levels) == 1 else ""
+        text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
+    return f"{text}."
+
+
+def _is_it_real(run: RunComparison) -> tuple[Item, ...]:
+    labels = cell_labels(run)
+    ordered = sorted(run.cells, key=lambda cell: not is_control_failed(cell, run))
+    controls = [control_sentence(cell, label=labels[cell.id], run=run) for cell in ordered]
+    items = [Item(text=replication_sentence(run))]
+    items += [Item(text=text) for text in controls[:2]]
+    if len(controls) > 2:
+        more = f"{len(controls) - 2} more controls"
+        items.append(Item(text="", href="#method", link=f"{more} under Method"))
+    items += [
+        Item(text=level_sentence(run)),
+        Item(text=margin_sentence(run, name="The margin, drawn as a band,")),
+    ]
+    return tuple(item for item in items if item.text or item.href)
+
+
+def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
+    items = [Item(text=_largest(verdicts))]
+    moved = {(one.cell_id, one.arm) for one in verdicts if one.amount}
+    for one in _compared(run):
+        line = stretch_line(one)
+        if line and (one.cell, one.arm) in moved and len(items) < 3:
+            label = cell_labels(run)[one.cell]
+            items.append(Item(text=f"{one.arm}, {label}: {line}."))
+    for arm in dict.fromkeys(one.arm for one in verdicts):
+        names = _varied(run, arm)
+        if names:
+            text = f"{arm} varies on purpose: {listed(names, most=4)}."
+            items.append(Item(text=text, href="#environments", link="Environments"))
+    items.append(Item(text="Where a step spends its time is not measured: no profile was taken."))
+    return tuple(items)
+
+
+def _largest(verdicts: tuple[Verdict, ...]) -> str:
+    moved = [one for one in verdicts if one.amount]
+    clean = [one for one in moved if not one.is_confounded]
+    if not moved:
+        is_open = any(one.outcome == "inconclusive" for one in verdicts)
+        return (
+            "No difference was decided; what is inconclusive has no cause to look for yet."
+            if is_open
+            else "No difference beyond the margin was found, so there is none to explain."
+        )
+    if not clean:
+        return "Every difference found has a known confounder; its cause cannot be told apart."
+    most = max(clean, key=lambda one: abs(one.log_ratio or 0.0))
+    return f"Largest difference without a known confounder: {most.arm}, {most.cell}, {most.text}."
+
+
+def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
+    return (*_confounders(run), *_failed_controls(run), *_without_answer(verdicts), *_dropped(run))
+
+
+def _confounders(run: RunComparison) -> list[Item]:
+    sentences: dict[str, list[str]] = {}
+    for one in compared_differences(run):
+        if one.fact_class == "confounder":
+            arms = sentences.setdefault(one.sentence, [])
+            arms += [one.arm] * (one.arm not in arms)
+    items = [Item(text=f"⚠ {listed(arms)}: {text}") for text, arms in sentences.items()]
+    if len(items) <= 2:
+        return items
+    more = f"⚠ {counted(len(items) - 2, 'more confounder')}."
+    return [*items[:2], Item(text=more, href="#environments", link="Environments")]
+
+
+def _failed_controls(run: RunComparison) -> list[Item]:
+    labels = cell_labels(run)
+    failed = [labels[cell.id] for cell in run.cells if is_control_failed(cell, run)]
+    if not failed:
+        return []
+    return [Item(text=f"The control failed in {listed(failed)}: nothing small is claimed there.")]
+
+
+def _without_answer(verdicts: tuple[Verdict, ...]) -> list[Item]:
+    items, total = [], counted(len(verdicts), "comparison")
+    for outcome, word in (("failed", "failed"), ("not-run", "not run")):
+        count = sum(one.outcome == outcome for one in verdicts)
+        if count:
+            text = f"{count} of {total} {word}; no mean holds them."
+            items.append(Item(text=text, href="#failures", link="Failures"))
+    undecided = sum(one.outcome == "inconclusive" for one in verdicts)
+    if undecided:
+        text = f"{undecided} of {total} inconclusive: that is not “no difference”."
+        items.append(Item(text=text))
+    return items
+
+
+def _dropped(run: RunComparison) -> list[Item]:
+    counts = (
+        (sum(cell.dropped_rounds for cell in run.cells), "incomplete round"),
+        (run.torn_lines, "torn line"),
+    )
+    parts = [counted(count, noun) for count, noun in counts if count]
+    return (
+        [Item(text=f"Left out: {listed(parts)}.", href="#method", link="Method")] if parts else []
+    )
+
+
+def _varied(run: RunComparison, arm: str) -> list[str]:
+    found = (
+        one for one in compared_differences(run) if one.arm == arm and one.fact_class == "varied"
+    )
+    return list(dict.fromkeys(fact_name(one.key) for one in found))
+
+
+def _compared(run: RunComparison) -> list[Comparison]:
+    return [one for one in run.comparisons if not one.is_control and one.outcome != "reference"]
+
+
+def _range(counts: list[int], noun: str) -> str:
+    low, high = min(counts), max(counts)
+    return counted(high, noun) if low == high else f"{low} to {counted(high, noun)}"

@@ -1,0 +1,172 @@
+"""The environments: the properties that differ first, then all facts, then identities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model import ArmSummary, RunComparison
+from envcompare.fingerprint import CLASS_ORDER
+from envcompare.records import FactClass, FactDifference, FingerprintValue
+from envcompare.report.headlines import compared_differences
+from envcompare.report.labels import CONTROL_SUFFIX, shortened
+from envcompare.report.numbers import NOT_MEASURED, counted, size
+
+SAME: Final = "same"
+_CLASS_WORDS: Final[dict[FactClass, str]] = {
+    "confounder": "⚠ confounder",
+    "possible-influence": "? possible influence",
+    "host": "! differs on one host",
+    "varied": "○ on purpose",
+    "identity": "· identity",
+}
+_SHOWN_ENTRIES: Final = 6
+_LONGEST_VALUE: Final = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRow:
+    """One property over the arms of a host, the reference first."""
+
+    key: str
+    values: tuple[str, ...]
+    fact_class: FactClass | None = None
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What the differences of a class, or one confounder, mean for the comparison."""
+
+    fact_class: FactClass
+    word: str
+    count: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """What the arms of one host found around themselves."""
+
+    host: str
+    arms: tuple[str, ...]
+    stacks: tuple[str, ...]
+    gpu: str
+    meanings: tuple[Meaning, ...]
+    differing: tuple[FactRow, ...]
+    facts: tuple[FactRow, ...]
+
+
+def host_views(run: RunComparison) -> tuple[HostView, ...]:
+    """Return the facts of each host; the control is the reference and is left out."""
+    hosts: dict[str, list[ArmSummary]] = {}
+    for one in run.arms:
+        if not one.arm.endswith(CONTROL_SUFFIX):
+            hosts.setdefault(one.host, []).append(one)
+    return tuple(_host_view(run, host, arms) for host, arms in hosts.items())
+
+
+def fact_text(key: str, value: FingerprintValue) -> str:
+    """Return a fact as the page prints it: short, with units, None as not measured."""
+    if value is None:
+        return NOT_MEASURED if not key.startswith("env.") else "not set"
+    if isinstance(value, tuple):
+        return _list_text(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and key.endswith(("_bytes", ".bytes")):
+        return size(value)
+    if "sha256" in key.rpartition(".")[2]:
+        return str(value)[:19]
+    return shortened(str(value), most=_LONGEST_VALUE) or "empty"
+
+
+def _host_view(run: RunComparison, host: str, arms: list[ArmSummary]) -> HostView:
+    arms = sorted(arms, key=lambda one: one.arm != run.reference_arm)
+    names = tuple(one.arm for one in arms)
+    found: dict[str, dict[str, FactDifference]] = {}
+    for one in compared_differences(run):
+        if one.host == host:
+            found.setdefault(one.key, {})[one.arm] = one
+    rows = [_differing_row(key, by_arm, names) for key, by_arm in found.items()]
+    return HostView(
+        host=host,
+        arms=names,
+        stacks=tuple(_stack(one) for one in arms),
+        gpu=_gpu(host, arms),
+        meanings=_meanings([one for by_arm in found.values() for one in by_arm.values()]),
+        differing=tuple(sorted(rows, key=_class_rank)),
+        facts=_all_rows(arms),
+    )
+
+
+def _class_rank(row: FactRow) -> tuple[int, str]:
+    return (CLASS_ORDER.index(row.fact_class) if row.fact_class else len(CLASS_ORDER), row.key)
+
+
+def _differing_row(key: str, by_arm: dict[str, FactDifference], names: tuple[str, ...]) -> FactRow:
+    found = list(by_arm.values())
+    strongest = min((one.fact_class for one in found), key=CLASS_ORDER.index)
+    values = [fact_text(key, found[0].reference)]
+    values += [fact_text(key, by_arm[arm].value) if arm in by_arm else SAME for arm in names[1:]]
+    return FactRow(
+        key=key,
+        fact_class=strongest,
+        word=_CLASS_WORDS[strongest],
+        values=tuple(values),
+    )
+
+
+def _meanings(found: list[FactDifference]) -> tuple[Meaning, ...]:
+    """Return each sentence once, with the properties it is said of; confounders first."""
+    keys: dict[tuple[FactClass, str], list[str]] = {}
+    for one in sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class)):
+        said_of = keys.setdefault((one.fact_class, one.sentence), [])
+        said_of += [one.key] * (one.key not in said_of)
+    return tuple(
+        Meaning(
+            fact_class=fact_class,
+            word=_CLASS_WORDS[fact_class],
+            count=counted(len(said_of), "property", "properties"),
+            sentence=sentence,
+        )
+        for (fact_class, sentence), said_of in keys.items()
+    )
+
+
+def _all_rows(arms: list[ArmSummary]) -> tuple[FactRow, ...]:
+    tables = [{**{f"identity.{key}": value for key, value in one.identity.items()}, **one.facts}
+              for one in arms]  # fmt: skip
+    keys = dict.fromkeys(key for table in tables for key in sorted(table))
+    rows = []
+    for key in keys:
+        first = tables[0].get(key)
+        values = [fact_text(key, first)]
+        values += [
+            SAME if table.get(key) == first else fact_text(key, table.get(key))
+            for table in tables[1:]
+        ]
+        rows.append(FactRow(key=key, values=tuple(values)))
+    return tuple(rows)
+
+
+def _stack(one: ArmSummary) -> str:
+    text = f"{one.environment}, stack {one.stack}"
+    if one.reference:
+        text += f", {one.reference}"
+    return text if one.state == "ok" else f"{text}; {one.state}"
+
+
+def _gpu(host: str, arms: list[ArmSummary]) -> str:
+    names = list(dict.fromkeys(str(one.facts["gpu.name"]) for one in arms
+                               if one.facts.get("gpu.name") is not None))  # fmt: skip
+    if not names:
+        return f"No GPU was found on {host}: nothing here was measured on one."
+    return f"GPU on {host}: {', '.join(names)}."
+
+
+def _list_text(value: tuple[object, ...]) -> str:
+    shown = ", ".join(str(one) for one in value[:_SHOWN_ENTRIES])
+    more = len(value) - _SHOWN_ENTRIES
+    text = shortened(shown, most=2 * _LONGEST_VALUE) or "none"
+    return text if more <= 0 else f"{counted(len(value), 'entry', 'entries')}: {text}, …"

@@ -1,0 +1,247 @@
+"""One headline for each environment, put together from the very verdicts the table shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model import Outcome, RunComparison
+from envcompare.records import FactDifference
+from envcompare.report.labels import CONTROL_SUFFIX, cell_labels, one_line, visible
+from envcompare.report.numbers import (
+    change,
+    counted,
+    listed,
+    margin_percent,
+    percent,
+    signed_percent,
+)
+from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
+
+_MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
+_STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """What is said of one environment: the lead, the other cells, and what it is mixed with."""
+
+    arm: str
+    outcome: Outcome
+    badge: str  # "slower in 1 of 2"
+    lead: str
+    rest: str = ""
+    caution: str = ""  # what differs besides the environment
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def symbol(self) -> str:
+        """Return the shape that stands beside the colour."""
+        return SYMBOLS[self.outcome]
+
+
+def headlines(run: RunComparison) -> tuple[Headline, ...]:
+    """Return one headline for each arm that is neither the reference nor its control.
+
+    The arm that moved most stands first, arms without any measurement last.
+    """
+    labels = cell_labels(run)
+    by_arm: dict[str, list[Verdict]] = {arm: [] for arm in compared_arms(run)}
+    for one in run.comparisons:
+        if one.arm in by_arm and not one.is_control and one.outcome != "reference":
+            by_arm[one.arm].append(verdict(one, label=labels[one.cell], margin=run.margin))
+    found = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
+    return tuple(sorted(found, key=_weight))
+
+
+def _weight(one: Headline) -> tuple[int, float]:
+    moved = [abs(verdict.log_ratio or 0.0) for verdict in one.verdicts if verdict.amount]
+    if moved:
+        return 0, -max(moved)
+    return (2, 0.0) if one.outcome in {"failed", "not-run"} else (1, 0.0)
+
+
+def compared_arms(run: RunComparison) -> tuple[str, ...]:
+    """Return the arms that are compared with the reference, in the order of the run."""
+    controls = {one.arm for one in run.comparisons if one.is_control}
+    names = [one.arm for one in run.arms] + [
+        one.arm for one in run.comparisons if one.outcome != "reference"
+    ]
+    return tuple(
+        name
+        for name in dict.fromkeys(names)
+        if name != run.reference_arm and name not in controls and not name.endswith(CONTROL_SUFFIX)
+    )
+
+
+def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
+    """Return the differences of the compared arms; those of the control are left out."""
+    arms = frozenset(compared_arms(run))
+    return tuple(one for one in run.differences if one.arm in arms)
+
+
+def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headline:
+    if not found:
+        return _without_comparison(run, arm)
+    outcome = _leading(found)
+    leading = tuple(one for one in found if one.outcome == outcome)
+    if len(leading) == len(found):
+        lead, rest = _agreeing(run, arm, found), ""
+    else:
+        said = _MOVED if outcome in _MOVED else (outcome,)
+        lead, rest = _differing(run, arm, found, said=said), _others(run, found, said=said)
+    count = f" in {len(leading)} of {len(found)}" if len(found) > 1 else ""
+    return Headline(
+        arm=visible(arm),
+        outcome=outcome,
+        badge=f"{WORDS.get(outcome, outcome)}{count}",
+        lead=visible(lead),
+        rest=visible(rest),
+        caution=_caution(run, arm, found),
+        verdicts=found,
+    )
+
+
+def _leading(found: tuple[Verdict, ...]) -> Outcome:
+    """Return the outcome to lead with: what moved most, else the most frequent state."""
+    moved = [one for one in found if one.outcome in _MOVED]
+    if moved:
+        return max(moved, key=lambda one: abs(one.log_ratio or 0.0)).outcome
+    measured = [one for one in found if one.outcome in {"inconclusive", "equivalent"}]
+    outcomes = [one.outcome for one in measured or found]
+    return max(_STILL, key=lambda outcome: (outcomes.count(outcome), -_STILL.index(outcome)))
+
+
+def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+    """Return the lead for cells of one outcome: one cell with its interval, several by the mean."""
+    first, name, where = found[0], run.reference_arm, _everywhere(found)
+    alone = len(found) == 1
+    by = f"{first.amount} " if alone and first.amount else ""
+    match first.outcome:
+        case "slower":
+            return f"{arm} is {by}slower than {name} {where}{_figures(found)}."
+        case "faster":
+            return f"{arm} takes {by}less time than {name} {where}{_figures(found)}."
+        case "equivalent":
+            within = first.claim.removeprefix("equivalent ")
+            real = f"; {first.remark}" if alone and first.remark else ""
+            return f"{arm} is equivalent to {name} {within} {where}{_figures(found)}{real}."
+        case "inconclusive" if alone:
+            claim = f"{first.claim} {where}{_figures(found)}"
+            return f"{arm} against {name} is {claim}; {first.remark}."
+        case "inconclusive":
+            return f"{arm} against {name} is inconclusive {where}{_figures(found)}."
+        case _:
+            verb = "" if first.outcome == "failed" else "was "
+            claim = f"{first.claim} {where} {first.qualifier}".rstrip()
+            return f"{arm} {verb}{claim}: {first.remark.rstrip('.')}."
+
+
+def _figures(found: tuple[Verdict, ...]) -> str:
+    """Return the figures after a lead: the interval of one cell, the mean and range of several."""
+    first = found[0]
+    if len(found) == 1:
+        figures = first.ends or first.figures
+        return f" ({figures})" if figures else ""
+    mean = mean_log_ratio(found)
+    if mean is None:
+        return ""
+    ordered = sorted(found, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster")
+    average = f"{percent(change(mean))} %" if first.amount else signed_percent(mean)
+    ends = [f"{one.amount or one.number} in {one.cell}" for one in (ordered[0], ordered[-1])]
+    return f": {average} in the mean, {ends[0]} to {ends[1]}"
+
+
+def mean_log_ratio(found: tuple[Verdict, ...]) -> float | None:
+    """Return the mean of the cells' log ratios, a description without an interval of its own."""
+    ratios = [one.log_ratio for one in found if one.log_ratio is not None]
+    return sum(ratios) / len(ratios) if ratios else None
+
+
+def _everywhere(found: tuple[Verdict, ...]) -> str:
+    if len(found) > 2:
+        return f"in all {len(found)} cells"
+    both = "both " if len(found) == 2 else ""
+    return f"in {both}{listed([one.cell for one in found])}"
+
+
+def _differing(
+    run: RunComparison, arm: str, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]
+) -> str:
+    """Return the lead for cells of several outcomes: which cells did what, the largest first.
+
+    No mean is given: one of some cells would be a choice among them.
+    """
+    name = run.reference_arm
+    phrases = {
+        "slower": f"is slower than {name} in",
+        "faster": f"takes less time than {name} in",
+        "equivalent": f"is equivalent to {name} within ±{margin_percent(run.margin)} in",
+        "inconclusive": f"against {name} is inconclusive in",
+        "failed": "failed in",
+        "not-run": "was not run in",
+    }
+    parts = [
+        f"{phrases[outcome]} {_cells(found, outcome)}"
+        for outcome in said
+        if any(one.outcome == outcome for one in found)
+    ]
+    return f"{arm} {'; it '.join(parts)}."
+
+
+def _others(run: RunComparison, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
+    """Name the cells that the lead has not named; none is left out silently."""
+    words = {outcome: WORDS.get(outcome, outcome) for outcome in _STILL}
+    words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
+    parts = [
+        f"{words[outcome]} in {_cells(found, outcome)}"
+        for outcome in _STILL
+        if outcome not in said and any(one.outcome == outcome for one in found)
+    ]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _cells(found: tuple[Verdict, ...], outcome: Outcome) -> str:
+    """Name the cells of an outcome with their figures, the largest change first."""
+    chosen = [one for one in found if one.outcome == outcome]
+    chosen.sort(key=lambda one: -abs(one.log_ratio or 0.0))
+    return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
+
+
+def _in_brackets(one: Verdict) -> str:
+    match one.outcome:
+        case "failed":
+            return f" {one.qualifier}".rstrip()
+        case "equivalent":
+            text = ", ".join(part for part in (one.figures, one.remark) if part)
+        case "not-run":
+            return ""
+        case "inconclusive":
+            leaning = one.claim.removeprefix("inconclusive").removeprefix(", ")
+            text = ", ".join(part for part in (leaning, one.figures) if part)
+        case _:
+            text = one.figures
+    return f" ({text})" if text else ""
+
+
+def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+    confounded = [one for one in found if one.is_confounded]
+    if not confounded:
+        return ""
+    differences = tuple(one for one in run.differences if one.arm == arm)
+    outcomes = frozenset(one.outcome for one in confounded)
+    return confounder_sentence(differences, outcomes=outcomes) or (
+        f"More than the environment differs in {counted(len(confounded), 'comparison')}."
+    )
+
+
+def _without_comparison(run: RunComparison, arm: str) -> Headline:
+    summary = next((one for one in run.arms if one.arm == arm), None)
+    why = one_line(summary.reason) if summary and summary.reason else "no comparison was reached"
+    return Headline(
+        arm=visible(arm),
+        outcome="not-run",
+        badge="not run",
+        lead=visible(f"{arm} was not run: {why}."),
+    )

@@ -1,0 +1,100 @@
+"""How this run was measured, and what runs it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model import CellSummary, RunComparison
+from envcompare.command import shell_text
+from envcompare.report.boxes import level_sentence, replication_sentence
+from envcompare.report.labels import cell_labels, one_line, shortened
+from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
+from envcompare.report.verdicts import control_sentence, margin_sentence
+
+_STOPS: Final = {
+    "target": "the interval was narrow enough",
+    "decided": "the confidence sequence excluded 0",
+    "budget": "the budget was spent",
+    "failure": "a failure",
+    "interrupted": "the run was interrupted",
+    "unknown": "not recorded",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellView:
+    """What happened in one cell, as columns."""
+
+    label: str
+    columns: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodView:
+    """The method section."""
+
+    sentences: tuple[str, ...]
+    controls: tuple[str, ...]
+    heads: tuple[str, ...]
+    cells: tuple[CellView, ...]
+    facts: tuple[tuple[str, str], ...]
+    command: str
+    configuration: str
+
+
+def method_view(run: RunComparison) -> MethodView:
+    """Return the method and what reproduces the run."""
+    labels = cell_labels(run)
+    return MethodView(
+        sentences=_sentences(run),
+        controls=tuple(control_sentence(one, label=labels[one.id], run=run) for one in run.cells),
+        heads=("state", "verdict on", "steps a block", "restarts", "generations", "rounds",
+               "dropped", "steps", "measured", "elapsed", "stopped by"),
+        cells=tuple(_cell(one, labels[one.id]) for one in run.cells),
+        facts=_facts(run),
+        command=shell_text(run.command_line),
+        configuration=shortened(run.configuration, most=20_000),
+    )  # fmt: skip
+
+
+def _sentences(run: RunComparison) -> tuple[str, ...]:
+    """Describe the design with the numbers of this run."""
+    stop = (
+        f"Measuring stops in each cell at a half-width of {margin_percent(run.target)}, when the "
+        f"difference is decided, or after {duration(run.budget_s)}."
+    )
+    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), stop)
+    return tuple(text for text in found if text)
+
+
+def _cell(cell: CellSummary, label: str) -> CellView:
+    counts = (cell.restarts, cell.generations, cell.rounds, cell.dropped_rounds, cell.steps)
+    return CellView(
+        label=label,
+        columns=(
+            cell.state,
+            cell.metric,
+            NOT_MEASURED if cell.steps_per_block is None else str(cell.steps_per_block),
+            *(str(count) for count in counts),
+            duration(cell.measured_s),
+            duration(cell.elapsed_s),
+            _STOPS[cell.stopped_by],
+        ),
+        reason="; ".join(one_line(text) for text in (cell.reason, cell.metric_reason) if text),
+    )
+
+
+def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:
+    return (
+        ("run", run.run_id),
+        ("created", run.created),
+        ("envcompare", run.tool_version),
+        ("seed", str(run.seed)),
+        ("preset", run.preset),
+        ("threads", str(run.threads)),
+        ("restarts planned", f"at least {run.min_restarts}"),
+        ("budget a cell", duration(run.budget_s)),
+        ("whole run", duration(run.duration_s)),
+    )

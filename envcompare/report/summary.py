@@ -1,0 +1,159 @@
+"""The run in a few lines, for the terminal and as Markdown for a pull-request comment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envcompare.analysis.model import Outcome, RunComparison, StepTimes
+from envcompare.report.headlines import Headline, headlines
+from envcompare.report.labels import cell_labels, one_line, visible
+from envcompare.report.numbers import NOT_MEASURED, milliseconds
+from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
+
+Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
+_MARKDOWN_MARKS: Final = frozenset("\\`*_[]|#~!")
+_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalLine:
+    """One line for the terminal: its role, the outcome that colours it, and its columns.
+
+    Lines of the roles head and row have the same columns and make one table. The texts are
+    plain: they hold no markup, and what looks like markup in them is none.
+    """
+
+    role: Role
+    columns: tuple[str, ...]
+    outcome: Outcome | None = None
+
+
+def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
+    """Return what the terminal says of a run, in order."""
+    found = headlines(run)
+    lines = [
+        TerminalLine(role="title", columns=(title(run),)),
+        *(TerminalLine(role="warning", columns=(text,)) for text in warnings(run)),
+    ]
+    for one in found:
+        lines += _headline_lines(one)
+    rows = [verdict for one in found for verdict in one.verdicts]
+    if rows:
+        lines.append(TerminalLine(role="head", columns=table_head(run)))
+        lines += [
+            TerminalLine(role="row", outcome=one.outcome, columns=table_row(run, one))
+            for one in rows
+        ]
+    lines += [TerminalLine(role="note", columns=(text,)) for text in notes(run)]
+    return tuple(lines)
+
+
+def markdown(run: RunComparison) -> str:
+    """Return the headlines, the table and the notes as Markdown."""
+    found = headlines(run)
+    parts = [f"### {_escape(title(run))}", *(f"> ⚠ {_escape(text)}" for text in warnings(run))]
+    parts += [_headline_markdown(one) for one in found]
+    rows = [table_row(run, verdict) for one in found for verdict in one.verdicts]
+    if rows:
+        head = table_head(run)
+        table = [head, ("---",) * len(head), *(tuple(map(_escape, row)) for row in rows)]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+    parts.append("\n".join(f"- {_escape(text)}" for text in notes(run)))
+    return "\n\n".join(parts) + "\n"
+
+
+def title(run: RunComparison) -> str:
+    """Return the title the user gave, or one that names the run."""
+    return _flat(run.title) or _flat(f"envcompare run {run.run_id}")
+
+
+def warnings(run: RunComparison) -> tuple[str, ...]:
+    """Say what makes the whole run less than it should be."""
+    found = []
+    if not run.is_complete:
+        found.append(
+            "This run is not complete: it was interrupted or has not ended. "
+            "What had been measured by then is shown."
+        )
+    if not headlines(run):
+        found.append("No environment was compared with the reference in this run.")
+    return tuple(found)
+
+
+def table_head(run: RunComparison) -> tuple[str, ...]:
+    """Return the heads of the short table."""
+    return "environment", "workload", "verdict", f"step, {_flat(run.reference_arm)} → this"
+
+
+def table_row(run: RunComparison, one: Verdict) -> tuple[str, ...]:
+    """Return one row of the short table."""
+    text = f"{one.symbol} {one.text}"
+    if not one.amount and one.figures:
+        text += f" · {one.figures}"
+    if one.is_confounded:
+        text += " ⚠ confounded"
+    return _flat(one.arm), _flat(one.cell), _flat(text), step_times(run, one)
+
+
+def step_times(run: RunComparison, one: Verdict) -> str:
+    """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
+    before, after = (
+        steps_of(run, one.cell_id, run.reference_arm),
+        steps_of(run, one.cell_id, one.arm),
+    )
+    if before is None or after is None:
+        ends = [
+            f"{milliseconds(one.median_s)} ms" if one else NOT_MEASURED for one in (before, after)
+        ]
+        return NOT_MEASURED if before is after else " → ".join(ends)
+    return f"{milliseconds(before.median_s)} → {milliseconds(after.median_s)} ms"
+
+
+def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
+    """Return the step times of an arm in a cell, None where it took none."""
+    steps = (one for cell in run.cells if cell.id == cell_id for one in cell.step_times)
+    return next((one for one in steps if one.arm == arm), None)
+
+
+def notes(run: RunComparison) -> tuple[str, ...]:
+    """Return the margin, the controls and the failures as sentences."""
+    labels = cell_labels(run)
+    found = [margin_sentence(run)]
+    found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+    for one in run.failures:
+        where = "/".join(part for part in (one.host, one.arm) if part)
+        code = "" if one.exit_code is None else f", exit code {one.exit_code}"
+        found.append(f"failed on {where} (phase {one.phase}{code}): {one_line(one.brief)}")
+        found += [f"  {word}: {one_line(text)}" for word, text in
+                  (("why", one.details), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
+    return tuple(_flat(text, strip=False) for text in found)
+
+
+def _headline_lines(one: Headline) -> list[TerminalLine]:
+    texts = [f"⚠ {one.caution}" if one.caution else ""]
+    details = [text for text in (one.rest, *texts) if text]
+    return [
+        TerminalLine(
+            role="headline", outcome=one.outcome, columns=(_flat(f"{one.symbol} {one.lead}"),)
+        ),
+        *(TerminalLine(role="detail", columns=(_flat(text),)) for text in details),
+    ]
+
+
+def _headline_markdown(one: Headline) -> str:
+    parts = [f"**{one.symbol} {_escape(one.lead)}**", _escape(one.rest)]
+    if one.caution:
+        parts.append(f"⚠ {_escape(one.caution)}")
+    return " ".join(part for part in parts if part)
+
+
+def _flat(text: str, *, strip: bool = True) -> str:
+    """Return the text on one line with nothing hidden in it."""
+    flat = visible(text.replace("\t", " ").replace("\n", " "))
+    return flat.strip() if strip else flat
+
+
+def _escape(text: str) -> str:
+    escaped = "".join(f"\\{char}" if char in _MARKDOWN_MARKS else char for char in _flat(text))
+    return "".join(_ENTITIES.get(char, char) for char in escaped)

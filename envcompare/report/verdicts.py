@@ -1,0 +1,253 @@
+"""The sentences of a comparison; page, terminal and Markdown all take them from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model import CellSummary, Comparison, Estimate, Outcome, RunComparison
+from envcompare.fingerprint import describe
+from envcompare.records import FactDifference
+from envcompare.report.labels import one_line, shortened, visible
+from envcompare.report.numbers import (
+    change,
+    counted,
+    duration,
+    listed,
+    margin_percent,
+    percent,
+    signed_interval,
+    signed_percent,
+)
+
+SYMBOLS: Final[dict[Outcome, str]] = {
+    "slower": "▶",
+    "faster": "◀",
+    "equivalent": "≈",
+    "inconclusive": "?",
+    "failed": "✕",
+    "not-run": "–",
+    "reference": "●",
+}
+WORDS: Final[dict[Outcome, str]] = {"not-run": "not run"}
+
+
+_JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One comparison in words; headline, table, terminal and Markdown are made of these."""
+
+    arm: str
+    cell: str  # as labelled
+    cell_id: str
+    outcome: Outcome
+    claim: str  # "slower", "less time", "inconclusive, leaning slower"
+    amount: str = ""  # "8.4 %", where the claim says which way
+    ends: str = ""  # "8.0 to 8.7 %", likewise
+    qualifier: str = ""  # "(phase setup, exit code 1)"
+    remark: str = ""  # the forecast, the error line, the reason
+    number: str = ""  # "+8.4 %"
+    interval: str = ""  # "+8.0 to +8.7 %"
+    log_ratio: float | None = None
+    is_confounded: bool = False
+    remarks: tuple[str, ...] = ()  # whether the control failed, a reason beside the sentence
+
+    @property
+    def text(self) -> str:
+        """Return the whole sentence."""
+        if self.amount:
+            return f"{self.amount} {self.claim} ({self.ends})"
+        words = f"{self.claim} {self.qualifier}".rstrip()
+        joint = _JOINTS.get(self.outcome, ": ")
+        return f"{words}{joint}{self.remark}" if self.remark else words
+
+    @property
+    def figures(self) -> str:
+        """Return how large: "8.4 %, 8.0 to 8.7 %", or with signs where the way is open."""
+        pair = (self.amount, self.ends) if self.amount else (self.number, self.interval)
+        return ", ".join(part for part in pair if part)
+
+    @property
+    def symbol(self) -> str:
+        """Return the shape that stands beside the colour."""
+        return SYMBOLS[self.outcome]
+
+    @property
+    def word(self) -> str:
+        """Return the outcome in one or two words."""
+        return WORDS.get(self.outcome, self.outcome)
+
+
+def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
+    """Return the words of one comparison; `margin` is the fraction fixed before the run."""
+    primary = comparison.primary
+    moved = comparison.outcome in {"slower", "faster"}
+    return Verdict(
+        arm=comparison.arm,
+        cell=label,
+        cell_id=comparison.cell,
+        outcome=comparison.outcome,
+        claim=_claim(comparison, margin),
+        amount=_amount(primary) if moved else "",
+        ends=_ends(primary) if moved else "",
+        qualifier=_qualifier(comparison),
+        remark=visible(_remark(comparison)),
+        number=signed_percent(primary.log_ratio) if primary else "",
+        interval=signed_interval(primary.low, primary.high) if primary else "",
+        log_ratio=primary.log_ratio if primary else None,
+        is_confounded=comparison.is_confounded and primary is not None,
+        remarks=tuple(visible(text) for text in _remarks(comparison)),
+    )
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Return a ratio with its interval, signed: "+9.1 % (+7.0 to +11.2 %)"."""
+    return f"{signed_percent(estimate.log_ratio)} ({signed_interval(estimate.low, estimate.high)})"
+
+
+def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
+    """Return the estimate on a metric, primary or secondary."""
+    found = (comparison.primary, *comparison.secondary)
+    return next((one for one in found if one is not None and one.metric == metric), None)
+
+
+def stretch_line(comparison: Comparison) -> str:
+    """Say what the clock saw beside the net time, and how much of it was waiting for a CPU."""
+    wall, stretch = find_estimate(comparison, "wall"), find_estimate(comparison, "stretch")
+    if comparison.primary is None or comparison.primary.metric != "net" or wall is None:
+        return ""
+    line = f"on the clock {estimate_text(wall)}"
+    if stretch is not None:
+        line += f", of it {estimate_text(stretch)} by waiting for a CPU (stretch)"
+    return f"{line}; not widened"
+
+
+def confounder_sentence(
+    differences: tuple[FactDifference, ...], *, outcomes: frozenset[Outcome]
+) -> str:
+    """Say what differs besides the environment; empty where nothing does."""
+    confounders = [one for one in differences if one.fact_class == "confounder"]
+    found = list(dict.fromkeys(shortened(describe(one), most=80) for one in confounders))
+    if not found:
+        return ""
+    verb = "differs" if len(found) == 1 else "differ"
+    return visible(f"Besides the environment, {listed(found)} {verb}. {_consequence(outcomes)}")
+
+
+def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
+    """Say what the reference differs from itself, and what that forbids to claim."""
+    floor, name = cell.noise_floor, run.reference_arm
+    if floor is None:
+        why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
+        return visible(f"A/A control: not measured in {label} ({why}).")
+    gave = (
+        f"{name} against itself gave {signed_percent(floor.log_ratio)} "
+        f"({signed_interval(floor.low, floor.high)}, {margin_percent(floor.level)} interval)"
+    )
+    far = _far_end(floor)
+    if is_control_failed(cell, run):
+        return visible(
+            f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
+        )
+    return visible(
+        f"A/A control in {label}: {gave}. "
+        f"Differences under about {far} are below what this run can see."
+    )
+
+
+def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
+    """Say whether the reference measured twice differed from itself in this cell."""
+    return any(one.control_failed for one in run.comparisons if one.cell == cell.id)
+
+
+def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
+    """Name the margin and when it was fixed."""
+    margin = margin_percent(run.margin)
+    return f"{name} is ±{margin}, fixed before the run (preset {visible(run.preset)})."
+
+
+def _claim(comparison: Comparison, margin: float) -> str:
+    match comparison.outcome:
+        case "faster":
+            return "less time"
+        case "equivalent":
+            return f"equivalent within ±{margin_percent(margin)}"
+        case "inconclusive" if comparison.leaning != "none":
+            return f"inconclusive, leaning {comparison.leaning}"
+        case _:
+            return WORDS.get(comparison.outcome, comparison.outcome)
+
+
+def _amount(primary: Estimate | None) -> str:
+    return f"{percent(change(primary.log_ratio))} %" if primary else "by an amount not measured"
+
+
+def _ends(primary: Estimate | None) -> str:
+    """Return the interval without signs, the smaller change first."""
+    if primary is None or primary.low is None or primary.high is None:
+        return "no interval"
+    ends = sorted(abs(change(end)) for end in (primary.low, primary.high))
+    return f"{percent(ends[0])} to {percent(ends[1])} %"
+
+
+def _qualifier(comparison: Comparison) -> str:
+    failure = comparison.failure
+    if comparison.outcome != "failed" or failure is None:
+        return ""
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"(phase {failure.phase}{code})"
+
+
+def _remark(comparison: Comparison) -> str:
+    match comparison.outcome:
+        case "equivalent":
+            return "a real difference, smaller than the margin" * _excludes_zero(comparison)
+        case "inconclusive":
+            return _forecast(comparison)
+        case "failed":
+            brief = one_line(comparison.failure.brief) if comparison.failure else ""
+            return brief or one_line(comparison.reason) or "no error line was recorded"
+        case "not-run":
+            return one_line(comparison.reason) or "no reason was recorded"
+        case _:
+            return ""
+
+
+def _excludes_zero(comparison: Comparison) -> bool:
+    primary = comparison.primary
+    if primary is None or primary.low is None or primary.high is None:
+        return False
+    return primary.low > 0 or primary.high < 0
+
+
+def _forecast(comparison: Comparison) -> str:
+    ran = f"(ran {comparison.primary.generations if comparison.primary else 0})"
+    if comparison.forecast_generations:
+        more = counted(comparison.forecast_generations, "more generation")
+        return f"about {more} would decide {ran}"
+    if comparison.forecast_s:
+        return f"about {duration(comparison.forecast_s)} more would decide {ran}"
+    return one_line(comparison.reason) or f"how much more would decide is not known {ran}"
+
+
+def _remarks(comparison: Comparison) -> tuple[str, ...]:
+    found = ["control failed"] * comparison.control_failed
+    reason = one_line(comparison.reason)
+    if reason and reason != one_line(_remark(comparison)) and comparison.outcome != "failed":
+        found.append(reason)
+    return tuple(found)
+
+
+def _consequence(outcomes: frozenset[Outcome]) -> str:
+    if outcomes & {"slower", "faster"}:
+        return "The difference is real; its cause cannot be told apart."
+    if "equivalent" in outcomes:
+        return "Equal speed is said of environment and software together."
+    return "Were there a difference, its cause could not be told apart."
+
+
+def _far_end(floor: Estimate) -> str:
+    ends = [abs(change(end)) for end in (floor.low, floor.high) if end is not None]
+    return f"{percent(max(ends))} %" if ends else "what one restart can show"

@@ -1,0 +1,118 @@
+"""The page as plain data: every string the template prints stands ready here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from envcompare.analysis.model import Outcome, RunComparison
+from envcompare.report.boxes import Box, boxes
+from envcompare.report.facts import HostView, host_views
+from envcompare.report.headlines import Headline, compared_arms, headlines
+from envcompare.report.labels import one_line
+from envcompare.report.links import FailureView, Link, failure_views, file_links
+from envcompare.report.marks import Axis, axis
+from envcompare.report.method import MethodView, method_view
+from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
+from envcompare.report.summary import warnings
+from envcompare.report.tables import ArmRow, Overview, Row, arm_row, comparison_rows, overview
+from envcompare.report.verdicts import SYMBOLS, WORDS
+
+ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything the template prints."""
+
+    title: str
+    run_id: str
+    meta: tuple[str, ...]
+    warnings: tuple[str, ...]
+    reference: str
+    reference_state: str
+    margin: str
+    axis: Axis
+    headlines: tuple[Headline, ...]
+    rows: tuple[Row, ...]
+    arm_rows: tuple[ArmRow, ...]
+    overview: Overview | None
+    boxes: tuple[Box, ...]
+    outcomes: tuple[tuple[Outcome, str], ...]
+    startup: tuple[StartupView, ...]
+    memory: MemoryView | None
+    hosts: tuple[HostView, ...]
+    failures: tuple[FailureView, ...]
+    method: MethodView
+    files: tuple[Link, ...]
+
+
+def page(run: RunComparison, files: tuple[str, ...]) -> Page:
+    """Turn a comparison into the data of its page; `files` are those that lie beside it."""
+    found = headlines(run)
+    shared = axis(run.comparisons, margin=run.margin)
+    rows = comparison_rows(run, shared, files=files)
+    is_wide = sum(not row.is_control for row in rows) > ROWS_IN_ANSWER
+    shown = {row.verdict.outcome for row in rows}
+    return Page(
+        title=one_line(run.title) or _default_title(run),
+        run_id=run.run_id,
+        meta=_meta(run),
+        warnings=warnings(run),
+        reference=run.reference_arm,
+        reference_state=_reference_state(run),
+        margin=f"±{margin_percent(run.margin)}",
+        axis=shared,
+        headlines=found,
+        rows=rows,
+        arm_rows=tuple(arm_row(one, rows) for one in found) if is_wide else (),
+        overview=overview(rows, run) if is_wide else None,
+        boxes=boxes(run, found),
+        outcomes=tuple((one, WORDS.get(one, one)) for one in SYMBOLS if one in shown),
+        startup=startup_views(run),
+        memory=memory_view(run),
+        hosts=host_views(run),
+        failures=failure_views(run, files),
+        method=method_view(run),
+        files=file_links(files),
+    )
+
+
+def _default_title(run: RunComparison) -> str:
+    arms = listed((run.reference_arm, *compared_arms(run)), most=5)
+    return f"How fast is the same work in {arms}?"
+
+
+def _meta(run: RunComparison) -> tuple[str, ...]:
+    hosts = list(dict.fromkeys(one.host for one in run.cells))
+    workloads = {one.workload for one in run.cells}
+    environments = counted(1 + len(compared_arms(run)), "environment")
+    where = f"{counted(len(hosts), 'host')} ({listed(hosts)})"
+    return (
+        _moment(run.created),
+        f"{environments} × {counted(len(workloads), 'workload')} on {where}",
+        f"{counted(sum(one.steps for one in run.cells), 'step')} measured",
+        f"envcompare {run.tool_version}",
+    )
+
+
+def _moment(created: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError):
+        return created
+
+
+def _reference_state(run: RunComparison) -> str:
+    measured = sum(
+        any(steps.arm == run.reference_arm for steps in cell.step_times) for cell in run.cells
+    )
+    parts = [f"measured in {measured} of {counted(len(run.cells), 'cell')}"]
+    parts += [
+        f"{one.state} on {one.host}: {one_line(one.reason)}"
+        for one in run.arms
+        if one.arm == run.reference_arm and one.state != "ok"
+    ]
+    return "; ".join(parts)

@@ -1,0 +1,340 @@
+"""The sentences of one comparison and of one environment, word for word."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envcompare.analysis.model import CellSummary, Comparison, Estimate, RunComparison
+from envcompare.records import FactDifference, Failure
+from envcompare.report.headlines import Headline, headlines
+from envcompare.report.verdicts import (
+    confounder_sentence,
+    control_sentence,
+    margin_sentence,
+    stretch_line,
+    verdict,
+)
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "report" / "three-arms.json"
+
+
+def example() -> RunComparison:
+    """Return the example run: three arms, two workloads, a failure and a failed control."""
+    return msgspec.json.decode(EXAMPLE.read_bytes(), type=RunComparison)
+
+
+def estimate(change: float, low: float | None, high: float | None, **fields: Any) -> Estimate:
+    """Return an estimate of 8 generations from changes in percent."""
+    known: dict[str, Any] = {
+        "metric": "net",
+        "level": 0.98,
+        "unit": "generation",
+        "restarts": 4,
+        "generations": 8,
+        "rounds": 32,
+        "is_widened": True,
+    }
+    ends = (None if end is None else math.log1p(end / 100) for end in (change, low, high))
+    ratio, lower, upper = ends
+    assert ratio is not None
+    return Estimate(log_ratio=ratio, low=lower, high=upper, **{**known, **fields})
+
+
+def comparison(outcome: str, primary: Estimate | None = None, **fields: Any) -> Comparison:
+    """Return docker against vm on the cnn."""
+    known: dict[str, Any] = {
+        "cell": "gpu01/cnn/default",
+        "host": "gpu01",
+        "workload": "cnn",
+        "arm": "docker",
+        "environment": "docker",
+        "stack": "image",
+    }
+    return Comparison(outcome=outcome, primary=primary, **{**known, **fields})  # type: ignore[arg-type]
+
+
+def sentence(one: Comparison, margin: float = 0.02) -> str:
+    """Return the sentence of a comparison."""
+    return verdict(one, label="cnn", margin=margin).text
+
+
+def run_of(*comparisons: Comparison, **fields: Any) -> RunComparison:
+    """Return a run that holds the comparisons and little else."""
+    known: dict[str, Any] = {"cells": (), "arms": (), "differences": (), "failures": ()}
+    return msgspec.structs.replace(example(), comparisons=comparisons, **{**known, **fields})
+
+
+def headline(*comparisons: Comparison, **fields: Any) -> Headline:
+    """Return the headline of the only environment of a run."""
+    found = headlines(run_of(*comparisons, **fields))
+    assert len(found) == 1
+    return found[0]
+
+
+SLOWER = comparison("slower", estimate(8.4, 8.0, 8.7))
+FASTER = comparison("faster", estimate(-4.5, -4.8, -4.2))
+EQUAL = comparison("equivalent", estimate(0.3, -0.2, 0.8))
+
+
+def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
+    """Return the comparison moved to another workload."""
+    cell = f"gpu01/{workload}/default"
+    return msgspec.structs.replace(one, workload=workload, cell=cell, **fields)
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (SLOWER, "8.4 % slower (8.0 to 8.7 %)"),
+        (FASTER, "4.5 % less time (4.2 to 4.8 %)"),
+        (EQUAL, "equivalent within ±2 %"),
+        (
+            comparison("equivalent", estimate(1.0, 0.5, 1.5)),
+            "equivalent within ±2 %, a real difference, smaller than the margin",
+        ),
+        (
+            comparison(
+                "inconclusive",
+                estimate(1.1, -0.9, 3.1),
+                leaning="slower",
+                forecast_generations=11,
+                forecast_s=70.0,
+            ),
+            "inconclusive, leaning slower; about 11 more generations would decide (ran 8)",
+        ),
+        (
+            comparison(
+                "inconclusive", estimate(-1.1, -3.1, 0.9), leaning="faster", forecast_s=94.2
+            ),
+            "inconclusive, leaning faster; about 94.2 s more would decide (ran 8)",
+        ),
+        (
+            comparison("inconclusive", estimate(0.0, None, None), reason="only one restart ran"),
+            "inconclusive; only one restart ran",
+        ),
+        (
+            comparison("not-run", reason="no Singularity on gpu01"),
+            "not run: no Singularity on gpu01",
+        ),
+        (
+            comparison(
+                "failed",
+                failure=Failure(phase="setup", brief="ValueError: no data\n  more", exit_code=4),
+            ),
+            "failed (phase setup, exit code 4): ValueError: no data",
+        ),
+        (
+            comparison("failed", failure=Failure(phase="process", brief="killed by signal 9")),
+            "failed (phase process): killed by signal 9",
+        ),
+        (comparison("failed", reason="the reference failed"), "failed: the reference failed"),
+    ],
+)
+def test_the_sentence_of_an_outcome(one: Comparison, expected: str) -> None:
+    """Each outcome has its words, with one decimal in percent and a true minus."""
+    assert sentence(one) == expected
+
+
+def test_the_margin_is_named_as_it_was_chosen() -> None:
+    """Half a percent is ±0.5 % and not ±0 %."""
+    assert sentence(EQUAL, margin=0.005) == "equivalent within ±0.5 %"
+    assert (
+        margin_sentence(example()) == "The margin is ±2 %, fixed before the run (preset default)."
+    )
+
+
+def test_a_value_has_its_sign_where_the_way_is_open() -> None:
+    """The table prints the signed change and its interval beside the sentence."""
+    one = verdict(FASTER, label="cnn", margin=0.02)
+    assert (one.number, one.interval) == ("−4.5 %", "−4.8 to −4.2 %")
+    assert (one.symbol, one.word) == ("◀", "faster")
+
+
+def test_what_was_not_measured_has_no_number() -> None:
+    """A failed comparison shows no 0 and no NaN, and is never called confounded."""
+    one = verdict(comparison("failed", is_confounded=True), label="cnn", margin=0.02)
+    assert (one.number, one.interval, one.is_confounded) == ("", "", False)
+
+
+def test_the_stretch_line_splits_the_clock_into_work_and_waiting() -> None:
+    """What the clock saw and how much of it was waiting stand on a line of their own."""
+    one = comparison(
+        "slower",
+        estimate(8.4, 8.0, 8.7),
+        secondary=(
+            estimate(9.1, 7.0, 11.2, metric="wall"),
+            estimate(0.6, -1.2, 2.5, metric="stretch"),
+        ),
+    )
+    assert stretch_line(one) == (
+        "on the clock +9.1 % (+7.0 to +11.2 %), of it +0.6 % (−1.2 to +2.5 %) "
+        "by waiting for a CPU (stretch); not widened"
+    )
+
+
+def test_no_stretch_line_where_the_verdict_is_on_the_clock_itself() -> None:
+    """With several threads the verdict is on wall time and there is nothing to split."""
+    one = comparison("slower", estimate(8.4, 8.0, 8.7, metric="wall"))
+    assert stretch_line(one) == ""
+
+
+def test_a_confounder_is_named_and_the_difference_stays_real() -> None:
+    """What differs besides the environment is said in the words of the report."""
+    cudnn = FactDifference(
+        host="gpu01",
+        arm="docker",
+        key="torch.cudnn",
+        reference="9.1",
+        value="9.5",
+        fact_class="confounder",
+    )
+    found = confounder_sentence((cudnn,), outcomes=frozenset({"slower"}))
+    assert found == (
+        "Besides the environment, cuDNN 9.1 → 9.5 differs. "
+        "The difference is real; its cause cannot be told apart."
+    )
+
+
+def test_a_confounder_of_an_equal_speed_claims_no_difference() -> None:
+    """Where nothing moved, no difference is called real."""
+    found = headline(
+        msgspec.structs.replace(EQUAL, is_confounded=True),
+        differences=tuple(d for d in example().differences if d.arm == "docker"),
+    )
+    assert found.caution == (
+        "Besides the environment, the build of Python differs. "
+        "Equal speed is said of environment and software together."
+    )
+
+
+def test_the_control_says_what_the_run_cannot_see() -> None:
+    """The far end of the control's interval is the noise floor."""
+    run = example()
+    assert control_sentence(run.cells[0], label="cnn", run=run) == (
+        "A/A control in cnn: vm against itself gave +0.1 % (−0.4 to +0.6 %, 99 % interval). "
+        "Differences under about 0.6 % are below what this run can see."
+    )
+
+
+def test_a_failed_control_forbids_small_claims() -> None:
+    """Where the reference differs from itself the report says so."""
+    run = example()
+    assert control_sentence(run.cells[1], label="rnn", run=run) == (
+        "Control failed in rnn: vm against itself gave +2.4 % (+0.6 to +4.2 %, 99 % interval); "
+        "no claim smaller than 4.2 % is made there."
+    )
+
+
+def test_a_missing_control_is_not_measured_and_says_why() -> None:
+    """A control that did not run is told, not left out."""
+    cell = CellSummary(id="c", host="h", workload="cnn", state="failed", reason="no disk space")
+    assert control_sentence(cell, label="cnn", run=example()) == (
+        "A/A control: not measured in cnn (no disk space)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (headline(SLOWER), "docker is 8.4 % slower than vm in cnn (8.0 to 8.7 %)."),
+        (headline(FASTER), "docker takes 4.5 % less time than vm in cnn (4.2 to 4.8 %)."),
+        (
+            headline(EQUAL),
+            "docker is equivalent to vm within ±2 % in cnn (+0.3 %, −0.2 to +0.8 %).",
+        ),
+        (
+            headline(SLOWER, on("rnn", comparison("slower", estimate(4.0, 3.0, 5.0)))),
+            (
+                "docker is slower than vm in both cnn and rnn: 6.2 % in the mean, "
+                "4.0 % in rnn to 8.4 % in cnn."
+            ),
+        ),
+        (
+            headline(FASTER, on("rnn", FASTER), on("llm", FASTER)),
+            (
+                "docker takes less time than vm in all 3 cells: 4.5 % in the mean, "
+                "4.5 % in cnn to 4.5 % in llm."
+            ),
+        ),
+        (
+            headline(EQUAL, on("rnn", EQUAL)),
+            (
+                "docker is equivalent to vm within ±2 % in both cnn and rnn: +0.3 % in the mean, "
+                "+0.3 % in cnn to +0.3 % in rnn."
+            ),
+        ),
+        (
+            headline(comparison("failed", reason="no image")),
+            "docker failed in cnn: no image.",
+        ),
+        (
+            headline(comparison("not-run", reason="no Docker"), on("rnn", comparison("not-run"))),
+            "docker was not run in both cnn and rnn: no Docker.",
+        ),
+    ],
+)
+def test_the_headline_leads_with_the_mean_where_all_cells_agree(
+    found: Headline, expected: str
+) -> None:
+    """One outcome in all cells is one sentence, with nothing left to add."""
+    assert (found.lead, found.rest) == (expected, "")
+
+
+def test_the_headline_leads_with_the_workloads_that_moved() -> None:
+    """Where cells disagree the mean would hide it: the moved cells lead, the others follow."""
+    found = headline(
+        SLOWER,
+        on("rnn", FASTER),
+        on("llm", EQUAL),
+        on("gnn", comparison("failed", failure=Failure(phase="step", brief="x", exit_code=1))),
+        on("vit", comparison("not-run", reason="excluded")),
+    )
+    assert found.badge == "slower in 1 of 5"
+    assert found.lead == (
+        "docker is slower than vm in cnn (8.4 %, 8.0 to 8.7 %); "
+        "it takes less time than vm in rnn (4.5 %, 4.2 to 4.8 %)."
+    )
+    assert found.rest == (
+        "Equivalent within ±2 % in llm (+0.3 %, −0.2 to +0.8 %); "
+        "failed in gnn (phase step, exit code 1); not run in vit."
+    )
+
+
+def test_an_arm_without_any_comparison_has_a_headline() -> None:
+    """An environment that was never reached is told as well."""
+    run = example()
+    arms = (msgspec.structs.replace(run.arms[1], state="skipped", reason="no socket"),)
+    found = headline(arms=arms)
+    assert found.lead == "docker was not run: no socket."
+
+
+def test_the_arm_that_moved_most_stands_first() -> None:
+    """The reader meets the largest difference before the equal ones."""
+    run = run_of(EQUAL, msgspec.structs.replace(SLOWER, arm="singularity"))
+    assert [one.arm for one in headlines(run)] == ["singularity", "docker"]
+
+
+def test_hosts_and_parameters_are_named_only_where_they_differ() -> None:
+    """Two hidden sizes on two hosts tell the cells apart; a common batch size does not."""
+    cells = [
+        msgspec.structs.replace(
+            EQUAL,
+            cell=f"{host}/rnn/batch=64,hidden={hidden}",
+            host=host,
+            workload="rnn",
+            parameters={"hidden": hidden, "batch": 64},
+        )
+        for host in ("a", "b")
+        for hidden in (40, 80)
+    ]
+    assert [one.cell for one in headline(*cells).verdicts] == [
+        "rnn hidden=40 on a",
+        "rnn hidden=80 on a",
+        "rnn hidden=40 on b",
+        "rnn hidden=80 on b",
+    ]
