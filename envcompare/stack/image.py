@@ -86,7 +86,7 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
     """Return an image of this recipe in the host's engine; None when there is none."""
     with connect(transport) as client:
         labels = [f"{name}={value}" for name, value in wanted.labels.items()]
-        found = client.api.images(filters={"label": labels, "dangling": False})
+        found = client.api.images(filters={"label": labels})
         return _get(client, found[0]["Id"]) if found else None
 
 
@@ -123,19 +123,7 @@ def deliver(transport: Transport, image: Image, *, progress: Progress) -> Image:
     there = find(transport, image.id)
     if there is None:
         progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
-        piped = pipe(
-            (LocalTransport(), Command(argv=("docker", "save", image.name))),
-            (transport, Command(argv=("docker", "load", "--quiet"))),
-            progress=progress,
-        )
-        if not piped.succeeded:
-            raise failure(
-                transport,
-                f"loading {image.name}",
-                piped.text,
-                hint="run it again; docker save and docker load by hand show what is wrong",
-            )
-        there = find(transport, image.id) or find(transport, image.name)
+        there = _send(transport, image, progress)
     if there is None or there.layers != image.layers:
         raise StackError(
             f"{transport.name} holds another image than was sent",
@@ -152,6 +140,28 @@ def remove_built(transport: Transport) -> int:
         for image in found:
             client.api.remove_image(image["Id"], force=True)
         return len(found)
+
+
+def _send(transport: Transport, image: Image, progress: Progress) -> Image | None:
+    """Stream the image into the host's engine and name it there; return what arrived."""
+    piped = pipe(
+        (LocalTransport(), Command(argv=("docker", "save", image.id))),
+        (transport, Command(argv=("docker", "load", "--quiet"))),
+        progress=progress,
+    )
+    if not piped.succeeded:
+        raise failure(
+            transport,
+            f"loading {image.name}",
+            piped.text,
+            hint="run it again; docker save and docker load by hand show what is wrong",
+        )
+    with connect(transport) as client:
+        repository, _, tag = image.name.rpartition(":")
+        is_name = image.name != image.id and "@" not in image.name
+        if is_name and repository and "/" not in tag and _get(client, image.id):
+            client.api.tag(image.id, repository, tag)
+        return _get(client, image.id)
 
 
 def _get(client: DockerClient, reference: str) -> Image | None:

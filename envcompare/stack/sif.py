@@ -178,7 +178,7 @@ def _save(
 ) -> None:
     progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
     piped = pipe(
-        (holder, Command(argv=("docker", "save", image.name))),
+        (holder, Command(argv=("docker", "save", image.id))),
         (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
         progress=progress,
     )

@@ -73,7 +73,7 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
     """
     candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
     result = shell(transport, _LOOK, _DESCRIBE, python, *candidates)
-    if not result.succeeded:
+    if not result.stdout.startswith("{"):
         found = f" ({result.tail(1)})" if result.tail(1) else ""
         raise StackError(
             f"no Python {python} for vm on {transport.name}",

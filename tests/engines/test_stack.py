@@ -1,0 +1,357 @@
+"""The stack on real engines: a small one (pip alone), made as the workloads' own is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab import ROOT, need
+
+from envcompare.command import Command
+from envcompare.environments.docker import Docker
+from envcompare.errors import StackError
+from envcompare.stack import Options, Prepared, cache, image, sif, venv, wheelhouse
+from envcompare.stack.cache import shell
+from envcompare.stack.image import Image, Recipe
+from envcompare.stack.prepare import prepare
+from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+
+BASE = "envcompare-base:bookworm"
+PYTHON = "/opt/envcompare/venv/bin/python"
+HERE = LocalTransport()
+# Names, modes and content of what is installed; what holds the path of the venv is left out.
+TREE = r"""
+import hashlib, os, sys
+root, total = sys.argv[1], hashlib.sha256()
+for folder, folders, files in os.walk(root):
+    folders.sort()
+    for name in sorted(files):
+        path = os.path.join(folder, name)
+        if name not in ("RECORD", "direct_url.json") and "/wheelhouse/" not in path:
+            content = hashlib.sha256(open(path, "rb").read()).hexdigest()
+            total.update(f"{os.path.relpath(path, root)} {content}\n".encode())
+print(total.hexdigest())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
+    """Give a wheelhouse with pip alone, in a cache of its own."""
+    folder = tmp_path_factory.mktemp("stack")
+    requirements = folder / "requirements.in"
+    requirements.write_text("pip\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield wheelhouse.fill(requirements, python="3.11", progress=print)
+
+
+@pytest.fixture(scope="module")
+def recipe(wheels: Wheelhouse) -> Recipe:
+    """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
+    need("docker")
+    if image.find(HERE, BASE) is None:
+        make = Command(argv=(str(ROOT / "containers" / "base.sh"), "bookworm", BASE))
+        assert run(HERE, make).succeeded
+    return image.recipe(wheels, base=BASE)
+
+
+@pytest.fixture(scope="module")
+def built(recipe: Recipe) -> Image:
+    """Give the image of that recipe, built by the local engine."""
+    return image.build(recipe, progress=print)
+
+
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transport]:
+    """Give the lab host, and take from its cache what a test put there."""
+    transport = connect(parse_hosts([request.getfixturevalue("lab").alias])[0])
+    yield transport
+    shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{wheels.key}")
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
+    """Give the SIF of that image on the lab host."""
+    need("singularity")
+    image.deliver(host, built, progress=print)
+    yield sif.make(host, built, compression="zstd", progress=print)
+    shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
+
+
+@pytest.mark.engine("docker")
+def test_the_image_runs_the_locked_packages_and_holds_no_wheels(built: Image) -> None:
+    """The interpreter of the arm is the venv's, and what was only needed to build is gone."""
+    script = f"{PYTHON} -m pip freeze --all && ls -d /wheelhouse"
+    result = _in_container(built, "sh", "-c", script)
+    assert result.startswith("pip==")
+    assert "/wheelhouse" not in result
+
+
+@pytest.mark.engine("docker")
+def test_a_second_build_does_nothing(recipe: Recipe, built: Image) -> None:
+    """The labels on the image say that it is the one."""
+    told: list[str] = []
+    assert image.build(recipe, progress=told.append) == built
+    assert told == []
+
+
+@pytest.mark.engine("docker")
+def test_the_classic_builder_makes_the_same_tree(
+    recipe: Recipe, built: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where no client has BuildKit, the SDK builds, and what is installed is the same."""
+    other = replace(recipe, wheelhouse=replace(recipe.wheelhouse, key="0" * 64))
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        classic = image.build(other, progress=print)
+    library = "/opt/envcompare/venv/lib"
+    trees = {_in_container(one, PYTHON, "-c", TREE, library) for one in (built, classic)}
+    assert classic.id != built.id
+    assert len(trees) == 1
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", classic.id)))
+
+
+@pytest.mark.engine("docker")
+def test_a_base_that_is_nowhere_is_an_error_with_a_remedy(recipe: Recipe) -> None:
+    """Without a registry nothing can be pulled, and a base can still be made."""
+    missing = replace(recipe, base="registry.invalid/envcompare-no-such-base:1")
+    with pytest.raises(StackError) as caught:
+        image.build(missing, progress=print)
+    assert caught.value.brief == f"the base image {missing.base} is not here and cannot be pulled"
+    assert "--base-image" in caught.value.hint
+
+
+@pytest.mark.engine("ssh")
+def test_a_venv_is_made_once_on_a_host(host: Transport, wheels: Wheelhouse) -> None:
+    """The second call neither sends nor makes anything."""
+    told: list[str] = []
+    first = _venv(host, wheels, told)
+    assert [line.split()[0] for line in told] == ["sending", "making"]
+    told.clear()
+    assert _venv(host, wheels, told) == first
+    assert told == []
+    freeze = run(host, Command(argv=(first.interpreter, "-m", "pip", "freeze", "--all")))
+    assert freeze.stdout.startswith("pip==")
+    assert dict(first.identity)["lock"] == wheels.key
+
+
+@pytest.mark.engine("ssh")
+def test_a_venv_that_was_never_finished_is_made_again(host: Transport, wheels: Wheelhouse) -> None:
+    """What an interrupted run left has no mark, and is not trusted."""
+    first = _venv(host, wheels, [])
+    folder = first.interpreter.removesuffix("/bin/python")
+    shell(host, 'rm "$1/.complete" && rm -rf "$1"/lib/python3.11/site-packages/pip', folder)
+    told: list[str] = []
+    assert _venv(host, wheels, told) == first
+    assert [line.split()[0] for line in told] == ["making"]
+    assert run(host, Command(argv=(first.interpreter, "-m", "pip", "--version"))).succeeded
+
+
+@pytest.mark.engine("ssh")
+def test_only_a_wheel_that_is_missing_or_damaged_is_sent(
+    host: Transport, wheels: Wheelhouse
+) -> None:
+    """A byte that changed on the host's disk is noticed by its hash."""
+    folder = wheelhouse.ship(host, wheels, progress=print)
+    name = wheels.sums[0][0]
+    shell(host, 'printf x | dd of="$1" bs=1 seek=5000 conv=notrunc', f"{folder}/{name}")
+    told: list[str] = []
+    wheelhouse.ship(host, wheels, progress=told.append)
+    assert [line.split()[:2] for line in told] == [["sending", "1"]]
+    wheelhouse.ship(host, wheels, progress=told.append)
+    assert len(told) == 1
+
+
+@pytest.mark.engine("ssh")
+def test_a_host_without_the_right_python_says_what_was_found(host: Transport) -> None:
+    """The remedy names the version that the wheels are for."""
+    with pytest.raises(StackError) as caught:
+        venv.find_interpreter(host, python="3.12", chosen="/usr/bin/python3.11")
+    assert caught.value.lines() == (
+        "error: no Python 3.12 for vm on lab-h1",
+        "  why: looked for /usr/bin/python3.11 (/usr/bin/python3.11 is Python 3.11)",
+        "  try: install python3.12 there, or name one with --vm-python",
+    )
+
+
+@pytest.mark.engine("ssh")
+def test_a_disk_without_room_is_said_before_anything_is_sent(host: Transport) -> None:
+    """The check reads the disk that the folder will be on, though it is not there yet."""
+    with pytest.raises(StackError) as caught:
+        cache.require_room(host, "/tmp/not/there/yet", needed_bytes=10**18, purpose="the venv")
+    assert caught.value.brief == "no room on lab-h1 for the venv"
+    assert caught.value.details.startswith("/tmp/not/there/yet needs 1000000000.0 GB, ")
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_an_image_is_sent_once_and_is_the_same_there(host: Transport, built: Image) -> None:
+    """The host's engine needs no registry, and holds the very layers that were sent."""
+    run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
+    told: list[str] = []
+    there = image.deliver(host, built, progress=told.append)
+    assert (there.layers, there.lock) == (built.layers, built.lock)
+    assert told[0] == f"sending {built.name}, {built.size_bytes / 1e6:.0f} MB, to lab-h1"
+    told.clear()
+    assert image.deliver(host, built, progress=told.append) == there
+    assert told == []
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_an_image_of_the_user_is_found_here_and_sent(host: Transport, built: Image) -> None:
+    """`docker:REF` may be on either side; its interpreter is asked for."""
+    name = "envcompare-test-own:1"
+    run(HERE, Command(argv=("docker", "tag", built.id, name)))
+    prepared = _prepare(host, "docker", name)
+    assert (prepared.interpreter, prepared.reference) == (f"{PYTHON}3", built.id)
+    assert dict(prepared.identity)["image.name"] == name
+    for transport in (HERE, host):
+        run(transport, Command(argv=("docker", "image", "rm", name)))
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_an_image_that_is_nowhere_is_an_error_with_a_remedy(host: Transport) -> None:
+    """Nothing is pulled behind the user's back."""
+    with pytest.raises(StackError) as caught:
+        _prepare(host, "docker", "envcompare-test:no-such")
+    assert caught.value.brief == "the image envcompare-test:no-such is not on lab-h1"
+    assert "docker pull envcompare-test:no-such" in caught.value.hint
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_a_sif_holds_what_the_image_holds(host: Transport, built: Image, packed: sif.Sif) -> None:
+    """It is made from that very image, so the installed tree is the same."""
+    prepared = _prepare(host, "singularity", packed.path)
+    library = "/opt/envcompare/venv/lib"
+    tree = _in_sif(host, prepared.reference, PYTHON, "-c", TREE, library)
+    assert tree == _in_container(built, PYTHON, "-c", TREE, library)
+    assert prepared.interpreter == f"{PYTHON}3"
+    assert dict(prepared.identity)["sif.sha256"] == packed.sha256
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_a_sif_is_made_once_and_again_when_it_is_damaged(
+    host: Transport, built: Image, packed: sif.Sif
+) -> None:
+    """Its hash was noted when it was made."""
+    told: list[str] = []
+    assert sif.make(host, built, compression="zstd", progress=told.append) == packed
+    assert told == []
+    shell(host, 'printf x | dd of="$1" bs=1 seek=9000000 conv=notrunc', packed.path)
+    again = sif.make(host, built, compression="zstd", progress=told.append)
+    assert told == ["making the SIF (zstd) on lab-h1"]
+    assert sif.inspect(host, again.path).sha256 == again.sha256
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_a_sandbox_is_made_from_an_archive_where_the_engine_lacks_the_image(
+    host: Transport, built: Image
+) -> None:
+    """A host without Docker gets the image as a stream, and keeps no archive of it."""
+    run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
+    told: list[str] = []
+    made = sif.make(host, built, compression="sandbox", progress=told.append)
+    assert told[1].startswith(f"sending {built.name}")
+    assert _in_sif(host, made.path, PYTHON, "-c", "print(6 * 7)") == "42"
+    names = shell(host, 'ls -A "$(dirname "$1")"', made.path).stdout.split()
+    assert [name for name in names if "tar" in name or "partial" in name] == []
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_a_sif_of_the_user_that_is_cut_short_is_refused(host: Transport, packed: sif.Sif) -> None:
+    """Its own header says how long it should be."""
+    short = packed.path.replace("zstd.sif", "short.sif")
+    shell(host, 'head -c 3000000 "$1" >"$2"', packed.path, short)
+    with pytest.raises(StackError) as caught:
+        _prepare(host, "singularity", short)
+    assert caught.value.brief == f"{short} on lab-h1 is cut short"
+    assert caught.value.details.startswith("it has 3000000 bytes, its header promises ")
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+@pytest.mark.parametrize(
+    ("reference", "brief"),
+    [
+        ("/not/there.sif", "/not/there.sif is not on lab-h1"),
+        ("docker://debian", "docker://debian is not a file"),
+        ("/etc/passwd", "/etc/passwd cannot be used on lab-h1"),
+    ],
+)
+def test_what_is_no_image_file_is_refused(host: Transport, reference: str, brief: str) -> None:
+    """Each with its own remedy, before anything is measured."""
+    with pytest.raises(StackError) as caught:
+        _prepare(host, "singularity", reference)
+    assert caught.value.brief == brief
+    assert caught.value.hint
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_the_definition_makes_the_tree_of_the_dockerfile(
+    host: Transport, wheels: Wheelhouse, built: Image
+) -> None:
+    """A site without Docker compares the same software as one with it."""
+    folder = wheelhouse.ship(host, wheels, progress=print)
+    base = image.find(HERE, BASE)
+    assert base is not None
+    there = image.deliver(host, base, progress=print)
+    definition = f"{folder}/envcompare.def"
+    host.put(ROOT / "containers" / "envcompare.def", definition)
+    arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
+    words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
+    made = f"{folder}/made.sif"
+    quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
+    build = Command(argv=("apptainer", "-q", "build", "--force", *quick, *words, made, definition))
+    result = run(host, build)
+    assert result.succeeded, result.stderr
+    library = "/opt/envcompare/venv/lib"
+    tree = _in_sif(host, made, PYTHON, "-c", TREE, library)
+    assert tree == _in_container(built, PYTHON, "-c", TREE, library)
+    assert _in_sif(host, made, "sh", "-c", "command -v python3; ls -d /wheelhouse") == PYTHON + "3"
+
+
+def test_a_cleaned_cache_is_gone_with_folders_that_forbid_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox may hold such folders; what stands beside the cache stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "envcompare" / "key" / "sandbox"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    folder.chmod(0o555)
+    cache.clean(HERE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _venv(host: Transport, wheels: Wheelhouse, told: list[str]) -> Prepared:
+    interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
+    return venv.make(host, wheels, interpreter=interpreter, progress=told.append)
+
+
+def _prepare(host: Transport, environment: str, reference: str) -> Prepared:
+    return prepare(host, environment, reference=reference, options=Options(), progress=print)
+
+
+def _in_container(one: Image, *argv: str) -> str:
+    label = f"{Docker().name}.test=1"
+    command = ("docker", "run", "--rm", "--network=none", f"--label={label}", one.id, *argv)
+    return run(HERE, Command(argv=command)).stdout.strip()
+
+
+def _in_sif(host: Transport, path: str, *argv: str) -> str:
+    flags = ("--containall", "--no-home", "--cleanenv", "--pwd", "/")
+    return run(host, Command(argv=("apptainer", "-q", "exec", *flags, path, *argv))).stdout.strip()
