@@ -79,7 +79,7 @@ class CellRun:
         if seat.check.version:
             identity[f"{seat.arm.environment}.version"] = seat.check.version
         record = FingerprintRecord(
-            host=self.cell.host, arm=arm, facts=hello.fingerprint, identity=identity
+            host=self.cell.host, arm=arm, facts=hello.fingerprint or {}, identity=identity
         )
         self.folder.write_fingerprint(record)
         self.event(

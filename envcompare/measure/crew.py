@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from envcompare.errors import WorkloadError
 from envcompare.measure.bench import Bench, failure_of
 from envcompare.measure.protocol import Hello
@@ -68,8 +70,9 @@ class Crew:
         bench = self.roster.bench
         for arm in order:
             bench.check_interruption()
+            is_known = arm in self.roster.hellos
             self._workers[arm] = bench.launch(arm)
-            self._workers[arm].send_hello(bench.spec)
+            self._workers[arm].send_hello(replace(bench.spec, fingerprint=not is_known))
         for arm, hello in self.collect(order, Worker.await_hello).items():
             self._take_hello(arm, hello)
         self._check_same()
@@ -113,10 +116,13 @@ class Crew:
         self._workers.clear()
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
-        if arm not in self.roster.hellos:
+        known = self.roster.hellos.get(arm)
+        if known is None:
             self.roster.bench.recorder.fingerprint(arm, hello)
             text = f"generations by {hello.generation}: {hello.generation_reason}"
             self.roster.bench.note("arm-ready", arm=arm, text=text)
+        else:
+            hello = replace(hello, fingerprint=known.fingerprint)
         self.roster.hellos[arm] = hello
 
     def _check_same(self) -> None:

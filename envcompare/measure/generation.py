@@ -81,7 +81,9 @@ class GenerationRun:
 
     def _tolerance(self) -> float:
         hellos = self.crew.roster.hellos.values()
-        is_loose = any(hello.fingerprint.get("torch.tf32_matmul") is True for hello in hellos)
+        is_loose = any(
+            (hello.fingerprint or {}).get("torch.tf32_matmul") is True for hello in hellos
+        )
         return LOOSE_TOLERANCE if is_loose else TOLERANCE
 
     def _calibrate(self) -> None:

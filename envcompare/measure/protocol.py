@@ -35,7 +35,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     code_hash: str
     data_hash: str | None = None
     params: dict[str, Scalar] = {}
-    fingerprint: dict[str, FingerprintValue]
+    fingerprint: dict[str, FingerprintValue] | None = None
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):

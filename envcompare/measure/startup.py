@@ -58,7 +58,9 @@ class StartupPass:
     def _launch(self, worker: Worker, *, repetition: int, order: int) -> Startup:
         """Take one worker from its launch to its exit, as a short training run."""
         bench = self.bench
-        worker.send_hello(msgspec.structs.replace(bench.spec, generation="rebuild"))
+        worker.send_hello(
+            msgspec.structs.replace(bench.spec, generation="rebuild", fingerprint=False)
+        )
         hello = worker.await_hello()
         arrived_ns = time.monotonic_ns()
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31

@@ -42,6 +42,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] | None
     generation: str
     device: str
+    fingerprint: bool = True  # taken once an arm: it costs a third of a second
 
 
 class Worker:

@@ -1,0 +1,430 @@
+"""The whole command on real engines: what it measures, what it leaves, and what it survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from lab import Lab, docker_client
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = os.environ.get("ENVCOMPARE_TEST_BASE", "envcompare-base:python3.11")
+LIGHT = """
+import time
+
+class Light:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        return float(sum(i * i for i in range(20000)) % 97)
+
+class RaisesInSetup(Light):
+    def setup(self, seed, device):
+        raise ValueError("no such layer")
+
+class RaisesInStepSeven(Light):
+    def step(self):
+        if self.steps == 6:
+            raise ValueError("the loss is not a number")
+        return super().step()
+
+class RaisesInDocker(Light):
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        import os
+        if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            raise MemoryError("docker gave too little")
+
+class OtherWorkInDocker(Light):
+    def step(self):
+        import os
+        return super().step() + (os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker")
+
+class Exits(Light):
+    def step(self):
+        import os
+        os._exit(9)
+"""
+
+pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A finished envcompare, and the run folder it left."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    folder: Path | None
+
+    def read(self, name: str) -> Any:
+        """Return a JSON file of the run folder."""
+        assert self.folder is not None, self.stderr
+        return json.loads((self.folder / name).read_text())
+
+    def lines(self, name: str) -> list[Any]:
+        """Return a JSON-lines file of the run folder."""
+        assert self.folder is not None, self.stderr
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    def outcomes(self) -> dict[tuple[str, str], str]:
+        """Return the outcome of each arm in each workload."""
+        found = self.read("comparison.json")["comparisons"]
+        return {(one["workload"], one["arm"]): one["outcome"] for one in found}
+
+
+def command(out: Path, *arguments: str) -> list[str]:
+    """Return the argv of a run that keeps its folder under `out`."""
+    return [
+        *(sys.executable, "-m", "envcompare", "run", "--out", str(out), "--quick"),
+        *("--base-image", BASE, *arguments),
+    ]
+
+
+def run_folder(out: Path) -> Path | None:
+    """Return the only run folder under `out`."""
+    found = sorted(path for path in out.glob("*") if path.is_dir())
+    return found[-1] if found else None
+
+
+def envcompare(out: Path, *arguments: str) -> Done:
+    """Run the command to its end."""
+    done = subprocess.run(
+        command(out, *arguments), capture_output=True, text=True, check=False, timeout=400
+    )
+    return Done(
+        exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=run_folder(out)
+    )
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a workload file whose workers start at once."""
+    path = tmp_path_factory.mktemp("own") / "light.py"
+    path.write_text(LIGHT)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(lab: Lab) -> Iterator[None]:
+    """After every test no container and no worker of a run is left on the host."""
+    yield
+    left = wait_until_empty(lab)
+    assert left == ""
+
+
+def wait_until_empty(lab: Lab) -> str:
+    """Return what is left of any run on the host, after giving it some seconds to end."""
+    script = (
+        "docker ps -aq --filter label=envcompare.run; "
+        "pgrep -af '[w]orker.py' || true; ls -A ~bench/.cache/envcompare/runs 2>/dev/null || true"
+    )
+    for _ in range(40):
+        left = lab.as_root("bash", "-c", script).strip()
+        if not left:
+            return ""
+        time.sleep(0.5)
+    return left
+
+
+@pytest.fixture(scope="module")
+def whole_run(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Return the main job: three environments, two workloads, over SSH."""
+    return envcompare(
+        tmp_path_factory.mktemp("whole"),
+        *("--hosts", lab.alias, "--envs", "vm,docker,singularity", "--workloads", "cnn,rnn"),
+        *("--budget", "25", "--seed", "5"),
+    )
+
+
+needs_all = [pytest.mark.engine("docker"), pytest.mark.engine("singularity")]
+
+
+class TestWholeRun:
+    """The main job leaves a folder and a report that say what happened."""
+
+    pytestmark = needs_all
+
+    def test_ends_well_and_prints_a_verdict_for_each_environment(self, whole_run: Done) -> None:
+        """Exit code 0, a row for each arm, the margin, and the path of the report."""
+        assert whole_run.exit_code == 0, whole_run.stderr
+        for word in ("docker", "singularity", "±5 %", "report.html"):
+            assert word in whole_run.stdout
+
+    def test_measures_every_arm_in_every_cell(self, whole_run: Done) -> None:
+        """Blocks of all four arms in both cells; the warm-up is marked."""
+        found = {
+            (line["cell"], line["arm"], line["warmup"])
+            for line in whole_run.lines("samples.jsonl")
+            if line["kind"] == "block"
+        }
+        cells = ("lab-h1/cnn/default", "lab-h1/rnn/default")
+        arms = ("vm", "docker", "singularity", "vm~control")
+        assert found == {(c, a, w) for c in cells for a in arms for w in (False, True)}
+
+    def test_measures_start_up_and_memory_of_every_environment(self, whole_run: Done) -> None:
+        """Each phase is a positive time, and the classic real is at least their sum."""
+        lines = [x for x in whole_run.lines("samples.jsonl") if x["kind"] == "startup"]
+        assert {line["arm"] for line in lines} == {"vm", "docker", "singularity"}
+        for line in lines:
+            parts = ("import", "data", "build", "first_step", "train", "exit")
+            assert all(line[f"{part}_ns"] > 0 for part in parts)
+            assert line["real_ns"] > sum(line[f"{part}_ns"] for part in parts)
+        memory = [x for x in whole_run.lines("samples.jsonl") if x["kind"] == "memory"]
+        assert all(line["max_rss_bytes"] > 50_000_000 for line in memory)
+
+    def test_every_arm_did_the_same_work(self, whole_run: Done) -> None:
+        """The first loss of a generation is the same in every arm."""
+        losses: dict[tuple[str, int, int], set[float]] = {}
+        for line in whole_run.lines("samples.jsonl"):
+            if line["kind"] == "block":
+                key = (line["cell"], line["restart"], line["generation"])
+                losses.setdefault(key, set()).add(round(line["checksum"], 4))
+        assert losses
+        assert all(len(found) == 1 for found in losses.values())
+
+    def test_proves_the_same_software_in_every_arm(self, whole_run: Done) -> None:
+        """Packages, interpreter and C library are those of the reference: nothing confounds."""
+        assert whole_run.folder is not None
+        prints = [
+            json.loads(path.read_text())["facts"]
+            for path in sorted(whole_run.folder.glob("fingerprints/lab-h1/*.json"))
+        ]
+        assert len(prints) == 4
+        for key in ("packages", "python.sha256", "libc.version", "torch.version"):
+            assert len({json.dumps(facts[key]) for facts in prints}) == 1, key
+        differences = whole_run.read("comparison.json")["differences"]
+        assert [d["key"] for d in differences if d["fact_class"] == "confounder"] == []
+
+    def test_run_folder_obeys_its_schemas(self, whole_run: Done) -> None:
+        """What is written is what docs/schema says."""
+        for name in ("run", "comparison"):
+            schema = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text())
+            jsonschema.validate(whole_run.read(f"{name}.json"), schema)
+        for name in ("samples", "events"):
+            schema = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text())
+            for line in whole_run.lines(f"{name}.jsonl"):
+                jsonschema.validate(line, schema)
+
+    @pytest.mark.browser
+    def test_report_opens_in_chromium_with_the_answer_on_the_first_screen(
+        self, whole_run: Done, page: Any
+    ) -> None:
+        """Headline and table at 1280 × 860, and nothing on the console."""
+        messages: list[str] = []
+        page.on("console", lambda message: messages.append(message.text))
+        assert whole_run.folder is not None
+        page.goto((whole_run.folder / "report.html").as_uri())
+        box = page.locator("#answer table").first.bounding_box()
+        assert "docker" in page.locator("#answer").inner_text()
+        assert box["y"] + box["height"] <= 860
+        assert messages == []
+
+    def test_report_is_drawn_again_from_the_folder_alone(self, whole_run: Done) -> None:
+        """The page is the same, byte for byte."""
+        assert whole_run.folder is not None
+        before = (whole_run.folder / "report.html").read_bytes()
+        subprocess.run(
+            [sys.executable, "-m", "envcompare", "report", str(whole_run.folder)],
+            check=True,
+            capture_output=True,
+        )
+        assert (whole_run.folder / "report.html").read_bytes() == before
+
+
+class TestFailures:
+    """One thing that fails never takes the others with it, and is always explained."""
+
+    def test_missing_images_fail_their_arms_alone(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """An image and a SIF that are not there: exit code 3, three sentences, vm is measured."""
+        done = envcompare(
+            tmp_path,
+            *("--hosts", lab.alias, "--workload", f"{light}:Light", "--budget", "8"),
+            *("--envs", "vm,bad=docker:nosuch:1,worse=singularity:/nowhere.sif"),
+        )
+        assert done.exit_code == 3
+        assert done.outcomes()[("light-Light", "bad")] == "failed"
+        assert done.outcomes()[("light-Light", "worse")] == "failed"
+        assert any(line["kind"] == "block" for line in done.lines("samples.jsonl"))
+        page = (done.folder or Path()).joinpath("report.html").read_text()
+        for text in (done.stderr, page):
+            assert "nosuch:1 is not on" in text
+            assert "/nowhere.sif" in text
+
+    def test_corrupt_sif_is_named(self, lab: Lab, light: Path, tmp_path: Path) -> None:
+        """A file that is no image is said to be none."""
+        lab.as_root(
+            "sh", "-c", "head -c 100000 /dev/urandom > /tmp/corrupt.sif; chmod 644 /tmp/corrupt.sif"
+        )
+        done = envcompare(
+            tmp_path,
+            *("--hosts", lab.alias, "--workload", f"{light}:Light", "--budget", "8"),
+            *("--envs", "vm,bad=singularity:/tmp/corrupt.sif"),
+        )
+        assert done.exit_code == 3
+        assert "/tmp/corrupt.sif" in done.stderr
+        assert "try:" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("name", "phase", "text"),
+        [
+            ("RaisesInSetup", "setup", "no such layer"),
+            ("RaisesInStepSeven", "step", "the loss is not a number (step 7)"),
+            ("Exits", "process", "exit"),
+        ],
+    )
+    def test_workload_that_breaks_is_told_by_phase(
+        self, lab: Lab, light: Path, tmp_path: Path, *, name: str, phase: str, text: str
+    ) -> None:
+        """Exit code 4, the phase, the step and the log; the run ends by itself."""
+        done = envcompare(
+            tmp_path,
+            *("--hosts", lab.alias, "--workload", f"{light}:{name}", "--budget", "8"),
+            *("--envs", "vm"),
+        )
+        assert done.exit_code == 4
+        failures = done.read("comparison.json")["failures"]
+        assert failures[0]["phase"] == phase
+        assert text in failures[0]["brief"]
+        assert (done.folder or Path()).joinpath(failures[0]["log"]).is_file()
+
+    @pytest.mark.engine("docker")
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [("RaisesInDocker", "docker gave too little"), ("OtherWorkInDocker", "same work")],
+    )
+    def test_arm_that_fails_leaves_the_others_alone(
+        self, lab: Lab, light: Path, tmp_path: Path, *, name: str, text: str
+    ) -> None:
+        """Docker fails, vm and its control are measured to the end."""
+        done = envcompare(
+            tmp_path,
+            *("--hosts", lab.alias, "--workload", f"{light}:{name}", "--budget", "10"),
+            *("--envs", "vm,docker,sif=singularity:/nowhere.sif"),
+        )
+        assert done.exit_code in {3, 4}
+        assert done.outcomes()[(f"light-{name}", "docker")] == "failed"
+        assert text in done.stdout
+
+    def test_hosts_that_cannot_be_reached_leave_the_others_alone(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """A refused port and an unknown name: exit code 3, the good host is measured."""
+        done = envcompare(
+            tmp_path,
+            *("--hosts", f"{lab.alias},bench@127.0.0.1:1,nowhere.invalid", "--envs", "vm"),
+            *("--workload", f"{light}:Light", "--budget", "8", "--connect-timeout", "5"),
+        )
+        assert done.exit_code == 3
+        states = {cell["host"]: cell["state"] for cell in done.read("comparison.json")["cells"]}
+        assert sorted(states.values()) == ["ok", "unreachable", "unreachable"]
+        assert done.stderr.count("try:") >= 2
+
+
+class TestInterruption:
+    """Whatever ends envcompare, what was measured is kept and nothing runs on."""
+
+    def start(self, out: Path, lab: Lab, light: Path) -> subprocess.Popen[str]:
+        """Start a run and return once it has written its first blocks."""
+        process = subprocess.Popen(
+            command(
+                out,
+                *("--hosts", lab.alias, "--envs", "vm,docker,singularity", "--budget", "40"),
+                *("--workload", f"{light}:Light", "--no-startup"),
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(600):
+            folder = run_folder(out)
+            if folder and (folder / "samples.jsonl").exists():
+                return process
+            time.sleep(0.1)
+        process.kill()
+        raise AssertionError(process.communicate()[1])
+
+    def test_kill_leaves_a_folder_that_can_be_read(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """After kill -9 the report is drawn from what was measured, marked as incomplete."""
+        process = self.start(tmp_path, lab, light)
+        process.kill()
+        process.communicate()
+        folder = run_folder(tmp_path)
+        drawn = subprocess.run(
+            [sys.executable, "-m", "envcompare", "report", str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert drawn.returncode == 0, drawn.stderr
+        assert json.loads((folder / "comparison.json").read_text())["is_complete"] is False
+        assert "not complete" in drawn.stdout
+        lab.as_root("sh", "-c", "rm -rf ~bench/.cache/envcompare/runs/*")
+
+    def test_interrupted_run_is_saved_and_resumed(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """Ctrl-C once: exit code 130 and a report; --resume finishes the run."""
+        process = self.start(tmp_path, lab, light)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130, stderr
+        assert "--resume" in stderr
+        folder = run_folder(tmp_path)
+        before = (folder / "samples.jsonl").read_bytes()
+        resumed = subprocess.run(
+            [sys.executable, "-m", "envcompare", "run", "--resume", str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert resumed.returncode == 0, resumed.stderr
+        assert (folder / "samples.jsonl").read_bytes().startswith(before)
+        assert json.loads((folder / "comparison.json").read_text())["is_complete"] is True
+
+    def test_second_interruption_kills_and_cleans_up(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """Ctrl-C twice in a row: exit code 130, and nothing is left on the host."""
+        process = self.start(tmp_path, lab, light)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130, stderr
+        assert wait_until_empty(lab) == ""
+
+    @pytest.mark.engine("docker")
+    def test_killed_container_ends_its_generation_alone(
+        self, lab: Lab, light: Path, tmp_path: Path
+    ) -> None:
+        """A worker killed from outside is launched again; the death is recorded."""
+        process = self.start(tmp_path, lab, light)
+        client = docker_client()
+        inner = [client, "exec", lab.alias, "sh", "-c", "docker kill $(docker ps -q | head -n 1)"]
+        subprocess.run(inner, capture_output=True, check=False)
+        _, stderr = process.communicate(timeout=120)
+        folder = run_folder(tmp_path)
+        events = [json.loads(x) for x in (folder / "events.jsonl").read_text().splitlines()]
+        assert [e["arm"] for e in events if e["what"] == "arm-failed"] == ["docker"], stderr
+        assert process.returncode in {0, 4}
