@@ -38,9 +38,15 @@ work=$target.partial
 umask 022
 exec 9>"$target.lock"
 ! command -v flock >/dev/null || flock 9
-trap 'chmod -R u+rwX "$work" 2>/dev/null; rm -rf "$work"' EXIT
+discard() {
+  for path in "$@"; do
+    [ ! -d "$path" ] || find "$path" -type d ! -perm -700 -exec chmod u+rwx {} +
+    rm -rf "$path"
+  done
+}
+trap 'discard "$work"' EXIT
 trap 'exit 129' HUP INT TERM
-rm -rf "$work" "$target" "$target.sha256"
+discard "$work" "$target" "$target.sha256"
 mkdir -p "$work/tmp"
 export APPTAINER_TMPDIR="$work/tmp" APPTAINER_CACHEDIR="$work/tmp"
 export SINGULARITY_TMPDIR="$work/tmp" SINGULARITY_CACHEDIR="$work/tmp"

@@ -1,0 +1,172 @@
+"""What works on a host and what does not, each with the one line that mends it; prints nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from envcompare.environments import Check, Environment
+from envcompare.environments.gpu import check_driver
+from envcompare.environments.registry import environment
+from envcompare.errors import StackError
+from envcompare.stack import Options
+from envcompare.stack.cache import free_bytes, host_cache, shell
+from envcompare.stack.venv import find_interpreter
+from envcompare.transport import Transport
+from envcompare.transport.local import LocalTransport
+
+# Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
+_ROOM_BYTES = 8_000_000_000
+
+# Each fact is a line `name=value`; a fact the host does not have has no line.
+_FACTS = r"""
+fact() { [ -z "$2" ] || printf '%s=%s\n' "$1" "$2"; }
+fact schedstat "$(cat /proc/self/schedstat 2>/dev/null)"
+fact perf "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null)"
+fact profiling "$(sed -n 's/^RmProfilingAdminOnly: *//p' /proc/driver/nvidia/params 2>/dev/null)"
+fact uid "$(id -u)"
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then fact cgroup 2
+elif [ -d /sys/fs/cgroup/unified ]; then fact cgroup '1 (hybrid)'
+elif [ -d /sys/fs/cgroup/cpu ]; then fact cgroup 1; fi
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing on one host; a run fails without what is needed and does with less otherwise."""
+
+    host: str
+    subject: str
+    is_usable: bool
+    is_needed: bool
+    version: str | None = None
+    reason: str = ""
+    hint: str = ""
+
+
+def diagnose(
+    transport: Transport, environments: tuple[str, ...], *, options: Options
+) -> tuple[Finding, ...]:
+    """Return what a comparison of these environments on the host needs, and what helps it."""
+    found = [_checked(transport, name, _check(transport, name)) for name in environments]
+    if "vm" in environments:
+        found.append(_python(transport, options))
+    if transport.name != LocalTransport().name and {"docker", "singularity"} & set(environments):
+        found.append(_builder())
+    facts = _facts(transport)
+    found += _gpu(transport, environments, facts)
+    found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
+    found.append(_cgroup(transport, facts))
+    return tuple(found)
+
+
+def _check(transport: Transport, name: str) -> Check:
+    where: Environment = environment(name)
+    return where.check(transport)
+
+
+def _checked(
+    transport: Transport, subject: str, check: Check, *, is_needed: bool = True
+) -> Finding:
+    return Finding(
+        host=transport.name,
+        subject=subject,
+        is_usable=check.is_usable,
+        is_needed=is_needed,
+        version=check.version,
+        reason=check.reason,
+        hint=check.hint,
+    )
+
+
+def _python(transport: Transport, options: Options) -> Finding:
+    try:
+        found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
+    except StackError as error:
+        check = Check(is_usable=False, reason=error.details, hint=error.hint)
+    else:
+        check = Check(is_usable=True, version=f"{found.version} ({found.real_path})")
+    return _checked(transport, "python for vm", check)
+
+
+def _builder() -> Finding:
+    """Say whether the image can be built here; a host that holds it already does without."""
+    check = environment("docker").check(LocalTransport())
+    return _checked(LocalTransport(), "docker, to build the image", check, is_needed=False)
+
+
+def _facts(transport: Transport) -> dict[str, str]:
+    lines = shell(transport, _FACTS).stdout.splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _gpu(
+    transport: Transport, environments: tuple[str, ...], facts: dict[str, str]
+) -> list[Finding]:
+    """Say whether there is a GPU; where one is, every environment has to reach it."""
+    driver = check_driver(transport)
+    found = [_checked(transport, "gpu driver", driver, is_needed=False)]
+    if not driver.is_usable:
+        return found
+    for name in environments:
+        check = environment(name).check_gpu(transport)
+        found.append(_checked(transport, f"gpu in {name}", check))
+    return [*found, _counters(transport, facts)]
+
+
+def _counters(transport: Transport, facts: dict[str, str]) -> Finding:
+    is_open = facts.get("profiling") == "0" or facts.get("uid") == "0"
+    check = Check(
+        is_usable=is_open,
+        reason="" if is_open else "the driver lets only root read the GPU's counters",
+        hint=""
+        if is_open
+        else "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+        "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot",
+    )
+    return _checked(transport, "gpu counters", check, is_needed=False)
+
+
+def _room(transport: Transport) -> Finding:
+    path = host_cache(transport)
+    free = free_bytes(transport, path)
+    is_enough = free is None or free >= _ROOM_BYTES
+    check = Check(
+        is_usable=is_enough,
+        version=None if free is None else f"{free / 1e9:.0f} GB free",
+        reason="" if is_enough else f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
+        hint="" if is_enough else "free some, or set XDG_CACHE_HOME there to another disk",
+    )
+    return _checked(transport, "disk of the cache", check, is_needed=False)
+
+
+def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
+    has_waits = len(facts.get("schedstat", "").split()) == 3
+    check = Check(
+        is_usable=has_waits,
+        reason="" if has_waits else "the kernel does not count the wait for a CPU",
+        hint="" if has_waits else "nothing to do: verdicts on this host are on wall time",
+    )
+    return _checked(transport, "run-queue wait", check, is_needed=False)
+
+
+def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
+    level = facts.get("perf")
+    is_open = facts.get("uid") == "0" or (level is not None and int(level) <= 2)
+    check = Check(
+        is_usable=is_open,
+        version=None if level is None else f"perf_event_paranoid {level}",
+        reason="" if is_open else "CPU profilers see nothing of this user's processes",
+        hint="" if is_open else "sudo sysctl -w kernel.perf_event_paranoid=2",
+    )
+    return _checked(transport, "cpu counters", check, is_needed=False)
+
+
+def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
+    version = facts.get("cgroup")
+    check = Check(
+        is_usable=version is not None,
+        version=None if version is None else f"v{version}",
+        reason="" if version else "no cgroups are mounted at /sys/fs/cgroup",
+        hint="" if version else "nothing to do: limits and peaks of cgroups stay empty",
+    )
+    return _checked(transport, "cgroups", check, is_needed=False)
