@@ -20,6 +20,7 @@ from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sente
 
 _MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
+_MOST_NAMED: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headl
     if len(leading) == len(found):
         lead, rest = _agreeing(run, arm, found), ""
     else:
-        said = _MOVED if outcome in _MOVED else (outcome,)
+        moved = (outcome, *(other for other in _MOVED if other != outcome))
+        said = moved if outcome in _MOVED else (outcome,)
         lead, rest = _differing(run, arm, found, said=said), _others(run, found, said=said)
     count = f" in {len(leading)} of {len(found)}" if len(found) > 1 else ""
     return Headline(
@@ -203,10 +205,15 @@ def _others(run: RunComparison, found: tuple[Verdict, ...], *, said: tuple[Outco
 
 
 def _cells(found: tuple[Verdict, ...], outcome: Outcome) -> str:
-    """Name the cells of an outcome with their figures, the largest change first."""
+    """Name the cells of an outcome with their figures; of many, their number and the largest."""
     chosen = [one for one in found if one.outcome == outcome]
     chosen.sort(key=lambda one: -abs(one.log_ratio or 0.0))
-    return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
+    if len(chosen) <= _MOST_NAMED:
+        return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
+    count = f"{len(chosen)} of {len(found)} cells"
+    if outcome in _MOVED:
+        return f"{count}, most in {chosen[0].cell}{_in_brackets(chosen[0])}"
+    return count
 
 
 def _in_brackets(one: Verdict) -> str:

@@ -1,0 +1,88 @@
+"""A real Chromium, and the example report as a file on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from envcompare.analysis.model import RunComparison
+from envcompare.report.page import render
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "report"
+LOG = "logs/lab01/lab01_rnn_default/singularity.log"
+_ARGUMENTS = [
+    "--no-sandbox",  # root in a container has no user namespace for it
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-domain-reliability",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-pings",
+]
+
+
+@dataclass(slots=True)
+class Visit:
+    """A page opened from disk, with all it said and asked for."""
+
+    page: Page
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Start one headless Chromium for all browser tests."""
+    program = next(
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    )
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Draw the example run into a folder, with the log that it links to."""
+    folder = tmp_path_factory.mktemp("run")
+    run = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
+    (folder / LOG).parent.mkdir(parents=True)
+    (folder / LOG).write_text("RuntimeError\n", encoding="utf-8")
+    path = folder / "report.html"
+    path.write_text(render(run, files=(LOG,)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Give a fresh browser profile with the screen the report is made for."""
+    fresh = browser.new_context(viewport={"width": 1280, "height": 860})
+    yield fresh
+    fresh.close()
+
+
+@pytest.fixture
+def visit(context: BrowserContext, report: Path) -> Visit:
+    """Open the report from disk and write down what it says and asks for."""
+    return open_report(context, report)
+
+
+def open_report(context: BrowserContext, path: Path) -> Visit:
+    """Open a file in a browser context."""
+    opened = Visit(page=context.new_page())
+    opened.page.on("console", lambda message: opened.console.append(message.text))
+    opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
+    opened.page.on("request", lambda request: opened.requests.append(request.url))
+    opened.page.goto(path.as_uri())
+    return opened
