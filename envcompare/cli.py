@@ -97,16 +97,15 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
 
 @app.command()
 @taking(PLACES)
-@click.pass_obj
-def doctor(display: Display, /, **values: Any) -> None:  # noqa: ANN401
+def doctor(**values: Any) -> None:  # noqa: ANN401
     """Say for each host and environment whether it is usable, and the line that mends it."""
-    from envcompare import preparing
+    from envcompare.diagnosing import examine
 
     experiment, hosts = _places(values)
     is_usable = True
-    for report in preparing.diagnose_hosts(experiment, hosts, display):
-        print_lines(report.lines)
-        is_usable = is_usable and report.is_usable
+    for found in examine(experiment, hosts):
+        print_lines(found.lines)
+        is_usable = is_usable and found.is_usable
     sys.exit(0 if is_usable else 3)
 
 
@@ -234,7 +233,8 @@ def _conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
 
     comparison = compare_run(folder)
     folder.write_json("comparison.json", comparison)
-    page = render(comparison, files=folder.file_names())
+    names = tuple(name for name in folder.file_names() if name != "report.html")
+    page = render(comparison, files=names)
     folder.write_bytes("report.html", page.encode())
     return comparison, folder.path / "report.html"
 

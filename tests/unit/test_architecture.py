@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("terminal",),
+    ("terminal", "diagnosing"),
     ("runner", "report", "doctor", "planning", "preparing", "schemas"),
     ("cellrun", "job"),
     ("sites",),
