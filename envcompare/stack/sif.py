@@ -31,13 +31,18 @@ for engine in apptainer singularity; do
 done
 """
 # The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
+# Whoever waited for the lock finds what the other made.
 _MAKE = r"""
 target=$1 source=$2
 shift 2
+digest() { if [ -d "$1" ]; then echo sandbox; else sha256sum <"$1" | cut -d ' ' -f 1; fi; }
 work=$target.partial
 umask 022
 exec 9>"$target.lock"
 ! command -v flock >/dev/null || flock 9
+if [ -s "$target.sha256" ] && [ "$(cat "$target.sha256")" = "$(digest "$target")" ]; then
+  exec cat "$target.sha256"
+fi
 discard() {
   for path in "$@"; do
     [ ! -d "$path" ] || find "$path" -type d ! -perm -700 -exec chmod u+rwx {} +
@@ -52,8 +57,7 @@ export APPTAINER_TMPDIR="$work/tmp" APPTAINER_CACHEDIR="$work/tmp"
 export SINGULARITY_TMPDIR="$work/tmp" SINGULARITY_CACHEDIR="$work/tmp"
 "$@" "$work/image" "$source" >&2 || exit
 mv "$work/image" "$target" || exit
-if [ -d "$target" ]; then echo sandbox; else sha256sum <"$target" | cut -d ' ' -f 1; fi \
-  >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
+digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
 """
 _SUM = r"""
 [ -e "$1" ] || exit 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -252,6 +253,21 @@ def test_a_sif_is_made_once_and_again_when_it_is_damaged(
     again = sif.make(host, built, compression="zstd", progress=told.append)
     assert told == ["making the SIF (zstd) on lab-h1"]
     assert sif.inspect(host, again.path).sha256 == again.sha256
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("singularity")
+def test_two_runs_that_need_the_same_sif_make_it_once(
+    host: Transport, built: Image, packed: sif.Sif
+) -> None:
+    """The second waits, and nothing is taken away from under the first."""
+    shell(host, 'rm "$1.sha256"', packed.path)
+    with ThreadPoolExecutor(2) as both:
+        making = [
+            both.submit(sif.make, host, built, compression="zstd", progress=print) for _ in range(2)
+        ]
+    first, second = (one.result() for one in making)
+    assert first == second
 
 
 @pytest.mark.engine("ssh")
