@@ -119,9 +119,11 @@ def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
 
 
 def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
-    """Say from what a SIF on this machine was made, where it tells."""
-    origin = inspection.origin(Path(path)) if transport.name == LocalTransport().name else None
-    return (("sif.from", origin),) if origin else ()
+    """Say from what a SIF on this machine was made and what reads it, where they tell."""
+    if transport.name != LocalTransport().name:
+        return ()
+    facts = (("sif.from", inspection.origin(Path(path))), ("sif.reader", inspection.version()))
+    return tuple((name, value) for name, value in facts if value)
 
 
 def _users_image(transport: Transport, reference: str) -> image.Image:
