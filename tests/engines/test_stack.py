@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import ROOT, need
+from runs import BASE
 
 from envcompare.command import Command
 from envcompare.environments.docker import Docker
@@ -23,7 +24,6 @@ from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 
-BASE = "envcompare-base:bookworm"
 PYTHON = "/opt/envcompare/venv/bin/python"
 HERE = LocalTransport()
 # Names, modes and content of what is installed; what holds the path of the venv is left out.
@@ -56,9 +56,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
 def recipe(wheels: Wheelhouse) -> Recipe:
     """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
     need("docker")
-    if image.find(HERE, BASE) is None:
-        make = Command(argv=(str(ROOT / "containers" / "base.sh"), "bookworm", BASE))
-        assert run(HERE, make).succeeded
+    assert image.find(HERE, BASE), f"{BASE} is not here; script/lab up makes it"
     return image.recipe(wheels, base=BASE)
 
 

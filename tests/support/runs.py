@@ -1,0 +1,102 @@
+"""The whole command as a user types it, and workloads whose workers start at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BASE = os.environ.get("ENVCOMPARE_TEST_BASE", "envcompare-base:python3.11")
+LIGHT = """
+import time
+
+class Light:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        return float(sum(i * i for i in range(20000)) % 97)
+
+class RaisesInSetup(Light):
+    def setup(self, seed, device):
+        raise ValueError("no such layer")
+
+class RaisesInStepSeven(Light):
+    def step(self):
+        if self.steps == 6:
+            raise ValueError("the loss is not a number")
+        return super().step()
+
+class RaisesInDocker(Light):
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        import os
+        if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            raise MemoryError("docker gave too little")
+
+class OtherWorkInDocker(Light):
+    def step(self):
+        import os
+        return super().step() + (os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker")
+
+class Exits(Light):
+    def step(self):
+        import os
+        os._exit(9)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A finished envcompare, and the run folder it left."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    folder: Path | None
+
+    def read(self, name: str) -> Any:
+        """Return a JSON file of the run folder."""
+        assert self.folder is not None, self.stderr
+        return json.loads((self.folder / name).read_text())
+
+    def lines(self, name: str) -> list[Any]:
+        """Return a JSON-lines file of the run folder."""
+        assert self.folder is not None, self.stderr
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+    def outcomes(self) -> dict[tuple[str, str], str]:
+        """Return the outcome of each arm in each workload."""
+        found = self.read("comparison.json")["comparisons"]
+        return {(one["workload"], one["arm"]): one["outcome"] for one in found}
+
+
+def command(out: Path, *arguments: str) -> list[str]:
+    """Return the argv of a run that keeps its folder under `out`."""
+    return [
+        *(sys.executable, "-m", "envcompare", "run", "--out", str(out), "--quick"),
+        *("--base-image", BASE, *arguments),
+    ]
+
+
+def run_folder(out: Path) -> Path | None:
+    """Return the only run folder under `out`."""
+    found = sorted(path for path in out.glob("*") if path.is_dir())
+    return found[-1] if found else None
+
+
+def envcompare(out: Path, *arguments: str) -> Done:
+    """Run the command to its end."""
+    done = subprocess.run(
+        command(out, *arguments), capture_output=True, text=True, check=False, timeout=400
+    )
+    return Done(
+        exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=run_folder(out)
+    )
