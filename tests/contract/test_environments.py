@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from lab import ROOT, need
+from lab import need
+from runs import BASE
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, Mount
@@ -22,7 +23,6 @@ from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 
-BASE = "envcompare-base:bookworm"
 HOSTILE = (
     "",
     " two  words ",
@@ -86,11 +86,7 @@ def base() -> image.Image:
     """Give a small image with Python in the local engine."""
     need("docker")
     found = image.find(LocalTransport(), BASE)
-    if found is None:
-        make = Command(argv=(str(ROOT / "containers" / "base.sh"), "bookworm", BASE))
-        assert run(LocalTransport(), make).succeeded
-        found = image.find(LocalTransport(), BASE)
-    assert found is not None
+    assert found is not None, f"{BASE} is not here; script/lab up makes it"
     return found
 
 
