@@ -61,9 +61,11 @@ def recipe(wheels: Wheelhouse) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def built(recipe: Recipe) -> Image:
+def built(recipe: Recipe) -> Iterator[Image]:
     """Give the image of that recipe, built by the local engine."""
-    return image.build(recipe, progress=print)
+    one = image.build(recipe, progress=print)
+    yield one
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", one.id)))
 
 
 @pytest.fixture(scope="module")
