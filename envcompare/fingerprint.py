@@ -18,6 +18,8 @@ CLASS_ORDER: Final[tuple[FactClass, ...]] = (
     "confounder", "possible-influence", "host", "varied", "identity",
 )  # fmt: skip
 
+SEPARATE: Final = "To separate: "  # what follows in the sentence of a confounder
+
 _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
     "identity": ("pid", "hostname", "python.executable"),
     "host": ("cpu", "smt", "numa", "memory", "arch", "kernel", "cgroup.version"),
@@ -56,6 +58,7 @@ _NAMES: Final[dict[str, str]] = {
 }
 _DIGESTS: Final = frozenset({"sha256", "flags", "git", "flags_sha256", "build_sha256"})
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
+_LISTS: Final = frozenset({"packages", "loaded_libraries"})
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 _FELT_LIBRARIES: Final = (
     "libc.", "libm.", "ld-linux", "libpython", "libtorch", "libc10", "libgomp", "libiomp", "libomp",
@@ -63,7 +66,7 @@ _FELT_LIBRARIES: Final = (
     "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
 )  # fmt: skip
 
-_MEANINGS: Final[dict[FactClass, str]] = {
+MEANINGS: Final[dict[FactClass, str]] = {
     "identity": "Tells the arms apart; it cannot change the speed.",
     "host": "Cannot differ on one host: this arm is shown something else than the host itself.",
     "varied": "The environment does this on purpose; it belongs to what is compared.",
@@ -128,7 +131,7 @@ def _parts_that_differ(
     """Return both values, of a list of software only the entries the other side lacks."""
     if before == after:
         return None
-    if key not in {"packages", "loaded_libraries"} or before is None or after is None:
+    if key not in _LISTS or before is None or after is None:
         return before, after
     mine, theirs = set(_entries(before)), set(_entries(after))
     pair = _own_entries(key, mine - theirs), _own_entries(key, theirs - mine)
@@ -170,19 +173,20 @@ def _can_confound(key: str, pair: tuple[FingerprintValue, FingerprintValue]) -> 
     """
     if None in pair:
         return key.startswith(("env.", "allocator.", "gpu."))
-    if key in {"packages", "loaded_libraries"}:
+    if key in _LISTS:
         return any(_is_felt(key, entry) for side in pair for entry in _entries(side))
     return True
 
 
 def _sentence(difference: FactDifference, command: str) -> str:
-    meaning = _MEANINGS[difference.fact_class]
+    meaning = MEANINGS[difference.fact_class]
     if difference.fact_class != "confounder":
         return meaning
-    what = f"Besides the environment, {describe(difference)} differs."
+    verb = "differ" if difference.key in _LISTS else "differs"
+    what = f"Besides the environment, {describe(difference)} {verb}."
     if fact_name(difference.key) == "the build of Python":
         meaning = f"A workload bound by Python feels it. {meaning}"
-    return f"{what} {meaning} To separate: {_remedy(difference.key, command)}"
+    return f"{what} {meaning} {SEPARATE}{_remedy(difference.key, command)}"
 
 
 def _remedy(key: str, command: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.fingerprint import fact_name
+from envcompare.fingerprint import SEPARATE, fact_name
+from envcompare.records import FactDifference
 from envcompare.report.headlines import Headline, compared_differences
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import counted, listed, margin_percent
@@ -16,6 +18,8 @@ from envcompare.report.verdicts import (
     margin_sentence,
     stretch_line,
 )
+
+_MOST_ITEMS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +100,15 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
         if line and (one.cell, one.arm) in moved and len(items) < 3:
             label = cell_labels(run)[one.cell]
             items.append(Item(text=f"{one.arm}, {label}: {line}."))
-    for arm in dict.fromkeys(one.arm for one in verdicts):
-        names = _varied(run, arm)
-        if names:
-            text = f"{arm} varies on purpose: {listed(names, most=4)}."
-            items.append(Item(text=text, href="#environments", link="Environments"))
+    varied = [(arm, _varied(run, arm)) for arm in dict.fromkeys(one.arm for one in verdicts)]
+    items += _first(
+        [
+            Item(text=f"{arm} varies on purpose: {listed(names, most=4)}.")
+            for arm, names in varied
+            if names
+        ],
+        "more environments vary something on purpose",
+    )
     items.append(Item(text="Where a step spends its time is not measured: no profile was taken."))
     return tuple(items)
 
@@ -126,16 +134,26 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, 
 
 
 def _confounders(run: RunComparison) -> list[Item]:
-    sentences: dict[str, list[str]] = {}
+    """Name what differs besides the environment, arm by arm, and how to tell it apart."""
+    by_arm: dict[str, list[FactDifference]] = {}
     for one in compared_differences(run):
         if one.fact_class == "confounder":
-            arms = sentences.setdefault(one.sentence, [])
-            arms += [one.arm] * (one.arm not in arms)
-    items = [Item(text=f"⚠ {listed(arms)}: {text}") for text, arms in sentences.items()]
-    if len(items) <= 2:
+            by_arm.setdefault(one.arm, []).append(one)
+    items = []
+    for arm, found in by_arm.items():
+        names = list(dict.fromkeys(fact_name(one.key) for one in found))
+        remedies = list(dict.fromkeys(one.sentence.partition(SEPARATE)[2] for one in found))
+        how = "; or ".join(text for text in remedies if text)
+        text = f"⚠ {arm}: {listed(names, most=4)} may be the cause as well as the environment."
+        items.append(Item(text=f"{text} {SEPARATE}{how}." if how else text))
+    return _first(items, "more environments with confounders")
+
+
+def _first(items: list[Item], rest: str) -> list[Item]:
+    if len(items) <= _MOST_ITEMS:
         return items
-    more = f"⚠ {counted(len(items) - 2, 'more confounder')}."
-    return [*items[:2], Item(text=more, href="#environments", link="Environments")]
+    more = f"{len(items) - _MOST_ITEMS} {rest}."
+    return [*items[:_MOST_ITEMS], Item(text=more, href="#environments", link="Environments")]
 
 
 def _failed_controls(run: RunComparison) -> list[Item]:

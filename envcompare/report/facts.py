@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import ArmSummary, RunComparison
-from envcompare.fingerprint import CLASS_ORDER
-from envcompare.records import FactClass, FactDifference, FingerprintValue
+from envcompare.fingerprint import CLASS_ORDER, MEANINGS, SEPARATE
+from envcompare.records import FactClass, FactDifference, FingerprintValue, Scalar
 from envcompare.report.headlines import compared_differences
 from envcompare.report.labels import CONTROL_SUFFIX, shortened
 from envcompare.report.numbers import NOT_MEASURED, counted, size
@@ -20,7 +20,7 @@ _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "varied": "○ on purpose",
     "identity": "· identity",
 }
-_SHOWN_ENTRIES: Final = 6
+_SHOWN_ENTRIES: Final = 4
 _LONGEST_VALUE: Final = 160
 
 
@@ -42,6 +42,7 @@ class Meaning:
     word: str
     count: str
     sentence: str
+    remedies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def fact_text(key: str, value: FingerprintValue) -> str:
     if value is None:
         return NOT_MEASURED if not key.startswith("env.") else "not set"
     if isinstance(value, tuple):
-        return _list_text(value)
+        return _list_text(key, value)
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int) and key.endswith(("_bytes", ".bytes")):
@@ -118,20 +119,28 @@ def _differing_row(key: str, by_arm: dict[str, FactDifference], names: tuple[str
 
 
 def _meanings(found: list[FactDifference]) -> tuple[Meaning, ...]:
-    """Return each sentence once, with the properties it is said of; confounders first."""
-    keys: dict[tuple[FactClass, str], list[str]] = {}
+    """Return what each class means, and for confounders how each arm is told apart."""
+    keys: dict[FactClass, dict[str, None]] = {}
     for one in sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class)):
-        said_of = keys.setdefault((one.fact_class, one.sentence), [])
-        said_of += [one.key] * (one.key not in said_of)
+        keys.setdefault(one.fact_class, {})[one.key] = None
     return tuple(
         Meaning(
             fact_class=fact_class,
             word=_CLASS_WORDS[fact_class],
-            count=counted(len(said_of), "property", "properties"),
-            sentence=sentence,
+            count=counted(len(named), "property", "properties"),
+            sentence=MEANINGS[fact_class],
+            remedies=_remedies(found) if fact_class == "confounder" else (),
         )
-        for (fact_class, sentence), said_of in keys.items()
+        for fact_class, named in keys.items()
     )
+
+
+def _remedies(found: list[FactDifference]) -> tuple[str, ...]:
+    """Return "docker: …" for each way to tell an arm's confounders from its environment."""
+    lines = dict.fromkeys(
+        f"{one.arm}: {remedy}" for one in found if (remedy := one.sentence.partition(SEPARATE)[2])
+    )
+    return tuple(lines)
 
 
 def _all_rows(arms: list[ArmSummary]) -> tuple[FactRow, ...]:
@@ -165,8 +174,12 @@ def _gpu(host: str, arms: list[ArmSummary]) -> str:
     return f"GPU on {host}: {', '.join(names)}."
 
 
-def _list_text(value: tuple[object, ...]) -> str:
-    shown = ", ".join(str(one) for one in value[:_SHOWN_ENTRIES])
-    more = len(value) - _SHOWN_ENTRIES
-    text = shortened(shown, most=2 * _LONGEST_VALUE) or "none"
-    return text if more <= 0 else f"{counted(len(value), 'entry', 'entries')}: {text}, …"
+def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
+    """Return the first entries and how many there are; of a library's digest six digits."""
+    words = [str(one) for one in value[:_SHOWN_ENTRIES]]
+    if key == "loaded_libraries":
+        words = [f"{name} {digest[:6]}" for name, _, digest in (w.partition(" ") for w in words)]
+    text = shortened(", ".join(words), most=2 * _LONGEST_VALUE) or "none"
+    if len(value) <= _SHOWN_ENTRIES:
+        return text
+    return f"{counted(len(value), 'entry', 'entries')}: {text}, …"

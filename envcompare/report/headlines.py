@@ -132,7 +132,10 @@ def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
             claim = f"{first.claim} {where}{_figures(found)}"
             return f"{arm} against {name} is {claim}; {first.remark}."
         case "inconclusive":
-            return f"{arm} against {name} is inconclusive {where}{_figures(found)}."
+            cells = (
+                where if len(found) > _MOST_NAMED else f"in both {_cells(found, 'inconclusive')}"
+            )
+            return f"{arm} against {name} is inconclusive {cells}."
         case _:
             verb = "" if first.outcome == "failed" else "was "
             claim = f"{first.claim} {where} {first.qualifier}".rstrip()

@@ -44,7 +44,7 @@ class Mark:
     low_x: str
     high_x: str
     has_interval: bool
-    beyond: str  # "left" or "right" where the interval leaves the axis
+    beyond: tuple[bool, bool]  # whether the interval leaves the axis to the left, to the right
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def mark(estimate: Estimate | None, outcome: Outcome, *, on: Axis) -> Mark | Non
         low_x=_place(on.x(low)),
         high_x=_place(on.x(high)),
         has_interval=estimate.low is not None and estimate.high is not None,
-        beyond="right" if high > on.high else "left" if low < on.low else "",
+        beyond=(low < on.low, high > on.high),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
+_LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
 
 
@@ -24,15 +25,17 @@ def change(log_ratio: float) -> float:
 
 def percent(fraction: float) -> str:
     """Return the size of a change in percent without its sign, such as "8.4"."""
-    return f"{abs(100 * fraction):.1f}"
+    size = abs(100 * fraction)
+    return f"{size:.1f}" if size < _LARGEST_PERCENT else f"over {_LARGEST_PERCENT}"
 
 
 def signed(log_ratio: float) -> str:
     """Return a change in percent with its sign, such as "+8.4", "−4.5" and "0.0"."""
     size = percent(change(log_ratio))
-    if float(size) == 0:
+    if size == "0.0":
         return size
-    return f"{'+' if log_ratio > 0 else MINUS}{size}"
+    sign = "+" if log_ratio > 0 else MINUS
+    return f"over {sign}{_LARGEST_PERCENT}" if size.startswith("over") else f"{sign}{size}"
 
 
 def signed_percent(log_ratio: float) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model import MemorySummary, RunComparison, StartupPart, StartupSummary
 from envcompare.report.headlines import compared_arms
-from envcompare.report.labels import cell_labels
+from envcompare.report.labels import CONTROL_SUFFIX, cell_labels
 from envcompare.report.marks import Segment, segments
 from envcompare.report.numbers import NOT_MEASURED, counted, duration, duration_range, size
 
@@ -83,6 +83,7 @@ def memory_view(run: RunComparison) -> MemoryView | None:
     rows = [
         (labels.get(one.cell, one.cell), one.arm, tuple(_peak(one, name) for name in names))
         for one in run.memory
+        if not one.arm.endswith(CONTROL_SUFFIX)
     ]
     return MemoryView(heads=tuple(_MEMORY[name] for name in names), rows=tuple(rows))
 
@@ -95,11 +96,11 @@ def _startup_view(
     tables = [by_arm.get(arm, {}) for arm in wanted]
     longest = max((_total(table) for table in tables), default=0.0)
     first, launches = found[0], min(one.launches for one in found)
-    names = {**PHASES, **WHOLE}
+    names, what = {**PHASES, **WHOLE}, "Median and range" if launches > 1 else "Times"
     return StartupView(
         cell=label,
         note=(
-            f"Median and range of {counted(launches, 'launch', 'launches')}; "
+            f"{what} of {counted(launches, 'launch', 'launches')}; "
             f"page cache {first.page_cache}; training is {counted(first.train_steps, 'step')}."
         ),
         arms=tuple(wanted),
@@ -124,6 +125,8 @@ def _bar(table: Parts, longest: float) -> tuple[Segment, ...]:
 def _part(part: StartupPart | None) -> tuple[str, str]:
     if part is None:
         return NOT_MEASURED, ""
+    if part.low_s == part.high_s:
+        return duration(part.median_s), ""
     return duration(part.median_s), duration_range(part.low_s, part.high_s)
 
 

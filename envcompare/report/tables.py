@@ -25,12 +25,18 @@ from envcompare.report.verdicts import (
     SYMBOLS,
     WORDS,
     Verdict,
-    estimate_text,
     find_estimate,
     verdict,
 )
 
 _CONTROL_TEXT: Final = "the reference against itself: smaller differences cannot be seen"
+METRICS: Final[dict[str, str]] = {
+    "net": "net",
+    "wall": "on the clock (wall)",
+    "stretch": "waiting (stretch)",
+    "cpu": "CPU time",
+    "gpu": "GPU time",
+}
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
 
@@ -48,6 +54,7 @@ class Row:
     rate: str
     start: str
     wall: tuple[str, str] | None  # number and interval
+    parts: tuple[tuple[str, str] | None, ...]  # the same for each of METRICS
     text: str
     notes: tuple[str, ...]
     log: Link | None
@@ -145,6 +152,7 @@ def _row(
         rate=_rate(run, words),
         start=_engine_start(run, one),
         wall=_pair(one, "wall"),
+        parts=tuple(_pair(one, metric) for metric in METRICS),
         text=_CONTROL_TEXT if one.is_control else words.text,
         notes=_notes(one, words),
         log=link(one.failure.log if one.failure else "", files),
@@ -161,12 +169,7 @@ def _anchor(one: Comparison) -> str:
 
 def _notes(one: Comparison, words: Verdict) -> tuple[str, ...]:
     """Return what stands small under the sentence of a row."""
-    found = [_replication(one.primary)]
-    for metric, text in (("stretch", "on the clock, waiting"), ("cpu", "CPU time"), ("gpu", "GPU")):
-        estimate = find_estimate(one, metric)
-        if estimate is not None and estimate is not one.primary:
-            found.append(f"{text} {estimate_text(estimate)}")
-    found += words.remarks
+    found = (_replication(one.primary), *words.remarks)
     return tuple(note for note in found if note)
 
 

@@ -32,6 +32,7 @@ SYMBOLS: Final[dict[Outcome, str]] = {
 WORDS: Final[dict[Outcome, str]] = {"not-run": "not run"}
 
 
+_HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
 
@@ -224,6 +225,8 @@ def _excludes_zero(comparison: Comparison) -> bool:
 
 def _forecast(comparison: Comparison) -> str:
     ran = f"(ran {comparison.primary.generations if comparison.primary else 0})"
+    if (comparison.forecast_generations or 0) >= _HOPELESS:
+        return f"thousands more generations would be needed {ran}"
     if comparison.forecast_generations:
         more = counted(comparison.forecast_generations, "more generation")
         return f"about {more} would decide {ran}"

@@ -17,7 +17,15 @@ from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import counted, listed, margin_percent
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
 from envcompare.report.summary import warnings
-from envcompare.report.tables import ArmRow, Overview, Row, arm_row, comparison_rows, overview
+from envcompare.report.tables import (
+    METRICS,
+    ArmRow,
+    Overview,
+    Row,
+    arm_row,
+    comparison_rows,
+    overview,
+)
 from envcompare.report.verdicts import SYMBOLS, WORDS
 
 ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
@@ -37,6 +45,7 @@ class Page:
     axis: Axis
     headlines: tuple[Headline, ...]
     rows: tuple[Row, ...]
+    metrics: tuple[str, ...]
     arm_rows: tuple[ArmRow, ...]
     overview: Overview | None
     boxes: tuple[Box, ...]
@@ -67,6 +76,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         axis=shared,
         headlines=found,
         rows=rows,
+        metrics=tuple(METRICS.values()),
         arm_rows=tuple(arm_row(one, rows) for one in found) if is_wide else (),
         overview=overview(rows, run) if is_wide else None,
         boxes=boxes(run, found),

@@ -135,6 +135,16 @@ def test_axe_finds_nothing(visit: Any, width: int, media: dict[str, Any]) -> Non
     assert violations(visit.page) == []
 
 
+def test_a_run_of_many_comparisons_keeps_its_first_screen_and_its_rules(
+    visit: Any, wide_report: Path
+) -> None:
+    """One row an environment, then the matrix; axe finds nothing there either."""
+    visit.page.goto(wide_report.as_uri())
+    assert bottom_of(visit.page, "#answer table") < 860
+    assert texts(visit.page, "#overview tbody th") == [f"work{number}" for number in range(6)]
+    assert violations(visit.page) == []
+
+
 def test_a_phone_scrolls_tables_and_not_the_page(visit: Any) -> None:
     """At 320 px nothing but a table is wider than the screen."""
     visit.page.set_viewport_size({"width": 320, "height": 700})

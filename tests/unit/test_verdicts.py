@@ -79,6 +79,9 @@ def headline(*comparisons: Comparison, **fields: Any) -> Headline:
 SLOWER = comparison("slower", estimate(8.4, 8.0, 8.7))
 FASTER = comparison("faster", estimate(-4.5, -4.8, -4.2))
 EQUAL = comparison("equivalent", estimate(0.3, -0.2, 0.8))
+OPEN = comparison(
+    "inconclusive", estimate(1.1, -0.9, 3.1), leaning="slower", forecast_generations=11
+)
 
 
 def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
@@ -98,13 +101,7 @@ def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
             "equivalent within ±2 %, a real difference, smaller than the margin",
         ),
         (
-            comparison(
-                "inconclusive",
-                estimate(1.1, -0.9, 3.1),
-                leaning="slower",
-                forecast_generations=11,
-                forecast_s=70.0,
-            ),
+            OPEN,
             "inconclusive, leaning slower; about 11 more generations would decide (ran 8)",
         ),
         (
@@ -153,6 +150,16 @@ def test_a_value_has_its_sign_where_the_way_is_open() -> None:
     one = verdict(FASTER, label="cnn", margin=0.02)
     assert (one.number, one.interval) == ("−4.5 %", "−4.8 to −4.2 %")
     assert (one.symbol, one.word) == ("◀", "faster")
+
+
+def test_an_interval_that_says_nothing_has_no_long_numbers() -> None:
+    """Two generations on a busy machine give neither six digits nor a forecast to plan with."""
+    wide = estimate(-7.8, -99.99, 287685.1, generations=2)
+    one = verdict(
+        comparison("inconclusive", wide, forecast_generations=19826), label="cnn", margin=0.02
+    )
+    assert one.interval == "−100.0 to over +1000 %"
+    assert one.text == "inconclusive; thousands more generations would be needed (ran 2)"
 
 
 def test_what_was_not_measured_has_no_number() -> None:
@@ -266,6 +273,21 @@ def test_a_missing_control_is_not_measured_and_says_why() -> None:
             (
                 "docker is equivalent to vm within ±2 % in both cnn and rnn: +0.3 % in the mean, "
                 "+0.3 % in cnn to +0.3 % in rnn."
+            ),
+        ),
+        (
+            headline(OPEN, on("rnn", OPEN)),
+            (
+                "docker against vm is inconclusive in both cnn "
+                "(leaning slower, +1.1 %, −0.9 to +3.1 %) "
+                "and rnn (leaning slower, +1.1 %, −0.9 to +3.1 %)."
+            ),
+        ),
+        (
+            headline(OPEN),
+            (
+                "docker against vm is inconclusive, leaning slower in cnn "
+                "(+1.1 %, −0.9 to +3.1 %); about 11 more generations would decide (ran 8)."
             ),
         ),
         (
