@@ -149,6 +149,11 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
         )
     if at and stack not in _STACKS:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
+    if stack == "host" and environment != "vm":
+        raise ConfigError(
+            f"--envs {item}: {environment} cannot show the host's own files in this version",
+            hint=f"use {environment}, or vm@host for the host's own Python",
+        )
     _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
     identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
     if not _ARM_ID.fullmatch(identity):

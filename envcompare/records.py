@@ -150,7 +150,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
-    train_steps: int = 20
+    train_steps: int = 10
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from envcompare.records import ArmRecord, Scalar
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec, connect
@@ -102,15 +103,22 @@ class Site:
                 details=check.reason,
                 hint=check.hint,
             )
-        prepared = prepare(
+        prepared = self._prepared(arm, experiment, say)
+        self.seats[arm.id] = Seat(arm=arm, prepared=prepared, check=check)
+        return self.seats[arm.id]
+
+    def _prepared(
+        self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
+    ) -> Prepared:
+        if arm.stack == "host":
+            return prepare_host(self.transport, python=experiment.host_python)
+        return prepare(
             self.transport,
             arm.environment,
             reference=arm.reference,
             options=stack_options(experiment),
             progress=say,
         )
-        self.seats[arm.id] = Seat(arm=arm, prepared=prepared, check=check)
-        return self.seats[arm.id]
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""
@@ -207,7 +215,8 @@ class Site:
     def _make_data(
         self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
     ) -> None:
-        seat = next(iter(self.seats.values()))
+        seats = sorted(self.seats.values(), key=lambda seat: seat.arm.environment != "vm")
+        seat = seats[0]  # vm where there is one: a container has no network to download with
         argv = (
             *(seat.prepared.interpreter, f"{self.workloads}/worker.py"),
             *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),

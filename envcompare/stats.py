@@ -21,6 +21,7 @@ MIN_ROUNDS_TO_TRIM = 5  # below that the median
 LOOK_FACTOR = 1.1  # the half-width pays for looking after each restart
 ALPHA = 0.04  # of the printed interval; 0.01 is kept for the confidence sequence
 CONTROL_LEVEL = 0.99
+MAX_FORECAST = 10_000  # units; beyond that a forecast says nothing
 
 Unit = Literal["restart", "generation"]
 Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
@@ -143,8 +144,7 @@ def interval(
 
 
 def _t_half_width(values: np.ndarray, level: float) -> float:
-    quantile = float(distributions.t.ppf((1 + level) / 2, values.size - 1))
-    return quantile * float(values.std(ddof=1)) / math.sqrt(values.size)
+    return _t_factor(values.size, level) * float(values.std(ddof=1))
 
 
 def printed_interval(
@@ -179,14 +179,29 @@ def verdict(low: float | None, high: float | None, *, margin: float) -> Verdict:
 def generations_needed(found: Interval, *, margin: float) -> int | None:
     """Forecast how many generations in all would decide, at the spread seen so far.
 
-    The half-width shrinks with the square root of the number of units; a decision needs it below
-    the distance of the mean to the nearer of the ends that matter (0, or the margin). None where
-    nothing can be said.
+    A decision needs a printed half-width below the distance of the mean to 0, or to the far side
+    of the margin, whichever is longer. None where nothing can be said, or beyond 10 000 units.
     """
-    if not math.isfinite(found.half_width) or found.half_width <= 0:
+    count = found.restarts if found.unit == "restart" else found.generations
+    if count < 2 or not math.isfinite(found.half_width) or found.half_width <= 0:
         return None
-    band = math.log1p(margin)
-    reach = max(abs(found.mean), band - abs(found.mean))
-    if reach <= 0:
+    reach = max(abs(found.mean), math.log1p(margin) - abs(found.mean))
+    scale = found.half_width / _t_factor(count, found.level)
+    needed = next((n for n in _counts(count) if scale * _t_factor(n, found.level) <= reach), None)
+    if needed is None:
         return None
-    return max(found.generations, math.ceil(found.generations * (found.half_width / reach) ** 2))
+    per_unit = found.generations // count
+    return max(found.generations, needed * per_unit)
+
+
+def _t_factor(count: int, level: float) -> float:
+    """Return the half-width of a Student t interval over `count` values of spread 1."""
+    return float(distributions.t.ppf((1 + level) / 2, count - 1)) / math.sqrt(count)
+
+
+def _counts(first: int) -> Iterable[int]:
+    """Count up from `first`, in steps of 5 % so that far forecasts cost little."""
+    count = float(first)
+    while count <= MAX_FORECAST:
+        yield math.ceil(count)
+        count = max(count + 1, count * 1.05)

@@ -63,8 +63,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Inter
     metric, _ = data.metric
     primary = to_estimate(data, arm.id, metric=metric, found=found, is_widened=not arm.is_control)
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
-    needed = generations_needed(found, margin=data.run.design.margin)
-    more = needed - found.generations if outcome == "inconclusive" and needed else None
+    more = _more_generations(found, data.run.design.margin) if outcome == "inconclusive" else None
     others = (
         plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY
@@ -82,6 +81,16 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Inter
         control_failed=control_failed and not arm.is_control,
         failure=data.failure(arm.id),
     )
+
+
+def _more_generations(found: Interval, margin: float) -> int | None:
+    """Forecast what is missing, the restarts below the least number included."""
+    per_restart = found.generations // found.restarts
+    missing = max(0, MIN_RESTARTS - found.restarts) * per_restart
+    needed = generations_needed(found, margin=margin)
+    if needed is None:
+        return missing or None
+    return max(missing, needed - found.generations, 1)
 
 
 def _outcome(

@@ -56,6 +56,7 @@ def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) 
     [
         (("dokcer",), "unknown environment `dokcer`"),
         (("vm@hots",), "unknown stack `hots`"),
+        (("docker@host",), "cannot show the host's own files"),
         (("docker:app:2",), "names an image but no arm"),
         (("x=vm:app",), "vm has no image"),
         (("docker:",), "names no image"),
