@@ -6,150 +6,23 @@ import math
 import re
 import unicodedata
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import msgspec
 from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 from envcompare.analysis.model import (
-    CellSummary,
-    Comparison,
-    Estimate,
-    FailureRow,
     RunComparison,
-    StepTimes,
 )
-from envcompare.records import Failure
 from envcompare.report.headlines import headlines, mean_log_ratio
 from envcompare.report.numbers import change, milliseconds, percent
 from envcompare.report.page import render
 from envcompare.report.summary import markdown, terminal_lines
-from envcompare.stats import verdict as judge
+from tests.data.report.builders import BARE, HOSTILE, runs
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "report" / "three-arms.json"
-BASE = msgspec.json.decode(EXAMPLE.read_bytes(), type=RunComparison)
-BARE = msgspec.structs.replace(
-    BASE, arms=(), differences=(), startup=(), memory=(), failures=(), configuration=""
-)
-HOSTILE = st.sampled_from(
-    [
-        "</script><script>alert(1)</script>",
-        "<img src=x onerror=alert(1)>",
-        '"><b style="color:red">',
-        "{{ 7 * 7 }}{% raw %}",
-        "ab\u202edcba\u2066\u200b",
-        "a\x00b\x1b[31mred\x07",
-        "line\nbreak\ttab | pipe `code` **bold** [link](javascript:alert(1)) @all #1",
-        "javascript:alert(1)",
-        "../../../etc/passwd",
-        "\ud800 lone",
-        "x" * 5000,
-        "ünïcödé 模型 🚀",
-    ]
-) | st.text(max_size=30)
-PLAIN = st.from_regex(r"[a-z][a-z0-9]{1,7}", fullmatch=True)
 # A run is large: to shrink one takes minutes and tells little more.
 SETTINGS = settings(
     max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
-
-
-@st.composite
-def estimates(draw: st.DrawFn, metric: str = "net") -> Estimate:
-    """Return an estimate, wide or narrow, sometimes without an interval."""
-    mean = draw(st.floats(-0.5, 0.8))
-    half = draw(st.floats(0.0005, 0.3))
-    is_open = draw(st.booleans()) and draw(st.booleans())
-    return Estimate(
-        metric=metric,  # type: ignore[arg-type]
-        log_ratio=mean,
-        low=None if is_open else mean - half,
-        high=None if is_open else mean + half,
-        level=0.98,
-        unit=draw(st.sampled_from(["restart", "generation"])),
-        restarts=draw(st.integers(1, 9)),
-        generations=draw(st.integers(1, 40)),
-        rounds=draw(st.integers(1, 200)),
-        is_widened=metric == "net",
-    )
-
-
-@st.composite
-def comparisons(draw: st.DrawFn, *, texts: st.SearchStrategy[str], **known: Any) -> Comparison:
-    """Return a comparison whose outcome fits its interval, or that failed or was not run."""
-    state = draw(st.sampled_from(["measured", "measured", "measured", "failed", "not-run"]))
-    fields: dict[str, Any] = {"is_confounded": draw(st.booleans()), **known}
-    if state != "measured":
-        failure = Failure(
-            phase="step", brief=draw(texts), details=draw(texts), hint=draw(texts),
-            exit_code=draw(st.none() | st.integers(0, 255)), log=draw(texts),
-        )  # fmt: skip
-        return Comparison(
-            outcome=state,  # type: ignore[arg-type]
-            reason=draw(texts),
-            failure=failure if state == "failed" else None,
-            **fields,
-        )
-    primary = draw(estimates())
-    lean = "slower" if primary.log_ratio > 0 else "faster"
-    return Comparison(
-        outcome=judge(primary.low, primary.high, margin=BASE.margin),
-        leaning=lean,  # type: ignore[arg-type]
-        primary=primary,
-        secondary=tuple(draw(estimates(metric)) for metric in ("wall", "stretch", "cpu")),
-        forecast_generations=draw(st.none() | st.integers(1, 400)),
-        control_failed=draw(st.booleans()),
-        **fields,
-    )
-
-
-@st.composite
-def runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunComparison:
-    """Return a run of up to four environments in up to four cells."""
-    arms = draw(st.lists(names.filter(lambda n: n != "vm"), min_size=1, max_size=4, unique=True))
-    workloads = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    host = draw(names)
-    found: list[Comparison] = []
-    cells: list[CellSummary] = []
-    for workload in workloads:
-        cell = f"{host}/{workload}/default"
-        own = [
-            draw(
-                comparisons(
-                    texts=names, cell=cell, host=host, workload=workload, arm=arm,
-                    environment=arm, stack="image",
-                )
-            )
-            for arm in arms
-        ]  # fmt: skip
-        found += own
-        times = [
-            StepTimes(arm=arm, steps=9, median_s=draw(st.floats(1e-5, 9)), p05_s=1e-5, p95_s=9.0)
-            for arm in ("vm", *(one.arm for one in own if one.primary is not None))
-        ]
-        cells.append(
-            CellSummary(
-                id=cell, host=host, workload=workload, state="ok", reason=draw(names),
-                noise_floor=draw(st.none() | estimates()), step_times=tuple(times),
-            )
-        )  # fmt: skip
-    return msgspec.structs.replace(
-        BARE,
-        title=draw(names),
-        comparisons=tuple(found),
-        cells=tuple(cells),
-        failures=tuple(
-            FailureRow(
-                t=0.0, host=one.host, cell=one.cell, arm=one.arm, phase=one.failure.phase,
-                brief=one.failure.brief, details=one.failure.details, hint=one.failure.hint,
-                exit_code=one.failure.exit_code, log=one.failure.log,
-            )
-            for one in found
-            if one.failure is not None
-        ),
-    )  # fmt: skip
 
 
 class Page(HTMLParser):

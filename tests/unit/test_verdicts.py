@@ -1,17 +1,12 @@
-"""The sentences of one comparison and of one environment, word for word."""
+"""The sentences of one comparison, word for word."""
 
 from __future__ import annotations
-
-import math
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from envcompare.analysis.model import CellSummary, Comparison, Estimate, RunComparison
+from envcompare.analysis.model import CellSummary, Comparison
 from envcompare.records import FactDifference, Failure
-from envcompare.report.headlines import Headline, headlines
 from envcompare.report.verdicts import (
     confounder_sentence,
     control_sentence,
@@ -19,75 +14,21 @@ from envcompare.report.verdicts import (
     stretch_line,
     verdict,
 )
-
-EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "report" / "three-arms.json"
-
-
-def example() -> RunComparison:
-    """Return the example run: three arms, two workloads, a failure and a failed control."""
-    return msgspec.json.decode(EXAMPLE.read_bytes(), type=RunComparison)
-
-
-def estimate(change: float, low: float | None, high: float | None, **fields: Any) -> Estimate:
-    """Return an estimate of 8 generations from changes in percent."""
-    known: dict[str, Any] = {
-        "metric": "net",
-        "level": 0.98,
-        "unit": "generation",
-        "restarts": 4,
-        "generations": 8,
-        "rounds": 32,
-        "is_widened": True,
-    }
-    ends = (None if end is None else math.log1p(end / 100) for end in (change, low, high))
-    ratio, lower, upper = ends
-    assert ratio is not None
-    return Estimate(log_ratio=ratio, low=lower, high=upper, **{**known, **fields})
-
-
-def comparison(outcome: str, primary: Estimate | None = None, **fields: Any) -> Comparison:
-    """Return docker against vm on the cnn."""
-    known: dict[str, Any] = {
-        "cell": "gpu01/cnn/default",
-        "host": "gpu01",
-        "workload": "cnn",
-        "arm": "docker",
-        "environment": "docker",
-        "stack": "image",
-    }
-    return Comparison(outcome=outcome, primary=primary, **{**known, **fields})  # type: ignore[arg-type]
+from tests.data.report.builders import (
+    EQUAL,
+    FASTER,
+    OPEN,
+    SLOWER,
+    comparison,
+    estimate,
+    example,
+    headline,
+)
 
 
 def sentence(one: Comparison, margin: float = 0.02) -> str:
     """Return the sentence of a comparison."""
     return verdict(one, label="cnn", margin=margin).text
-
-
-def run_of(*comparisons: Comparison, **fields: Any) -> RunComparison:
-    """Return a run that holds the comparisons and little else."""
-    known: dict[str, Any] = {"cells": (), "arms": (), "differences": (), "failures": ()}
-    return msgspec.structs.replace(example(), comparisons=comparisons, **{**known, **fields})
-
-
-def headline(*comparisons: Comparison, **fields: Any) -> Headline:
-    """Return the headline of the only environment of a run."""
-    found = headlines(run_of(*comparisons, **fields))
-    assert len(found) == 1
-    return found[0]
-
-
-SLOWER = comparison("slower", estimate(8.4, 8.0, 8.7))
-FASTER = comparison("faster", estimate(-4.5, -4.8, -4.2))
-EQUAL = comparison("equivalent", estimate(0.3, -0.2, 0.8))
-OPEN = comparison(
-    "inconclusive", estimate(1.1, -0.9, 3.1), leaning="slower", forecast_generations=11
-)
-
-
-def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
-    """Return the comparison moved to another workload."""
-    cell = f"gpu01/{workload}/default"
-    return msgspec.structs.replace(one, workload=workload, cell=cell, **fields)
 
 
 @pytest.mark.parametrize(
@@ -243,120 +184,3 @@ def test_a_missing_control_is_not_measured_and_says_why() -> None:
     assert control_sentence(cell, label="cnn", run=example()) == (
         "A/A control: not measured in cnn (no disk space)."
     )
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (headline(SLOWER), "docker is 8.4 % slower than vm in cnn (8.0 to 8.7 %)."),
-        (headline(FASTER), "docker takes 4.5 % less time than vm in cnn (4.2 to 4.8 %)."),
-        (
-            headline(EQUAL),
-            "docker is equivalent to vm within ±2 % in cnn (+0.3 %, −0.2 to +0.8 %).",
-        ),
-        (
-            headline(SLOWER, on("rnn", comparison("slower", estimate(4.0, 3.0, 5.0)))),
-            (
-                "docker is slower than vm in both cnn and rnn: 6.2 % in the mean, "
-                "4.0 % in rnn to 8.4 % in cnn."
-            ),
-        ),
-        (
-            headline(FASTER, on("rnn", FASTER), on("llm", FASTER)),
-            (
-                "docker takes less time than vm in all 3 cells: 4.5 % in the mean, "
-                "4.5 % in cnn to 4.5 % in llm."
-            ),
-        ),
-        (
-            headline(EQUAL, on("rnn", EQUAL)),
-            (
-                "docker is equivalent to vm within ±2 % in both cnn and rnn: +0.3 % in the mean, "
-                "+0.3 % in cnn to +0.3 % in rnn."
-            ),
-        ),
-        (
-            headline(OPEN, on("rnn", OPEN)),
-            (
-                "docker against vm is inconclusive in both cnn "
-                "(leaning slower, +1.1 %, −0.9 to +3.1 %) "
-                "and rnn (leaning slower, +1.1 %, −0.9 to +3.1 %)."
-            ),
-        ),
-        (
-            headline(OPEN),
-            (
-                "docker against vm is inconclusive, leaning slower in cnn "
-                "(+1.1 %, −0.9 to +3.1 %); about 11 more generations would decide (ran 8)."
-            ),
-        ),
-        (
-            headline(comparison("failed", reason="no image")),
-            "docker failed in cnn: no image.",
-        ),
-        (
-            headline(comparison("not-run", reason="no Docker"), on("rnn", comparison("not-run"))),
-            "docker was not run in both cnn and rnn: no Docker.",
-        ),
-    ],
-)
-def test_the_headline_leads_with_the_mean_where_all_cells_agree(
-    found: Headline, expected: str
-) -> None:
-    """One outcome in all cells is one sentence, with nothing left to add."""
-    assert (found.lead, found.rest) == (expected, "")
-
-
-def test_the_headline_leads_with_the_workloads_that_moved() -> None:
-    """Where cells disagree the mean would hide it: the moved cells lead, the others follow."""
-    found = headline(
-        SLOWER,
-        on("rnn", FASTER),
-        on("llm", EQUAL),
-        on("gnn", comparison("failed", failure=Failure(phase="step", brief="x", exit_code=1))),
-        on("vit", comparison("not-run", reason="excluded")),
-    )
-    assert found.badge == "slower in 1 of 5"
-    assert found.lead == (
-        "docker is slower than vm in cnn (8.4 %, 8.0 to 8.7 %); "
-        "it takes less time than vm in rnn (4.5 %, 4.2 to 4.8 %)."
-    )
-    assert found.rest == (
-        "Equivalent within ±2 % in llm (+0.3 %, −0.2 to +0.8 %); "
-        "failed in gnn (phase step, exit code 1); not run in vit."
-    )
-
-
-def test_an_arm_without_any_comparison_has_a_headline() -> None:
-    """An environment that was never reached is told as well."""
-    run = example()
-    arms = (msgspec.structs.replace(run.arms[1], state="skipped", reason="no socket"),)
-    found = headline(arms=arms)
-    assert found.lead == "docker was not run: no socket."
-
-
-def test_the_arm_that_moved_most_stands_first() -> None:
-    """The reader meets the largest difference before the equal ones."""
-    run = run_of(EQUAL, msgspec.structs.replace(SLOWER, arm="singularity"))
-    assert [one.arm for one in headlines(run)] == ["singularity", "docker"]
-
-
-def test_hosts_and_parameters_are_named_only_where_they_differ() -> None:
-    """Two hidden sizes on two hosts tell the cells apart; a common batch size does not."""
-    cells = [
-        msgspec.structs.replace(
-            EQUAL,
-            cell=f"{host}/rnn/batch=64,hidden={hidden}",
-            host=host,
-            workload="rnn",
-            parameters={"hidden": hidden, "batch": 64},
-        )
-        for host in ("a", "b")
-        for hidden in (40, 80)
-    ]
-    assert [one.cell for one in headline(*cells).verdicts] == [
-        "rnn hidden=40 on a",
-        "rnn hidden=80 on a",
-        "rnn hidden=40 on b",
-        "rnn hidden=80 on b",
-    ]
