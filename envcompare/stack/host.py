@@ -16,7 +16,8 @@ exec "${SHELL:-sh}" -lc 'exec "$0" -c "$1"' "$1" "$2"
 """
 _DESCRIBE = """
 import json, sys, torch
-print(json.dumps({"path": sys.executable, "version": sys.version.split()[0], "torch": torch.__version__}))
+version = sys.version.split()[0]
+print(json.dumps({"path": sys.executable, "version": version, "torch": torch.__version__}))
 """
 
 
