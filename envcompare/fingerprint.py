@@ -18,6 +18,7 @@ CLASS_ORDER: Final[tuple[FactClass, ...]] = (
     "confounder", "possible-influence", "host", "varied", "identity",
 )  # fmt: skip
 
+_SAME_BASE: Final = "build the image on the host's own distribution with `--base-image IMAGE`"
 SEPARATE: Final = "To separate: "  # what follows in the sentence of a confounder
 
 _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
@@ -76,26 +77,15 @@ MEANINGS: Final[dict[FactClass, str]] = {
 
 
 def compare_fingerprints(
-    reference: FingerprintRecord,
-    other: FingerprintRecord,
-    *,
-    reference_environment: str = "",
-    environment: str = "",
+    reference: FingerprintRecord, other: FingerprintRecord
 ) -> tuple[FactDifference, ...]:
-    """Return the facts in which `other` differs from `reference`, confounders first.
-
-    The environments are named in the command that separates a confounder from the environment;
-    without them the names of the arms stand there.
-    """
-    own = environment or other.arm
-    arms = f"{reference_environment or reference.arm}@host,{own}@host,{own}@image"
+    """Return the facts in which `other` differs from `reference`, confounders first."""
     found: list[FactDifference] = []
     for key in sorted(reference.facts.keys() | other.facts.keys()):
         pair = _parts_that_differ(key, reference.facts.get(key), other.facts.get(key))
         if pair is not None:
             bare = _difference(other, key, pair=pair)
-            sentence = _sentence(bare, f"envcompare run --envs {arms}")
-            found.append(msgspec.structs.replace(bare, sentence=sentence))
+            found.append(msgspec.structs.replace(bare, sentence=_sentence(bare)))
     return tuple(sorted(found, key=lambda one: (CLASS_ORDER.index(one.fact_class), one.key)))
 
 
@@ -178,7 +168,7 @@ def _can_confound(key: str, pair: tuple[FingerprintValue, FingerprintValue]) -> 
     return True
 
 
-def _sentence(difference: FactDifference, command: str) -> str:
+def _sentence(difference: FactDifference) -> str:
     meaning = MEANINGS[difference.fact_class]
     if difference.fact_class != "confounder":
         return meaning
@@ -186,10 +176,10 @@ def _sentence(difference: FactDifference, command: str) -> str:
     what = f"Besides the environment, {describe(difference)} {verb}."
     if fact_name(difference.key) == "the build of Python":
         meaning = f"A workload bound by Python feels it. {meaning}"
-    return f"{what} {meaning} {SEPARATE}{_remedy(difference.key, command)}"
+    return f"{what} {meaning} {SEPARATE}{_remedy(difference.key)}"
 
 
-def _remedy(key: str, command: str) -> str:
+def _remedy(key: str) -> str:
     if key.startswith(("env.", "allocator.")):
         return "set it to the same value in every arm"
     if key.startswith("threads.") or key in {"torch.threads", "torch.interop_threads"}:
@@ -197,8 +187,10 @@ def _remedy(key: str, command: str) -> str:
     if key.startswith("gpu."):
         return "give every arm the same GPU; `envcompare doctor` names what is missing"
     if key.startswith("python."):
-        return f"give vm the interpreter of the image with --vm-python, or `{command}`"
-    return f"`{command}`"
+        return f"give vm the interpreter of the image with `--vm-python PATH`, or {_SAME_BASE}"
+    if key.startswith("libc.") or key == "loaded_libraries":
+        return _SAME_BASE
+    return "use the stack that `envcompare build` makes in every arm, or images that share it"
 
 
 def _entries(value: FingerprintValue) -> tuple[str, ...]:

@@ -113,19 +113,14 @@ def test_the_sentence_of_a_confounder_names_what_differs_and_how_to_separate_it(
     assert one_difference("torch.cudnn", "9.1", "9.5").sentence == (
         "Besides the environment, cuDNN 9.1 → 9.5 differs. A difference in speed is then real; "
         "its cause cannot be told apart. To separate: "
-        "`envcompare run --envs vm@host,docker@host,docker@image`"
+        "use the stack that `envcompare build` makes in every arm, or images that share it"
     )
 
 
-def test_the_command_names_environments_where_arms_have_names_of_their_own() -> None:
-    """An arm called `new` is an environment called docker to the command line."""
-    found = compare_fingerprints(
-        record("base", torch__cudnn="9.1"),
-        record("new", torch__cudnn="9.5"),
-        reference_environment="vm",
-        environment="docker",
-    )
-    assert "--envs vm@host,docker@host,docker@image" in found[0].sentence
+def test_the_remedy_of_another_c_library_is_another_base_image() -> None:
+    """The image has the C library of its base, and vm that of the host."""
+    found = one_difference("libc.version", "glibc 2.41", "glibc 2.36")
+    assert "with `--base-image IMAGE`" in found.sentence
 
 
 def test_another_build_of_python_says_who_feels_it() -> None:
