@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from chromium import started
 from lab import Lab, need, torch_python
 from lab import lab as running_lab
+from playwright.sync_api import Browser
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -34,3 +36,11 @@ def torch_interpreter() -> str:
     """Give the path of an interpreter that imports torch."""
     need("torch")
     return torch_python()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Give one headless Chromium for all tests that look at a page."""
+    need("browser")
+    with started() as chromium:
+        yield chromium

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 LOG = "logs/lab01/lab01_rnn_default/singularity.log"
-_ARGUMENTS = [
-    "--no-sandbox",  # root in a container has no user namespace for it
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-domain-reliability",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-pings",
-]
 
 
 @dataclass(slots=True)
@@ -36,20 +24,6 @@ class Visit:
     page: Page
     console: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Start one headless Chromium for all browser tests."""
-    program = next(
-        found
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (found := shutil.which(name))
-    )
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=program, args=_ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="session")

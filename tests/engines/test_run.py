@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 from lab import ROOT, Lab, docker_client
+from playwright.sync_api import Browser
 from runs import LIGHT, Done, command, envcompare, run_folder
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
@@ -130,17 +130,20 @@ class TestWholeRun:
 
     @pytest.mark.browser
     def test_report_opens_in_chromium_with_the_answer_on_the_first_screen(
-        self, whole_run: Done, page: Any
+        self, whole_run: Done, browser: Browser
     ) -> None:
         """Headline and table at 1280 × 860, and nothing on the console."""
         messages: list[str] = []
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.on("console", lambda message: messages.append(message.text))
         assert whole_run.folder is not None
         page.goto((whole_run.folder / "report.html").as_uri())
         box = page.locator("#answer table").first.bounding_box()
         assert "docker" in page.locator("#answer").inner_text()
+        assert box is not None
         assert box["y"] + box["height"] <= 860
         assert messages == []
+        page.close()
 
     def test_report_is_drawn_again_from_the_folder_alone(self, whole_run: Done) -> None:
         """The page is the same, byte for byte."""
