@@ -53,11 +53,13 @@ class CellRun:
         if self.plan.reference not in self.site.seats:
             return "failed", f"the reference {self.plan.reference} is not usable here"
         bench = self._bench()
+        startup = StartupPass(bench)
         if bench.design.has_startup and not any(isinstance(s, Startup) for s in self.prior):
-            StartupPass(bench).measure()
-        lockstep = Lockstep(bench, [s for s in self.prior if isinstance(s, Block)])
+            startup.measure()
+        blocks = [sample for sample in self.prior if isinstance(sample, Block)]
+        lockstep = Lockstep(bench, blocks, startup.failed)
         lockstep.measure()
-        if not any(not block.warmup for block in lockstep.blocks):
+        if lockstep.stopped_by == "failure":
             reasons = (failure.brief for failure in lockstep.roster.failed.values())
             return "failed", next(reasons, "no arm could be compared with the reference")
         return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"

@@ -1,7 +1,11 @@
-"""Stop a run in two steps: the first Ctrl-C ends after the block, the second kills and sweeps."""
+"""Stop a run in steps: the first Ctrl-C ends after the block, the second kills and sweeps.
+
+A third leaves at once, for the case that the host does not answer any more.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import weakref
@@ -9,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
+
+from envcompare.errors import InterruptedRunError
 
 
 class Killable(Protocol):
@@ -26,7 +32,7 @@ class Interruption:
         self._asked = threading.Event()
         self._killed = threading.Event()
         self._running: weakref.WeakSet[Killable] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal may come while it is held
 
     @property
     def is_requested(self) -> bool:
@@ -38,12 +44,13 @@ class Interruption:
         """Tell whether everything was told to die at once."""
         return self._killed.is_set()
 
-    def request(self) -> None:
-        """Ask to stop; asking a second time kills what runs."""
+    def request(self) -> bool:
+        """Ask to stop; asking a second time kills what runs, and returns True."""
         if self._asked.is_set():
             self._killed.set()
             self.kill_all()
         self._asked.set()
+        return self._killed.is_set()
 
     def add(self, process: Killable) -> None:
         """Have `process` killed on a second request; at once where that was made already."""
@@ -70,9 +77,11 @@ def handling_signals(interruption: Interruption, say: Callable[[str], None]) -> 
     """Turn SIGINT and SIGTERM into requests while the context is open."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        interruption.request()
         if interruption.is_forced:
-            say("killing what runs, then cleaning up")
+            say("leaving at once; what still runs ends with its connection")
+            os._exit(InterruptedRunError.exit_code)
+        if interruption.request():
+            say("killing what runs, then cleaning up; again to leave at once")
         else:
             name = signal.Signals(number).name
             say(f"{name}: ending after this block; again to kill at once")

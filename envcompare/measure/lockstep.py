@@ -19,7 +19,7 @@ from envcompare.measure.stopping import (
 )
 from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Block
+from envcompare.records import Block, Failure
 from envcompare.stats import Interval
 
 GENERATIONS_BEFORE_TUNING = 3
@@ -32,6 +32,7 @@ class Lockstep:
 
     bench: Bench
     blocks: list[Block] = field(default_factory=list)
+    failed: dict[str, Failure] = field(default_factory=dict)  # arms that are out from the start
     stopped_by: Literal["target", "budget", "failure"] | None = None
     roster: Roster = field(init=False)
     _restart: int = 0
@@ -42,7 +43,7 @@ class Lockstep:
     _restart_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.bench)
+        self.roster = Roster(self.bench, failed=dict(self.failed))
         if self.blocks:
             self._continue()
 

@@ -76,6 +76,13 @@ def duration(seconds: float | None) -> str:
     return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
 
 
+def rough_time(seconds: float) -> str:
+    """Return a forecast as nobody should read more into it: "70 s", "12 min", "3 h"."""
+    if seconds < 120:
+        return f"{max(10, round(seconds, -1)):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
 def duration_range(low: float, high: float) -> str:
     """Return "387 to 449 ms", with both units where they differ."""
     first, last = duration(low), duration(high)

@@ -12,10 +12,10 @@ from envcompare.report.labels import one_line, shortened, visible
 from envcompare.report.numbers import (
     change,
     counted,
-    duration,
     listed,
     margin_percent,
     percent,
+    rough_time,
     signed_interval,
     signed_percent,
 )
@@ -229,9 +229,10 @@ def _forecast(comparison: Comparison) -> str:
         return f"thousands more generations would be needed {ran}"
     if comparison.forecast_generations:
         more = counted(comparison.forecast_generations, "more generation")
-        return f"about {more} would decide {ran}"
+        time = f" ({rough_time(comparison.forecast_s)})" if comparison.forecast_s else ""
+        return f"about {more}{time} would decide {ran}"
     if comparison.forecast_s:
-        return f"about {duration(comparison.forecast_s)} more would decide {ran}"
+        return f"about {rough_time(comparison.forecast_s)} more would decide {ran}"
     return one_line(comparison.reason) or f"how much more would decide is not known {ran}"
 
 

@@ -49,7 +49,7 @@ def sentence(one: Comparison, margin: float = 0.02) -> str:
             comparison(
                 "inconclusive", estimate(-1.1, -3.1, 0.9), leaning="faster", forecast_s=94.2
             ),
-            "inconclusive, leaning faster; about 94.2 s more would decide (ran 8)",
+            "inconclusive, leaning faster; about 90 s more would decide (ran 8)",
         ),
         (
             comparison("inconclusive", estimate(0.0, None, None), reason="only one restart ran"),
