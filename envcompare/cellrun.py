@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from envcompare.console import Display
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench
+from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.protocol import Hello
 from envcompare.measure.startup import StartupPass
@@ -24,7 +25,7 @@ from envcompare.records import (
     Scalar,
     Startup,
 )
-from envcompare.results import RunFolder
+from envcompare.results import RunFolder, elapsed_s
 from envcompare.sites import Site
 from envcompare.stats import Interval
 
@@ -40,9 +41,8 @@ class CellRun:
     folder: RunFolder
     interruption: Interruption
     display: Display
-    prior: tuple[Sample, ...] = ()
-    spent_s: float = 0.0
-    _fingerprinted: set[str] = field(default_factory=set)
+    prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
+    prior_events: tuple[Event, ...] = ()
 
     def run(self) -> tuple[CellState, str]:
         """Return the state the cell ended in, and why.
@@ -52,17 +52,38 @@ class CellRun:
         """
         if self.plan.reference not in self.site.seats:
             return "failed", f"the reference {self.plan.reference} is not usable here"
+        if self._lacks_arms():
+            return "failed", "no arm to compare with the reference is usable here"
         bench = self._bench()
-        startup = StartupPass(bench)
-        if bench.design.has_startup and not any(isinstance(s, Startup) for s in self.prior):
-            startup.measure()
+        roster = Roster(bench, code_hash=self._code_hash())
+        self._measure_startup(bench, roster)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
-        lockstep = Lockstep(bench, blocks, startup.failed)
+        lockstep = Lockstep(bench, roster, blocks, self._tuning())
         lockstep.measure()
         if lockstep.stopped_by == "failure":
-            reasons = (failure.brief for failure in lockstep.roster.failed.values())
+            reasons = (failure.brief for failure in roster.failed.values())
             return "failed", next(reasons, "no arm could be compared with the reference")
         return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
+
+    def _lacks_arms(self) -> bool:
+        own = {self.plan.reference, self.plan.control}
+        planned = {arm.id for arm in self.plan.arms} - own
+        return bool(planned) and not planned & self.site.seats.keys()
+
+    def _measure_startup(self, bench: Bench, roster: Roster) -> None:
+        """Measure the start-up unless every arm has been launched before an interruption."""
+        done = {sample.arm: sample for sample in self.prior if isinstance(sample, Startup)}
+        if bench.design.has_startup and not set(roster.arms) - {bench.control} <= done.keys():
+            first = 1 + max((sample.repetition for sample in done.values()), default=-1)
+            StartupPass(bench, roster, first).measure()
+
+    def _tuning(self) -> dict[str, int]:
+        noted = (event.values for event in self.prior_events if event.what == "calibrated")
+        return {k: v for values in noted for k, v in values.items() if isinstance(v, int)}
+
+    def _code_hash(self) -> str:
+        codes = (event.values.get("code") for event in self.prior_events)
+        return next((code for code in codes if isinstance(code, str)), "")
 
     def sample(self, sample: Sample) -> None:
         """Keep one measurement."""
@@ -81,7 +102,11 @@ class CellRun:
         if seat.check.version:
             identity[f"{seat.arm.environment}.version"] = seat.check.version
         record = FingerprintRecord(
-            host=self.cell.host, arm=arm, facts=hello.fingerprint or {}, identity=identity
+            host=self.cell.host,
+            arm=arm,
+            cell=self.cell.id,
+            facts=hello.fingerprint or {},
+            identity=identity,
         )
         self.folder.write_fingerprint(record)
         self.event(
@@ -117,7 +142,7 @@ class CellRun:
             host=self.cell.host,
             arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.site.seats),
             reference=self.plan.reference,
-            control=f"{self.plan.reference}~control",
+            control=self.plan.control,
             launch=self._launch,
             spec=spec,
             design=self.plan.design,
@@ -125,7 +150,7 @@ class CellRun:
             comparisons=self.plan.comparisons,
             recorder=self,
             interruption=self.interruption,
-            deadline=time.monotonic() + self.plan.design.budget_s - self.spent_s,
+            deadline=time.monotonic() + self.plan.design.budget_s - elapsed_s(self.prior_events),
         )
 
     def _launch(self, arm: str) -> Worker:

@@ -195,15 +195,17 @@ def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
 
 def _resolve(flags: Any, file: Any) -> tuple[Experiment, tuple[HostSpec, ...]]:  # noqa: ANN401
     from envcompare import files
+    from envcompare.choice import Known
     from envcompare.environments.registry import ENVIRONMENTS
-    from envcompare.experiment import Known, resolve
+    from envcompare.experiment import resolve, standalone
     from envcompare.transport.hosts import parse_hosts
 
     catalogue = {name: info.parameters for name, info in files.catalogue().items()}
     experiment = resolve(
         flags, file, known=Known(environments=tuple(ENVIRONMENTS), workloads=catalogue)
     )
-    return experiment, parse_hosts(experiment.hosts)
+    hosts = parse_hosts(experiment.hosts)
+    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
 
 
 def _resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
@@ -217,6 +219,19 @@ def _resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     experiment, hosts = _resolve(settings, Settings())
     made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=True)
+    same = (
+        (record.tool_version, __version__, "the version of envcompare"),
+        (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
+        (record.arms, made.arms, "the plan of arms"),
+        (record.design, made.design, "the design"),
+    )
+    for before, now, what in same:
+        if before != now:
+            raise ConfigError(
+                f"{folder.path} cannot be resumed: {what} is another",
+                details=f"{before!r} then, {now!r} now",
+                hint="start a new run; what was measured stays readable",
+            )
     return experiment, made, hosts
 
 

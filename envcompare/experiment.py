@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import secrets
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from envcompare.choice import Known, Workload, choose_workloads
 from envcompare.config import (
     DEFAULTS,
     PRESETS,
@@ -24,10 +24,9 @@ from envcompare.config import (
     merge,
 )
 from envcompare.errors import ConfigError
-from envcompare.records import Scalar
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
-_ALIASES = {"apptainer": "singularity"}
+ALIASES = {"apptainer": "singularity"}
 _STACKS = ("image", "host")
 MAX_CELLS = 200
 
@@ -40,16 +39,6 @@ class Arm:
     environment: str
     stack: str = "image"
     reference: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A workload and its parameter values; several values of one parameter make several cells."""
-
-    name: str
-    path: Path | None = None  # of the user's own file
-    class_name: str = ""
-    parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +64,7 @@ class Experiment:
     out: Path
     data: str | None
     download: bool
-    base_image: str
+    base_image: str | None
     sif_compression: Compression
     python: str
     vm_python: str | None
@@ -84,14 +73,6 @@ class Experiment:
     accept_new_host_keys: bool
     connect_timeout_s: float
     settings: Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """The names an experiment may use: environments, and each workload's parameters."""
-
-    environments: tuple[str, ...]
-    workloads: dict[str, dict[str, Scalar]]
 
 
 def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
@@ -107,15 +88,26 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
         settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
     )
     arms = parse_arms(listed(settings.envs), known.environments)
+    rest = _rest(settings)
     return Experiment(
         arms=arms,
         reference=_reference(settings.reference, arms),
         hosts=listed(settings.hosts) or ("local",),
-        workloads=_workloads(settings, known),
+        workloads=choose_workloads(settings, known),
         **_measuring(settings),
-        **_rest(settings),
+        **rest,
         settings=settings,
     )
+
+
+def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
+    """Return the experiment with settings that mean the same in any working directory."""
+    own = tuple(f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None)
+    config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
+    settings = msgspec.structs.replace(
+        experiment.settings, hosts=hosts, workload=own or None, ssh_config=config
+    )
+    return replace(experiment, settings=settings, ssh_config=config)
 
 
 def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[Arm, ...]:
@@ -141,7 +133,7 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
         name, rest = "", item
     environment, colon, reference = rest.partition(":")
     environment, at, stack = environment.partition("@")
-    environment = _ALIASES.get(environment, environment)
+    environment = ALIASES.get(environment, environment)
     if environment not in environments:
         raise ConfigError(
             f"unknown environment `{environment}` in --envs {item}",
@@ -200,12 +192,20 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         (0 < target < 1, "target", "a percentage above 0 and below 100"),
         (budget > 0, "budget", "seconds above 0"),
         (settings.threads is None or settings.threads >= 1, "threads", "1 or more"),
+        ((settings.connect_timeout or 0) > 0, "connect_timeout", "seconds above 0"),
     )
     for holds, key, remedy in checks:
         if not holds:
             raise ConfigError(
-                f"--{key} {getattr(settings, key)} is out of range", hint=f"give {remedy}"
+                f"--{key.replace('_', '-')} {getattr(settings, key)} is out of range",
+                hint=f"give {remedy}",
             )
+    if settings.generation == "fork" and settings.device == "cuda":
+        raise ConfigError(
+            "--generation fork and --device cuda exclude each other",
+            details="a process cannot be forked once CUDA is in use",
+            hint="leave --generation out: the tool chooses rebuild on a GPU",
+        )
     return {
         "preset": preset,
         "margin": margin,
@@ -226,6 +226,8 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ConfigError(f"--pin {value} is no CPU list", hint="for example --pin 0,2-3")
         cpus.update(range(int(first), int(last or first) + 1))
+    if not cpus:
+        raise ConfigError(f"--pin {value} names no CPU", hint="for example --pin 0,2-3")
     return tuple(sorted(cpus))
 
 
@@ -239,6 +241,11 @@ def _rest(settings: Settings) -> dict[str, Any]:
             "--data and --download exclude each other",
             hint="--data uses the data you have, --download fetches them",
         )
+    if settings.download and settings.workload:
+        raise ConfigError(
+            "--download is for the bundled workloads alone",
+            hint="give your own workload a static make(folder), or use --data",
+        )
     same = (
         "seed", "threads", "generation", "device", "title", "data", "download", "base_image",
         "sif_compression", "python", "vm_python", "host_python", "ssh_config",
@@ -250,82 +257,3 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,
     }
-
-
-def _workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
-    names = tuple(known.workloads)
-    given = settings.set or {}
-    found: list[Workload] = []
-    for name in dict.fromkeys(listed(settings.workloads)):
-        if name not in known.workloads:
-            raise ConfigError(f"unknown workload `{name}`", hint=closest(name, names))
-        parameters = _parameters(name, given.get(name, {}), known.workloads[name])
-        found.append(Workload(name=name, parameters=parameters))
-    for item in listed(settings.workload):
-        own = _own_workload(item)
-        values = tuple((k, _values(v)) for k, v in sorted(given.get(own.name, {}).items()))
-        found.append(replace(own, parameters=values))
-    if not found:
-        raise ConfigError("no workload is named", hint=closest("", names))
-    unknown = set(given) - {workload.name for workload in found}
-    if unknown:
-        word = min(unknown)
-        taking_part = tuple(workload.name for workload in found)
-        raise ConfigError(
-            f"--set names `{word}`, which does not run", hint=closest(word, taking_part)
-        )
-    return tuple(found)
-
-
-def _parameters(
-    workload: str, given: dict[str, Scalar | tuple[Scalar, ...]], defaults: dict[str, Scalar]
-) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
-    checked: list[tuple[str, tuple[Scalar, ...]]] = []
-    for name, value in sorted(given.items()):
-        if name not in defaults:
-            raise ConfigError(
-                f"{workload} has no parameter `{name}`", hint=closest(name, tuple(defaults))
-            )
-        values = _values(value)
-        for one in values:
-            _check_type(f"{workload}.{name}", one, defaults[name])
-        checked.append((name, values))
-    return tuple(checked)
-
-
-def _values(value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _check_type(key: str, value: Scalar, default: Scalar) -> None:
-    accepted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-    if isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, accepted):
-        raise ConfigError(
-            f"{key}={value} is of the wrong kind",
-            details=f"it is {type(value).__name__}; the default is {default!r}",
-            hint=f"give a value like {default!r}",
-        )
-
-
-def _own_workload(item: str) -> Workload:
-    text, colon, class_name = item.rpartition(":")
-    path = Path(text).expanduser()
-    if not colon or not class_name.isidentifier():
-        raise ConfigError(
-            f"--workload {item} is not understood", hint="the form is path/to/file.py:Class"
-        )
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ConfigError(
-            f"the workload file {path} cannot be read",
-            details=str(error),
-            hint="check the path and the syntax of the file",
-        ) from error
-    classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
-    if class_name not in classes:
-        raise ConfigError(
-            f"{path} has no class {class_name}",
-            hint=closest(class_name, classes) if classes else "it defines no class at all",
-        )
-    return Workload(name=f"{path.stem}-{class_name}", path=path.resolve(), class_name=class_name)

@@ -31,8 +31,8 @@ def wall_ns(block: Block) -> float:
 def net_ns(block: Block) -> float | None:
     """Return wall − (run-queue wait − throttled time), in nanoseconds.
 
-    Throttling by a quota is the environment's own doing and stays in (MEASUREMENT: metrics of a
-    block). None where the wait was not measured or leaves nothing.
+    Throttling by a quota is the environment's own doing and stays in. None where the wait was not
+    measured or leaves nothing.
     """
     if block.wait_ns is None:
         return None

@@ -7,9 +7,11 @@ import itertools
 import random
 from dataclasses import dataclass
 
+from envcompare.choice import Workload
 from envcompare.errors import ConfigError
-from envcompare.experiment import MAX_CELLS, Experiment, Workload
+from envcompare.experiment import MAX_CELLS, Experiment
 from envcompare.records import ArmRecord, CellRecord, Design, Scalar
+from envcompare.results import count_comparisons
 
 STRICT_RESTARTS = 6
 MANY_COMPARISONS = 4  # from here on Student t with 3 degrees of freedom is too wide
@@ -50,9 +52,13 @@ class Plan:
 
     @property
     def comparisons(self) -> int:
-        """Count m: cell × arm that is neither reference nor control, at least 1."""
-        others = sum(not (arm.is_reference or arm.is_control) for arm in self.arms)
-        return max(1, others * len(self.cells))
+        """Count m, what the intervals are widened for."""
+        return count_comparisons(self.arms, len(self.cells))
+
+    @property
+    def control(self) -> str:
+        """Return the id of the control arm."""
+        return next(arm.id for arm in self.arms if arm.is_control)
 
 
 def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bool) -> Plan:

@@ -19,7 +19,7 @@ CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
-    "round-dropped", "waited", "generation", "calibrated", "swept", "note",
+    "round-dropped", "generation", "calibrated", "swept", "note",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
@@ -171,10 +171,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """fingerprints/<host>/<arm>.json: what a worker found around itself, and the stack's proof."""
+    """fingerprints/<host>/<arm>/<cell>.json: what a worker found, and the proof of its stack."""
 
     host: str
     arm: str
+    cell: str = ""
     facts: dict[str, FingerprintValue]
     identity: dict[str, Scalar] = {}
     schema: Literal[1] = SCHEMA

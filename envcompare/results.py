@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from envcompare.errors import RunFolderError
-from envcompare.records import SCHEMA, Event, FingerprintRecord, RunRecord, Sample
+from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=,-]+")
 _T = TypeVar("_T")
@@ -38,6 +39,23 @@ def elapsed_s(events: tuple[Event, ...]) -> float:
     """Return the seconds between the events of a cell, without the pause before a resumption."""
     pairs = itertools.pairwise(events)
     return sum(after.t - before.t for before, after in pairs if after.what != "cell-started")
+
+
+def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the events that a later resumption has not overtaken.
+
+    Of a cell those since it was last started, of hosts and the run those since it was last resumed.
+    """
+    starts = {e.cell: i for i, e in enumerate(events) if e.what == "cell-started"}
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    return tuple(
+        e for i, e in enumerate(events) if i >= (starts.get(e.cell, 0) if e.cell else begun)
+    )
+
+
+def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
+    """Return m: cell × arm that is neither reference nor control, at least 1."""
+    return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in arms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +113,9 @@ class RunFolder:
         self._append("events.jsonl", msgspec.json.encode(event))
 
     def write_fingerprint(self, record: FingerprintRecord) -> None:
-        """Write fingerprints/<host>/<arm>.json."""
-        name = f"fingerprints/{safe_name(record.host)}/{safe_name(record.arm)}.json"
+        """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded."""
+        cell = safe_name(record.cell.removeprefix(f"{record.host}/"))
+        name = f"fingerprints/{safe_name(record.host)}/{safe_name(record.arm)}/{cell}.json"
         self.write_json(name, record)
 
     def write_json(self, name: str, content: object) -> None:
@@ -135,7 +154,7 @@ class RunFolder:
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read all fingerprints, sorted by path."""
-        paths = sorted((self.path / "fingerprints").glob("*/*.json"))
+        paths = sorted((self.path / "fingerprints").glob("*/*/*.json"))
         return tuple(
             self._read_json(str(p.relative_to(self.path)), FingerprintRecord) for p in paths
         )
@@ -161,8 +180,7 @@ class RunFolder:
         with self._lock:
             try:
                 stream = self._files.get(name) or self._open_journal(name)
-                stream.write(line + b"\n")
-                os.fsync(stream.fileno())
+                _write_whole(stream, line + b"\n")
             except OSError as error:
                 raise _write_error(self.path / name, error) from error
 
@@ -210,6 +228,20 @@ class RunFolder:
                     hint="remove that line, or restore the file from a copy",
                 ) from error
         return tuple(found), torn
+
+
+def _write_whole(stream: BinaryIO, line: bytes) -> None:
+    """Write all of a line or nothing of it: a full disk must not leave half a line."""
+    before = stream.tell()
+    try:
+        written = stream.write(line)
+        os.fsync(stream.fileno())
+    except OSError:
+        os.truncate(stream.fileno(), before)
+        raise
+    if written != len(line):
+        os.truncate(stream.fileno(), before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _refuse_other_schema(path: Path, content: bytes) -> None:

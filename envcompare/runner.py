@@ -21,7 +21,7 @@ from envcompare.experiment import Experiment
 from envcompare.job import Job, Where
 from envcompare.plan import Cell, Plan
 from envcompare.records import ArmRecord, CellState, Event, RunRecord
-from envcompare.results import elapsed_s, new_run_id
+from envcompare.results import new_run_id, standing
 from envcompare.sites import Site, open_site
 from envcompare.transport.hosts import HostSpec
 
@@ -63,7 +63,7 @@ def run(job: Job) -> int:
             future.result()
     job.note("interrupted" if job.interruption.is_requested else "run-ended", Where())
     job.folder.close()
-    return _exit_code(job.folder.read_events().events)
+    return _exit_code(standing(job.folder.read_events().events))
 
 
 def _open(job: Job, host: HostSpec) -> Site | None:
@@ -80,10 +80,14 @@ def _run_machine(job: Job, sites: list[Site]) -> None:
             _run_host(job, site)
         except InterruptedRunError:
             pass
-        except TransportError as error:
-            job.fail("host-failed", Where(host=site.host.label), error, phase="connect")
+        except EnvcompareError as error:
+            phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
+            if not job.interruption.is_requested:
+                job.fail("host-failed", Where(host=site.host.label), error, phase=phase)
         finally:
-            site.close()
+            for text in site.close():
+                job.note("swept", Where(host=site.host.label), text=text)
+                job.display.say(f"  {site.host.label}: {text}")
 
 
 def _run_host(job: Job, site: Site) -> None:
@@ -93,7 +97,7 @@ def _run_host(job: Job, site: Site) -> None:
             if not arm.is_control:
                 _add_arm(job, site, arm)
         if job.plan.reference in site.seats:
-            site.add_control(f"{job.plan.reference}~control", job.plan.reference)
+            site.add_control(job.plan.control, job.plan.reference)
         site.stage()
     job.note("host-ready", Where(host=site.host.label))
     for cell in job.plan.cells:
@@ -128,7 +132,7 @@ def _run_cell(job: Job, site: Site, cell: Cell) -> None:
         interruption=job.interruption,
         display=job.display,
         prior=prior,
-        spent_s=elapsed_s(events),
+        prior_events=events,
     )
     where = Where(host=cell.host, cell=cell.id)
     job.note("cell-started", where)

@@ -12,11 +12,12 @@ from pathlib import Path
 import msgspec
 
 from envcompare import files
+from envcompare.choice import Workload
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
-from envcompare.experiment import Experiment, Workload
+from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
 from envcompare.measure.protocol import WorkerFault
 from envcompare.records import ArmRecord, Scalar
@@ -29,33 +30,11 @@ from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec, connect
 from envcompare.transport.operations import put_tree, run
 from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.watched import Watched
 
 PREPARE_LIMIT_S = 3600.0
 _REMOVE = 'rm -rf -- "$1"'
 _IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
-
-
-class Watched:
-    """A transport whose commands all die when the user asks to stop a second time."""
-
-    def __init__(self, transport: Transport, interruption: Interruption) -> None:
-        self._transport = transport
-        self._interruption = interruption
-        self.put = transport.put
-        self.get = transport.get
-        self.forward_unix = transport.forward_unix
-        self.close = transport.close
-
-    @property
-    def name(self) -> str:
-        """Name the host as the user wrote it."""
-        return self._transport.name
-
-    def spawn(self, command: Command) -> Process:
-        """Start the command there and remember it until the run ends."""
-        process = self._transport.spawn(command)
-        self._interruption.add(process)
-        return process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,17 +136,15 @@ class Site:
         Raises WorkloadError of the phase `data` when that fails.
         """
         if experiment.data is not None:
-            self._require_folder(experiment.data)
+            self._require_readable(experiment.data)
             self._show(experiment.data)
             return experiment.data
         kind = "real" if experiment.download else "made"
-        folder = f"{self.cache}/data/{workload.name}-{kind}"
+        base = f"{self.cache if workload.path is None else self.folder}/data"
+        folder = f"{base}/{workload.name}-{kind}"
         name = self.name_of(workload)
-        make_folder(self.transport, f"{self.cache}/data")
-        if workload.path is None:
-            self._make_data(folder, name, parameters, is_downloaded=experiment.download)
-        else:
-            make_folder(self.transport, folder)
+        make_folder(self.transport, base)
+        self._make_data(folder, name, parameters, is_downloaded=experiment.download)
         self._show(folder)
         return folder
 
@@ -181,20 +158,25 @@ class Site:
         """Say why the engine of an arm could not start its worker; None when it did."""
         return environment(self.seats[arm].arm.environment).explain(exit_code, stderr)
 
-    def sweep(self) -> int:
-        """Remove every process and container of this run from the host."""
-        used = {seat.arm.environment for seat in self.seats.values()}
-        return sum(
-            one.sweep(self.bare, self.run_id) for name, one in ENVIRONMENTS.items() if name in used
-        )
+    def sweep(self) -> tuple[str, ...]:
+        """Remove every process and container of this run from the host; say what there was."""
+        said: list[str] = []
+        for name in sorted({seat.arm.environment for seat in self.seats.values()}):
+            try:
+                count = ENVIRONMENTS[name].sweep(self.bare, self.run_id)
+            except EnvcompareError as error:
+                said.append(f"{name} could not be swept: {error.brief}")
+            else:
+                said += [f"{name}: removed what was left of the run ({count})"] * bool(count)
+        return tuple(said)
 
-    def close(self) -> None:
-        """Sweep, remove the run's folder from the host and end the connection."""
-        with suppress(EnvcompareError):
-            self.sweep()
+    def close(self) -> tuple[str, ...]:
+        """Sweep, remove the run's folder from the host, end the connection; say what was left."""
+        said = self.sweep()
         with suppress(EnvcompareError):
             shell(self.bare, _REMOVE, self.folder)
         self.bare.close()
+        return said
 
     def _scratch(self, arm: str) -> str:
         return f"{self.folder}/scratch-{safe_name(arm)}"
@@ -204,25 +186,27 @@ class Site:
         if mount not in self.mounts:
             self.mounts = (*self.mounts, mount)
 
-    def _require_folder(self, folder: str) -> None:
-        if not shell(self.transport, 'test -d "$1" && test -r "$1"', folder).succeeded:
+    def _require_readable(self, path: str) -> None:
+        if not shell(self.transport, 'test -r "$1"', path).succeeded:
             raise WorkloadError(
-                f"the data folder {folder} is not readable on {self.host.label}",
-                hint="name a folder of the host with --data",
+                f"the data {path} cannot be read on {self.host.label}",
+                hint="name a folder or file of the host, by its absolute path, with --data",
                 phase="data",
             )
 
     def _make_data(
         self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
     ) -> None:
-        seats = sorted(self.seats.values(), key=lambda seat: seat.arm.environment != "vm")
-        seat = seats[0]  # vm where there is one: a container has no network to download with
+        # vm first; docker last, since its containers have no network to download with
+        order = {"vm": 0, "docker": 2}
+        seat = min(self.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
         argv = (
             *(seat.prepared.interpreter, f"{self.workloads}/worker.py"),
             *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
             *(("--download",) if is_downloaded else ()),
         )
-        mounts = (*self.mounts, Mount(path=f"{self.cache}/data", is_read_only=False))
+        base = folder.rpartition("/")[0]
+        mounts = (*self.mounts, Mount(path=base, is_read_only=False))
         command = self._wrapped(seat, Command(argv=argv), mounts)
         result = run(self.transport, command, timeout_s=PREPARE_LIMIT_S)
         if not result.succeeded:
@@ -251,7 +235,16 @@ def open_site(
     Raises TransportError when it cannot be reached.
     """
     bare = connect(host, options=ssh_options(experiment))
-    transport = Watched(bare, interruption)
+    try:
+        return _site(host, experiment, run_id, Watched(bare, interruption), bare=bare)
+    except EnvcompareError:
+        bare.close()
+        raise
+
+
+def _site(
+    host: HostSpec, experiment: Experiment, run_id: str, transport: Watched, *, bare: Transport
+) -> Site:
     identity = run(transport, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
     numbers = identity.stdout.split()
     if len(numbers) < 2:
@@ -260,7 +253,7 @@ def open_site(
             details=identity.tail(2),
             hint="the login shell there must run `id -u`",
         )
-    has_gpu = shell(transport, "test -e /dev/nvidia0").succeeded and experiment.device != "cpu"
+    has_gpu = shell(transport, "ls /dev/nvidia[0-9]*").succeeded and experiment.device != "cpu"
     return Site(
         host=host,
         transport=transport,

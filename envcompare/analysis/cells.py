@@ -18,7 +18,6 @@ from envcompare.records import (
     Failure,
     RunRecord,
 )
-from envcompare.results import elapsed_s
 from envcompare.stats import CONTROL_LEVEL, Interval, interval
 
 _SKIPPED = "the run ended before this cell"
@@ -33,6 +32,7 @@ class CellData:
     blocks: tuple[Block, ...]
     events: tuple[Event, ...]  # of this cell
     host_events: tuple[Event, ...]  # of its host as a whole
+    elapsed_s: float = 0.0
     batch: int | None = None  # samples a step
 
     @property
@@ -105,7 +105,9 @@ def noise_floor(data: CellData) -> Estimate | None:
 
 def step_times(data: CellData, arm: str) -> StepTimes | None:
     """Return quantiles of the step times of an arm on the clock, in seconds."""
-    steps = np.asarray([ns for block in data.arm_blocks(arm) for ns in block.wall_ns]) / 1e9
+    # on a GPU a step's wall time is its launch; the events around it hold the work
+    blocks = data.arm_blocks(arm)
+    steps = np.asarray([ns for block in blocks for ns in block.gpu_ns or block.wall_ns]) / 1e9
     if not steps.size:
         return None
     low, median, high = (float(v) for v in np.quantile(steps, (0.05, 0.5, 0.95)))
@@ -141,7 +143,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         steps=sum(b.k for b in measured),
         measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
-        elapsed_s=elapsed_s(data.events),
+        elapsed_s=data.elapsed_s,
         stopped_by=_stopped_by(data.events),
         noise_floor=noise_floor(data),
         step_times=tuple(found for found in times if found is not None),

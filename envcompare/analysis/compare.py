@@ -27,7 +27,7 @@ from envcompare.records import (
     RunRecord,
     Sample,
 )
-from envcompare.results import RunFolder
+from envcompare.results import RunFolder, count_comparisons, elapsed_s, standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,24 @@ class _Read:
         for sample in self.samples:
             if isinstance(sample, Block):
                 blocks.setdefault(sample.cell, []).append(sample)
+        events = self.standing
         return tuple(
             CellData(
                 run=self.run,
                 cell=cell,
                 blocks=tuple(blocks.get(cell.id, ())),
-                events=tuple(e for e in self.events if e.cell == cell.id),
-                host_events=tuple(e for e in self.events if e.host == cell.host and not e.cell),
+                events=tuple(e for e in events if e.cell == cell.id),
+                host_events=tuple(e for e in events if e.host == cell.host and not e.cell),
+                elapsed_s=elapsed_s(tuple(e for e in self.events if e.cell == cell.id)),
                 batch=self._batch(cell.id),
             )
             for cell in self.run.cells
         )
+
+    @property
+    def standing(self) -> tuple[Event, ...]:
+        """Return the events that no resumption has overtaken."""
+        return standing(self.events)
 
     def _batch(self, cell: str) -> int | None:
         for event in self.events:
@@ -85,12 +92,17 @@ def _compare(read: _Read) -> RunComparison:
     run, design = read.run, read.run.design
     data = read.cell_data()
     cells = tuple(summarise_cell(one) for one in data)
-    m = planned_comparisons(run)
-    differences = _differences(read)
-    confounded = {(d.host, d.arm) for d in differences if d.fact_class == "confounder"}
+    m = count_comparisons(run.arms, len(run.cells))
+    by_cell = _differences(read)
+    confounded = {
+        (cell, found.arm)
+        for cell, differences in by_cell.items()
+        for found in differences
+        if found.fact_class == "confounder"
+    }
     comparisons = tuple(
         msgspec.structs.replace(
-            judge(one, arm, cell, m=m), is_confounded=(one.cell.host, arm.id) in confounded
+            judge(one, arm, cell, m=m), is_confounded=(one.cell.id, arm.id) in confounded
         )
         for one, cell in zip(data, cells, strict=True)
         for arm in run.arms
@@ -118,35 +130,37 @@ def _compare(read: _Read) -> RunComparison:
         comparisons=comparisons,
         cells=cells,
         arms=_arms(read, comparisons, cells),
-        differences=differences,
+        differences=_each_once(by_cell),
         startup=startup_summaries(read.samples),
         memory=memory_summaries(read.samples),
-        failures=_failures(read.events),
+        failures=_failures(read.standing),
         torn_lines=read.torn,
         duration_s=read.events[-1].t - read.events[0].t if read.events else None,
     )
 
 
-def planned_comparisons(run: RunRecord) -> int:
-    """Return m: cell × arm that is neither reference nor control, at least 1."""
-    others = sum(not (arm.is_reference or arm.is_control) for arm in run.arms)
-    return max(1, others * len(run.cells))
-
-
-def _differences(read: _Read) -> tuple[FactDifference, ...]:
+def _differences(read: _Read) -> dict[str, tuple[FactDifference, ...]]:
+    """Compare the fingerprints of each cell with the reference's of that cell."""
     reference = next(arm.id for arm in read.run.arms if arm.is_reference)
-    at = {(f.host, f.arm): f for f in read.fingerprints}
-    found: list[FactDifference] = []
-    for (host, arm), record in at.items():
-        if arm != reference and (host, reference) in at:
-            found += compare_fingerprints(at[host, reference], record)
-    return tuple(found)
+    at = {(f.cell, f.arm): f for f in read.fingerprints}
+    found: dict[str, tuple[FactDifference, ...]] = {}
+    for (cell, arm), record in at.items():
+        if arm != reference and (cell, reference) in at:
+            own = compare_fingerprints(at[cell, reference], record)
+            found[cell] = (*found.get(cell, ()), *own)
+    return found
+
+
+def _each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDifference, ...]:
+    """Return the differences of all cells, one that several cells share only once."""
+    every = (found for differences in by_cell.values() for found in differences)
+    return tuple({(one.host, one.arm, one.key): one for one in every}.values())
 
 
 def _arms(
     read: _Read, comparisons: tuple[Comparison, ...], cells: tuple[CellSummary, ...]
 ) -> tuple[ArmSummary, ...]:
-    prints = {(f.host, f.arm): f for f in read.fingerprints}
+    prints = {(f.host, f.arm): f for f in reversed(read.fingerprints)}
     hosts = tuple(dict.fromkeys(cell.host for cell in cells))
     summaries: list[ArmSummary] = []
     for host in hosts:
@@ -172,16 +186,15 @@ def _arms(
 def _arm_state(
     read: _Read, host: str, arm: ArmRecord, comparisons: tuple[Comparison, ...]
 ) -> tuple[CellState, str]:
-    lost = [e for e in read.events if e.what == "host-failed" and e.host == host]
+    events = read.standing
+    lost = [e for e in events if e.what == "host-failed" and e.host == host]
     if lost:
         return "unreachable", lost[-1].text
-    failed = [
-        e for e in read.events if e.what == "arm-failed" and e.host == host and e.arm == arm.id
-    ]
+    failed = [e for e in events if e.what == "arm-failed" and e.host == host and e.arm == arm.id]
     own = [c for c in comparisons if c.host == host and c.arm == arm.id]
     if failed and not any(c.primary for c in own):
         return "failed", failed[-1].text
-    if any(e.what == "arm-ready" and e.host == host and e.arm == arm.id for e in read.events):
+    if any(e.what == "arm-ready" and e.host == host and e.arm == arm.id for e in events):
         return "ok", ""
     return "skipped", "not started"
 

@@ -10,7 +10,8 @@ from envcompare.metrics import MetricName, estimate
 from envcompare.records import ArmRecord, Failure
 from envcompare.stats import Interval, generations_needed, interval, printed_interval, verdict
 
-MIN_RESTARTS = 4  # below that no verdict rests on the interval (MEASUREMENT: lockstep)
+# Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
+MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu")
 
@@ -63,7 +64,8 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Inter
     metric, _ = data.metric
     primary = to_estimate(data, arm.id, metric=metric, found=found, is_widened=not arm.is_control)
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
-    more = _more_generations(found, data.run.design.margin) if outcome == "inconclusive" else None
+    is_open = outcome == "inconclusive" and not (control_failed and reason)
+    more = _more_generations(found, data.run.design.margin) if is_open else None
     others = (
         plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY

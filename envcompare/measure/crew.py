@@ -17,7 +17,7 @@ from envcompare.records import Failure
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart
-_SAME = ("device", "code_hash", "data_hash", "params")
+_PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class Roster:
     bench: Bench
     failed: dict[str, Failure] = field(default_factory=dict)
     hellos: dict[str, Hello] = field(default_factory=dict)
+    code_hash: str = ""  # of the part measured before an interruption
     _deaths: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -36,11 +37,11 @@ class Roster:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Return the arms under comparison; the control where it is the only one."""
-        others = tuple(arm for arm in self.arms if arm != self.bench.reference)
-        return tuple(arm for arm in others if arm != self.bench.control) or (
-            others if set(self.bench.arms) <= {self.bench.reference, self.bench.control} else ()
-        )
+        """Return the arms under comparison; the control where it is the only one planned."""
+        left_out = {self.bench.reference}
+        if not set(self.bench.arms) <= {self.bench.reference, self.bench.control}:
+            left_out.add(self.bench.control)
+        return tuple(arm for arm in self.arms if arm not in left_out)
 
     def fail(self, arm: str, failure: Failure) -> None:
         """Take an arm out for good, or for this restart when its worker died the first time."""
@@ -126,11 +127,16 @@ class Crew:
         self.roster.hellos[arm] = hello
 
     def _check_same(self) -> None:
-        """Drop an arm that would not do the same work as the reference."""
+        """Drop an arm that would not do the same work as the reference, or as before."""
+        before = self.roster.code_hash
+        for arm in self.arms if before else ():
+            if self.roster.hellos[arm].code_hash != before:
+                what = "its code changed since the run was interrupted"
+                self.drop(arm, _other_work(arm, what, "the hash of workload and worker differs"))
         reference = self.roster.hellos.get(self.roster.bench.reference)
         for arm in self.arms if reference is not None else ():
             hello = self.roster.hellos[arm]
-            for key in _SAME:
+            for key in _PARTS_OF_WORK:
                 here, there = getattr(hello, key), getattr(reference, key)
                 if here != there:
                     self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
@@ -141,11 +147,16 @@ class Crew:
         expected = found.get(self.roster.bench.reference)
         for arm in self.arms:
             value = found.get(arm)
-            if expected is None or value is None or value == expected:
-                continue
-            if not abs(value - expected) <= tolerance * abs(expected):
+            if not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
+
+
+def _agree(value: float | None, expected: float | None, tolerance: float) -> bool:
+    """Tell whether two losses are the same; None is a loss that is no finite number."""
+    if value is None or expected is None:
+        return value is expected
+    return abs(value - expected) <= tolerance * abs(expected)
 
 
 def _other_work(arm: str, what: str, details: str) -> Failure:

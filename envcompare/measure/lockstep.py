@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,11 +18,11 @@ from envcompare.measure.stopping import (
 )
 from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Block, Failure
+from envcompare.records import Block
 from envcompare.stats import Interval
 
 GENERATIONS_BEFORE_TUNING = 3
-REBUILD_RESTARTS = 8  # at least, where generations are no forks (MEASUREMENT: worker protocol)
+REBUILD_RESTARTS = 8  # at least, where generations are no forks and resample less
 
 
 @dataclass(slots=True)
@@ -31,10 +30,10 @@ class Lockstep:
     """Measure one cell; `blocks` grows, the roster says which arms are out and why."""
 
     bench: Bench
+    roster: Roster
     blocks: list[Block] = field(default_factory=list)
-    failed: dict[str, Failure] = field(default_factory=dict)  # arms that are out from the start
+    tuning: dict[str, int] = field(default_factory=dict)  # as noted before an interruption
     stopped_by: Literal["target", "budget", "failure"] | None = None
-    roster: Roster = field(init=False)
     _restart: int = 0
     _rounds: int = FIRST_ROUNDS
     _steps: int | None = None
@@ -43,7 +42,6 @@ class Lockstep:
     _restart_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.bench, failed=dict(self.failed))
         if self.blocks:
             self._continue()
 
@@ -70,11 +68,11 @@ class Lockstep:
         )
 
     def _continue(self) -> None:
-        """Go on after the last restart of an interrupted run; a torn restart is dropped later."""
+        """Go on after the last restart of an interrupted run; a torn restart is left out later."""
         self._restart = 1 + max(block.restart for block in self.blocks)
-        self._steps = self.blocks[-1].k
-        sizes = Counter(restart for restart, _ in {(b.restart, b.generation) for b in self.blocks})
-        self._generations = max(sizes.values())
+        self._steps = self.tuning.get("steps_per_block", self.blocks[-1].k)
+        self._rounds = self.tuning.get("rounds_per_generation", FIRST_ROUNDS)
+        self._generations = self.tuning.get("generations_per_restart")
 
     def _is_done(self) -> bool:
         if self.bench.reference in self.roster.failed or not self.roster.compared:
@@ -131,7 +129,7 @@ class Lockstep:
         self._costs = Costs(
             launch_s=launch_s, generation_s=time.monotonic() - began, round_s=run.round_s
         )
-        if len({(b.restart, b.generation) for b in self.blocks}) == GENERATIONS_BEFORE_TUNING:
+        if "rounds_per_generation" not in self.tuning:
             self._tune_rounds()
         self.bench.recorder.progress(self.intervals(), self.bench)
 
@@ -141,11 +139,18 @@ class Lockstep:
             self._generations = generations_per_restart(
                 self._costs, remaining_s=began_s, restarts_to_come=self._min_restarts()
             )
+            self._note_tuning("generations_per_restart", self._generations)
+
+    def _note_tuning(self, name: str, value: int) -> None:
+        self.tuning[name] = value
+        self.bench.note("calibrated", values={name: value})
 
     def _tune_rounds(self) -> None:
+        if len({(b.restart, b.generation) for b in self.blocks}) < GENERATIONS_BEFORE_TUNING:
+            return
         metric, _ = primary_metric(self.blocks, threads=self.bench.design.threads)
         reference = self.bench.reference
         arms = tuple(arm for arm in self.roster.arms if arm != reference)
         pairs = [estimate(self.blocks, arm=a, reference=reference, metric=metric)[0] for a in arms]
         self._rounds = rounds_per_generation(pairs, self._costs, rounds=self._rounds)
-        self.bench.note("calibrated", values={"rounds_per_generation": self._rounds})
+        self._note_tuning("rounds_per_generation", self._rounds)

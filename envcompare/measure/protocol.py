@@ -34,6 +34,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     code_hash: str
     data_hash: str | None = None
+    steps_per_epoch: int | None = None
     params: dict[str, Scalar] = {}
     fingerprint: dict[str, FingerprintValue] | None = None
 
@@ -71,6 +72,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_peak_bytes: int | None = None
     cuda_allocated_peak_bytes: int | None = None
     cuda_reserved_peak_bytes: int | None = None
+    result: dict[str, Scalar] | None = None  # what the workload's `finish` returned
 
 
 class Quit(msgspec.Struct, frozen=True, kw_only=True):

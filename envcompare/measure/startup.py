@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from envcompare.errors import WorkloadError
 from envcompare.measure.bench import Bench, failure_of
+from envcompare.measure.crew import Roster
 from envcompare.measure.generation import BLOCK_LIMIT_S
+from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Failure, Startup
+from envcompare.records import Startup
 
 SHARE = 0.2  # of the budget of a cell
 MAX_REPETITIONS = 5
@@ -23,7 +25,8 @@ class StartupPass:
     """Launch every arm alone, in random order, as often as a fifth of the budget allows."""
 
     bench: Bench
-    failed: dict[str, Failure] = field(default_factory=dict)
+    roster: Roster
+    first: int = 0  # repetition to begin with, after an interruption
 
     def measure(self) -> None:
         """Run at least one repetition; an arm that fails is recorded and left out.
@@ -33,15 +36,16 @@ class StartupPass:
         bench = self.bench
         began = time.monotonic()
         limit_s = SHARE * bench.design.budget_s
-        for repetition in range(MAX_REPETITIONS):
+        for repetition in range(self.first, MAX_REPETITIONS):
             self._repeat(repetition)
             spent_s = time.monotonic() - began
-            if spent_s * (repetition + 2) / (repetition + 1) > limit_s:
+            done = repetition - self.first + 1
+            if spent_s * (done + 1) / done > limit_s:
                 break
 
     def _repeat(self, repetition: int) -> None:
         bench = self.bench
-        arms = tuple(a for a in bench.arms if a not in self.failed and a != bench.control)
+        arms = tuple(a for a in self.roster.arms if a != bench.control)
         seed = derive_seed(bench.seed, "startup", bench.cell, repetition)
         for order, arm in enumerate(shuffled(arms, seed)):
             bench.check_interruption()
@@ -50,8 +54,7 @@ class StartupPass:
                 bench.recorder.sample(self._launch(worker, repetition=repetition, order=order))
             except WorkloadError as error:
                 bench.check_interruption()
-                self.failed[arm] = failure_of(error)
-                bench.arm_failed(arm, self.failed[arm])
+                self.roster.fail(arm, failure_of(error))
             finally:
                 worker.kill()
 
@@ -66,7 +69,7 @@ class StartupPass:
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
         began = worker.begin(seed, 0)
         sent_ns = time.monotonic_ns()
-        ran = worker.run(bench.design.train_steps, BLOCK_LIMIT_S)
+        ran = worker.run(_train_steps(hello, bench.design.train_steps), BLOCK_LIMIT_S)
         round_trip_ns = max(0, time.monotonic_ns() - sent_ns - sum(ran.wall_ns))
         worker.end()
         quit_ns = time.monotonic_ns()
@@ -91,3 +94,11 @@ class StartupPass:
             train_steps=len(ran.wall_ns),
             page_cache="warm" if repetition > 0 else "unknown",
         )
+
+
+def _train_steps(hello: Hello, most: int) -> int:
+    """Return the steps of the short training run; fewer where the epochs asked for are over."""
+    epochs = hello.params.get("epochs")
+    if hello.steps_per_epoch is None or not isinstance(epochs, int):
+        return most
+    return max(1, min(most, hello.steps_per_epoch * epochs - 1))  # the first step is done already

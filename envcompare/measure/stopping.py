@@ -58,17 +58,23 @@ def rounds_per_generation(samples: Iterable[Pairs], costs: Costs, *, rounds: int
     Clamped to 2…6; 6 where the variance between generations is not positive (Kalibera and Jones
     2013). `rounds` is what the generations so far had.
     """
-    generations = [
-        np.asarray(v) for pairs in samples for gens in pairs.values() for v in gens.values()
-    ]
-    usable = [values for values in generations if values.size >= 2]
-    if len(usable) < 3:
+    variances = [found for pairs in samples if (found := _variances(pairs)) is not None]
+    if not variances:
         return rounds
-    within = float(np.mean([values.var(ddof=1) for values in usable]))
-    means = np.asarray([values.mean() for values in usable])
-    between = float(means.var(ddof=1)) - within / rounds
+    within = float(np.mean([one[0] for one in variances]))
+    between = float(np.mean([one[1] for one in variances])) - within / rounds
     if between <= 0:
         return MAX_ROUNDS
     base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
     best = math.sqrt(base_s / max(costs.round_s, 1e-9) * within / between)
     return min(MAX_ROUNDS, max(MIN_ROUNDS, round(best)))
+
+
+def _variances(pairs: Pairs) -> tuple[float, float] | None:
+    """Return the variance within and between the generations of one arm; None below three."""
+    values = [np.asarray(rounds) for gens in pairs.values() for rounds in gens.values()]
+    usable = [found for found in values if found.size >= 2]
+    if len(usable) < 3:
+        return None
+    within = float(np.mean([found.var(ddof=1) for found in usable]))
+    return within, float(np.var([found.mean() for found in usable], ddof=1))

@@ -12,7 +12,13 @@ from typing import TypeVar
 
 import msgspec
 
-from envcompare.errors import EnvcompareError, Phase, TransportError, WorkloadError
+from envcompare.errors import (
+    CommandTimeoutError,
+    EnvcompareError,
+    Phase,
+    TransportError,
+    WorkloadError,
+)
 from envcompare.measure.protocol import (
     PROTOCOL,
     Ended,
@@ -61,6 +67,7 @@ class Worker:
         self.log = log
         self.log_name = log_name
         self.spawned_ns = time.monotonic_ns()
+        self._log_start = log.stat().st_size if log.exists() else 0
         self._process = spawn()
         self._explain = explain
         self._lines: queue.Queue[bytes] = queue.Queue()
@@ -111,7 +118,7 @@ class Worker:
 
     def await_end(self) -> Ended:
         """Wait until the generation has ended."""
-        return self._receive("end", Ended, QUIT_LIMIT_S)
+        return self._receive("end", Ended, GENERATION_LIMIT_S)
 
     def quit(self) -> Quit:
         """End the worker and wait until its process, and what contains it, is gone."""
@@ -126,7 +133,15 @@ class Worker:
         """Wait until the worker and what contains it are gone."""
         reply = self._receive("quit", Quit, QUIT_LIMIT_S)
         self._close_stdin()
-        self._process.wait(QUIT_LIMIT_S)
+        try:
+            self._process.wait(QUIT_LIMIT_S)
+        except CommandTimeoutError as error:
+            self.kill()
+            raise self._fault(
+                "process",
+                f"it did not end within {QUIT_LIMIT_S:.0f} s after its worker had quit",
+                hint="look at the load of the host and of its container engine",
+            ) from error
         self._drain()
         return reply
 
@@ -184,6 +199,9 @@ class Worker:
         """Say why the worker is gone: its engine, a signal, or the connection."""
         try:
             code = self._process.wait(QUIT_LIMIT_S)
+        except CommandTimeoutError:
+            self.kill()
+            return self._fault("process", f"it closed its output during `{op}` and does not end")
         except TransportError as error:
             return error
         self._drain()
@@ -235,7 +253,8 @@ class Worker:
 
     def _tail(self) -> str:
         with suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-10:])
+            own = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+            return "\n".join(own.splitlines()[-10:])
         return ""
 
     def _close_stdin(self) -> None:

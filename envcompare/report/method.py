@@ -62,8 +62,8 @@ def method_view(run: RunComparison) -> MethodView:
 def _sentences(run: RunComparison) -> tuple[str, ...]:
     """Describe the design with the numbers of this run."""
     stop = (
-        f"Measuring stops in each cell at a half-width of {margin_percent(run.target)}, when the "
-        f"difference is decided, or after {duration(run.budget_s)}."
+        f"Measuring stops in each cell at a half-width of {margin_percent(run.target)}, "
+        f"or after {duration(run.budget_s)}."
     )
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), stop)
     return tuple(text for text in found if text)

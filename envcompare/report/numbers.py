@@ -13,11 +13,6 @@ _LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
 
 
-def not_measured(why: str) -> str:
-    """Return "not measured (why)"."""
-    return f"{NOT_MEASURED} ({why})" if why else NOT_MEASURED
-
-
 def change(log_ratio: float) -> float:
     """Return the change of time as a fraction, 0.084 for 8.4 % slower."""
     return math.expm1(max(-_LARGEST_LOG, min(_LARGEST_LOG, log_ratio)))

@@ -110,7 +110,7 @@ class TestWholeRun:
         assert whole_run.folder is not None
         prints = [
             json.loads(path.read_text())["facts"]
-            for path in sorted(whole_run.folder.glob("fingerprints/lab-h1/*.json"))
+            for path in sorted(whole_run.folder.glob("fingerprints/lab-h1/*/cnn_default.json"))
         ]
         assert len(prints) == 4
         for key in ("packages", "python.sha256", "libc.version", "torch.version"):

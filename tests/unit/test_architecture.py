@@ -20,7 +20,7 @@ LAYERS = (
     ("sites",),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
-    ("results", "fingerprint", "metrics", "stats", "config", "experiment"),
+    ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice"),
     ("command", "console", "interrupt", "records"),
     ("errors",),
 )

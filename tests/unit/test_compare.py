@@ -141,10 +141,37 @@ def test_confounder_marks_the_comparison_beside_its_verdict(tmp_path: Path) -> N
         made.append_sample(sample)
     for arm, version in (("vm", "2.4.6"), ("docker", "2.3.0")):
         facts = {"numpy.version": version}
-        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, facts=facts))
+        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=facts))
     made.close()
     found = of(compare_run(made), "docker")
     assert (found.outcome, found.is_confounded) == ("slower", True)
+
+
+def test_facts_of_another_workload_confound_nothing(tmp_path: Path) -> None:
+    """What one workload loads and another does not is no difference of environments."""
+    made = RunFolder.create(tmp_path, run_record())
+    for sample in blocks({"vm": 1.0, "docker": 1.0}):
+        made.append_sample(sample)
+    for arm, cell in (("vm", CELL), ("docker", "local/rnn/default")):
+        facts = {"torchvision.version": arm}
+        made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=cell, facts=facts))
+    made.close()
+    assert compare_run(made).differences == ()
+
+
+def test_resumed_run_forgets_the_failure_it_overcame(tmp_path: Path) -> None:
+    """A host that was lost and measured later has verdicts, no error and no stain."""
+    failure = Failure(phase="connect", brief="gpu01 refuses the connection")
+    events = [
+        Event(t=1.0, what="host-failed", host="local", failure=failure),
+        Event(t=2.0, what="run-resumed"),
+        Event(t=3.0, what="cell-started", host="local", cell=CELL),
+        Event(t=4.0, what="cell-ended", host="local", cell=CELL, state="ok"),
+        Event(t=5.0, what="run-ended"),
+    ]
+    made = compared(tmp_path, blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}), events)
+    assert (made.cells[0].state, made.failures, made.is_complete) == ("ok", (), True)
+    assert of(made, "docker").outcome == "equivalent"
 
 
 def test_memory_and_startup_are_summarised_apart_from_step_time(tmp_path: Path) -> None:

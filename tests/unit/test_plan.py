@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.choice import Known
 from envcompare.config import Settings
 from envcompare.errors import ConfigError
-from envcompare.experiment import Experiment, Known, parse_arms, parse_cpus, resolve
+from envcompare.experiment import Experiment, parse_arms, parse_cpus, resolve
 from envcompare.plan import derive_seed, make_plan, shuffled
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
@@ -87,6 +88,12 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"threads": 0}, "threads"),
         ({"pin": "0-"}, "no CPU list"),
         ({"data": "/d", "download": True}, "exclude each other"),
+        ({"pin": "3-1"}, "names no CPU"),
+        ({"connect_timeout": -1.0}, "connect-timeout"),
+        ({"generation": "fork", "device": "cuda"}, "exclude each other"),
+        ({"workloads": "rnn", "set": {"rnn": {"hidden": (64, 64)}}}, "one of them twice"),
+        ({"workloads": "rnn", "set": {"rnn": {"hidden": ()}}}, "has no value"),
+        ({"download": True, "workload": "x.py:Net"}, "bundled workloads alone"),
         ({"python": "2.7"}, "no minor version"),
         ({"workload": "nowhere.py:Net"}, "cannot be read"),
         ({"workload": "nowhere.py"}, "not understood"),
@@ -107,6 +114,17 @@ def test_own_workload_takes_the_place_of_the_bundled_ones(tmp_path: Path) -> Non
     path.write_text("class Net:\n    pass\n")
     (workload,) = experiment(workload=(f"{path}:Net",)).workloads
     assert (workload.name, workload.path, workload.class_name) == ("train-Net", path, "Net")
+
+
+def test_two_own_workloads_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Their cells could not be told apart."""
+    items = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text("class Net:\n    pass\n")
+        items.append(f"{tmp_path / folder / 'train.py'}:Net")
+    with pytest.raises(ConfigError, match="two workloads are called train-Net"):
+        experiment(workload=tuple(items))
 
 
 def test_own_workload_without_that_class_lists_what_is_there(tmp_path: Path) -> None:

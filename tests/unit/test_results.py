@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from builders import block, run_record
 
 from envcompare.errors import RunFolderError
 from envcompare.records import Event, FingerprintRecord
-from envcompare.results import RunFolder, new_run_id, safe_name
+from envcompare.results import RunFolder, elapsed_s, new_run_id, safe_name, standing
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 
@@ -87,11 +88,50 @@ def test_folder_without_run_json_is_no_run_folder(tmp_path: Path) -> None:
 
 
 def test_fingerprints_are_read_back_for_every_host_and_arm(folder: RunFolder) -> None:
-    """A fingerprint stands under its host and arm."""
-    record = FingerprintRecord(host="gpu 01", arm="vm", facts={"python.version": "3.11.2"})
+    """A fingerprint stands under its host, its arm and the cell it was taken in."""
+    record = FingerprintRecord(
+        host="gpu 01", arm="vm", cell="gpu 01/cnn/default", facts={"python.version": "3.11.2"}
+    )
     folder.write_fingerprint(record)
     assert folder.read_fingerprints() == (record,)
-    assert (folder.path / "fingerprints" / "gpu_01" / "vm.json").is_file()
+    assert (folder.path / "fingerprints" / "gpu_01" / "vm" / "cnn_default.json").is_file()
+
+
+def test_resumed_run_is_read_by_what_stands() -> None:
+    """A host or cell that failed before a resumption is judged by what came after it."""
+    events = (
+        Event(t=0.0, what="run-started"),
+        Event(t=1.0, what="host-failed", host="a"),
+        Event(t=2.0, what="cell-started", host="b", cell="b/cnn"),
+        Event(t=3.0, what="interrupted", host="b", cell="b/cnn"),
+        Event(t=9.0, what="run-resumed"),
+        Event(t=9.5, what="cell-started", host="b", cell="b/cnn"),
+        Event(t=12.0, what="cell-ended", host="b", cell="b/cnn", state="ok"),
+    )
+    assert [event.t for event in standing(events)] == [9.0, 9.5, 12.0]
+    assert elapsed_s(events[2:4] + events[5:]) == 1.0 + 2.5
+
+
+def test_line_that_does_not_fit_on_the_disk_leaves_no_half_line(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    """A full disk is an error, and what was written before stays readable."""
+    import resource
+
+    folder.append_sample(block(round=0))
+    size = (folder.path / "samples.jsonl").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, before[1]))
+    try:
+        with pytest.raises(RunFolderError, match="cannot be written"):
+            folder.append_sample(block(round=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    folder.append_sample(block(round=2))
+    read = folder.read_samples()
+    assert ([sample.round for sample in read.samples], read.torn) == ([0, 2], 0)
 
 
 def test_unwritable_disk_is_a_run_folder_error(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""A transport whose commands can all be killed at once, when the user asks to stop twice."""
+
+from __future__ import annotations
+
+from envcompare.command import Command
+from envcompare.interrupt import Interruption
+from envcompare.transport import Process, Transport
+
+
+class Watched:
+    """A transport whose commands all die when the user asks to stop a second time."""
+
+    def __init__(self, transport: Transport, interruption: Interruption) -> None:
+        self._transport = transport
+        self._interruption = interruption
+        self.put = transport.put
+        self.get = transport.get
+        self.forward_unix = transport.forward_unix
+        self.close = transport.close
+
+    @property
+    def name(self) -> str:
+        """Name the host as the user wrote it."""
+        return self._transport.name
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command there and remember it until the run ends."""
+        process = self._transport.spawn(command)
+        self._interruption.add(process)
+        return process
