@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from envcompare.doctor import Finding, diagnose
 from envcompare.errors import EnvcompareError
 from envcompare.experiment import Experiment
-from envcompare.sites import ssh_options, stack_options
+from envcompare.opening import ssh_options
+from envcompare.sites import stack_options
 from envcompare.transport.hosts import HostSpec, connect
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError
+from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.experiment import Experiment
-from envcompare.interrupt import Interruption
+from envcompare.interrupt import Interruption, handling_signals
+from envcompare.opening import open_site
 from envcompare.plan import planned_arms
-from envcompare.sites import Site, open_site
+from envcompare.sites import Site
 from envcompare.stack.cache import clean
 from envcompare.transport.hosts import HostSpec
 
@@ -33,45 +35,47 @@ def build_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
     """Make every arm usable on every host, going on after an error."""
-    outcome = Outcome()
-    for host in hosts:
-        site = _open(host, experiment, display, outcome)
-        if site is None:
-            continue
-        try:
-            _build(site, experiment, display, outcome)
-        finally:
-            site.close()
-    return outcome
+    return _everywhere(experiment, hosts, display, _build)
 
 
 def clean_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
     """Remove the cache of envcompare from every host."""
+    return _everywhere(experiment, hosts, display, _clean)
+
+
+Action = Callable[[Site, Experiment, Display, Outcome], None]
+
+
+def _everywhere(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: Action
+) -> Outcome:
     outcome = Outcome()
-    for host in hosts:
-        site = _open(host, experiment, display, outcome)
-        if site is None:
-            continue
-        try:
-            clean(site.transport)
-            outcome.lines.append(f"{host.label}: removed {site.cache}")
-        except EnvcompareError as error:
-            _keep(error, display, outcome)
-        finally:
-            site.close()
+    interruption = Interruption()
+    with handling_signals(interruption, display.say):
+        for host in hosts:
+            if interruption.is_requested:
+                raise InterruptedRunError("interrupted", hint="the same command goes on from here")
+            try:
+                site = open_site(host, experiment, _RUN, interruption)
+            except EnvcompareError as error:
+                _keep(error, display, outcome)
+                continue
+            try:
+                action(site, experiment, display, outcome)
+            finally:
+                site.close()
     return outcome
 
 
-def _open(
-    host: HostSpec, experiment: Experiment, display: Display, outcome: Outcome
-) -> Site | None:
+def _clean(site: Site, _experiment: Experiment, display: Display, outcome: Outcome) -> None:
     try:
-        return open_site(host, experiment, _RUN, Interruption())
+        clean(site.transport)
     except EnvcompareError as error:
         _keep(error, display, outcome)
-        return None
+    else:
+        outcome.lines.append(f"{site.host.label}: removed {site.cache}")
 
 
 def _build(site: Site, experiment: Experiment, display: Display, outcome: Outcome) -> None:

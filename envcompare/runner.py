@@ -19,10 +19,11 @@ from envcompare.errors import (
 )
 from envcompare.experiment import Experiment
 from envcompare.job import Job, Where
+from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
 from envcompare.records import ArmRecord, CellState, Event, RunRecord
 from envcompare.results import new_run_id, standing
-from envcompare.sites import Site, open_site
+from envcompare.sites import Site
 from envcompare.transport.hosts import HostSpec
 
 MAX_HOSTS_AT_ONCE = 8

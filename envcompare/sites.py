@@ -18,23 +18,19 @@ from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.experiment import Experiment
-from envcompare.interrupt import Interruption
-from envcompare.measure.protocol import WorkerFault
+from envcompare.measure.protocol import fault_in
 from envcompare.records import ArmRecord, Scalar
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
-from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.cache import make_folder, shell
 from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
 from envcompare.transport import Process, Transport
-from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
-from envcompare.transport.ssh_settings import SshOptions
-from envcompare.transport.watched import Watched
 
 PREPARE_LIMIT_S = 3600.0
 _REMOVE = 'rm -rf -- "$1"'
-_IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +42,21 @@ class Seat:
     check: Check
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roads:
+    """The ways to a host and to this machine; what is watched dies when the user insists."""
+
+    watched: Transport
+    bare: Transport  # what cleans up must run after everything else was killed
+    local: Transport  # watched; wheels and image are made on this machine
+
+
 @dataclass(slots=True)
 class Site:
     """One host during a run; made by `open_site`, left by `close`."""
 
     host: HostSpec
-    transport: Transport
-    bare: Transport  # not watched: what cleans up must run after everything else was killed
+    roads: Roads
     boot_id: str
     run_id: str
     cache: str
@@ -62,6 +66,11 @@ class Site:
     seats: dict[str, Seat] = field(default_factory=dict)
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()
+
+    @property
+    def transport(self) -> Transport:
+        """Return the watched transport to the host."""
+        return self.roads.watched
 
     @property
     def folder(self) -> str:
@@ -97,6 +106,7 @@ class Site:
             reference=arm.reference,
             options=stack_options(experiment),
             progress=say,
+            local=self.roads.local,
         )
 
     def add_control(self, control: str, reference: str) -> None:
@@ -163,7 +173,7 @@ class Site:
         said: list[str] = []
         for name in sorted({seat.arm.environment for seat in self.seats.values()}):
             try:
-                count = ENVIRONMENTS[name].sweep(self.bare, self.run_id)
+                count = ENVIRONMENTS[name].sweep(self.roads.bare, self.run_id)
             except EnvcompareError as error:
                 said.append(f"{name} could not be swept: {error.brief}")
             else:
@@ -174,8 +184,8 @@ class Site:
         """Sweep, remove the run's folder from the host, end the connection; say what was left."""
         said = self.sweep()
         with suppress(EnvcompareError):
-            shell(self.bare, _REMOVE, self.folder)
-        self.bare.close()
+            shell(self.roads.bare, _REMOVE, self.folder)
+        self.roads.bare.close()
         return said
 
     def _scratch(self, arm: str) -> str:
@@ -227,55 +237,6 @@ class Site:
         return environment(seat.arm.environment).wrap(command, isolation)
 
 
-def open_site(
-    host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
-) -> Site:
-    """Connect to a host and learn what must be known of it.
-
-    Raises TransportError when it cannot be reached.
-    """
-    bare = connect(host, options=ssh_options(experiment))
-    try:
-        return _site(host, experiment, run_id, Watched(bare, interruption), bare=bare)
-    except EnvcompareError:
-        bare.close()
-        raise
-
-
-def _site(
-    host: HostSpec, experiment: Experiment, run_id: str, transport: Watched, *, bare: Transport
-) -> Site:
-    identity = run(transport, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
-    numbers = identity.stdout.split()
-    if len(numbers) < 2:
-        raise UnusableError(
-            f"{host.label} does not answer as a POSIX host",
-            details=identity.tail(2),
-            hint="the login shell there must run `id -u`",
-        )
-    has_gpu = shell(transport, "ls /dev/nvidia[0-9]*").succeeded and experiment.device != "cpu"
-    return Site(
-        host=host,
-        transport=transport,
-        bare=bare,
-        boot_id=numbers[2] if len(numbers) > 2 else "",
-        run_id=run_id,
-        cache=host_cache(transport),
-        uid=int(numbers[0]),
-        gid=int(numbers[1]),
-        has_gpu=has_gpu,
-    )
-
-
-def ssh_options(experiment: Experiment) -> SshOptions:
-    """Return how hosts of this experiment are connected to."""
-    return SshOptions(
-        config=Path(experiment.ssh_config).expanduser() if experiment.ssh_config else None,
-        accept_new_host_keys=experiment.accept_new_host_keys,
-        connect_timeout_s=experiment.connect_timeout_s,
-    )
-
-
 def stack_options(experiment: Experiment) -> Options:
     """Return what the experiment asks of the software."""
     return Options(
@@ -287,20 +248,10 @@ def stack_options(experiment: Experiment) -> Options:
 
 
 def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
-    class Reply(msgspec.Struct):
-        error: WorkerFault
-
-    with suppress(msgspec.MsgspecError, IndexError):
-        fault = msgspec.json.decode(stdout.splitlines()[-1], type=Reply).error
-        return WorkloadError(
-            f"the data of {name} cannot be made: {fault.brief}",
-            details=fault.traceback,
-            hint="give your own with --data",
-            phase="data",
-        )
+    fault = fault_in(stdout)
     return WorkloadError(
-        f"the data of {name} cannot be made",
-        details=tail,
+        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
+        details=fault.traceback if fault else tail,
         hint="give your own with --data",
         phase="data",
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import asdict
+
 from envcompare.measure.crew import Crew
 from envcompare.measure.protocol import Hello, Ran
 from envcompare.measure.worker import Worker
@@ -112,38 +114,27 @@ class GenerationRun:
             round=number,
             order=order,
             k=len(ran.wall_ns),
-            t0_ns=ran.t0_ns,
-            wall_ns=ran.wall_ns,
-            cpu_ns=ran.cpu_ns,
-            gpu_ns=ran.gpu_ns,
-            wait_ns=ran.wait_ns,
-            throttled_ns=ran.throttled_ns,
-            voluntary_switches=ran.voluntary_switches,
-            involuntary_switches=ran.involuntary_switches,
-            minor_faults=ran.minor_faults,
-            major_faults=ran.major_faults,
-            loss=ran.loss,
             checksum=self._checksums.get(arm),
             warmup=number == WARMUP,
+            **asdict(ran),
         )
 
     def _end(self) -> None:
         for arm in self.crew.arms:
             self.crew.tell(arm, Worker.send_end)
         for arm, ended in self.crew.collect(self.crew.arms, Worker.await_end).items():
+            peaks = asdict(ended)
+            result = peaks.pop("result")
             memory = Memory(
                 cell=self.crew.roster.bench.cell,
                 arm=arm,
                 restart=self.place.restart,
                 generation=self.place.generation,
-                max_rss_bytes=ended.max_rss_bytes,
-                cgroup_peak_bytes=ended.cgroup_peak_bytes,
-                cuda_allocated_peak_bytes=ended.cuda_allocated_peak_bytes,
-                cuda_reserved_peak_bytes=ended.cuda_reserved_peak_bytes,
+                **peaks,
             )
             self.crew.roster.bench.recorder.sample(memory)
-            if ended.result:
-                self.crew.roster.bench.note("generation", arm=arm, values=ended.result)
+            if result:
+                self.crew.roster.bench.note("generation", arm=arm, values=result)
 
 
 def _uses_tf32(hello: Hello) -> bool:

@@ -81,3 +81,16 @@ class Quit(msgspec.Struct, frozen=True, kw_only=True):
     user_ns: int
     sys_ns: int
     max_rss_bytes: int
+
+
+class _Refusal(msgspec.Struct):
+    error: WorkerFault
+
+
+def fault_in(output: str) -> WorkerFault | None:
+    """Return the fault in the last line of a worker's output; None where there is none."""
+    lines = output.splitlines()
+    try:
+        return msgspec.json.decode(lines[-1], type=_Refusal).error if lines else None
+    except msgspec.MsgspecError:
+        return None

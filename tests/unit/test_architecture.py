@@ -17,7 +17,7 @@ LAYERS = (
     ("terminal", "diagnosing"),
     ("runner", "report", "doctor", "planning", "preparing", "schemas"),
     ("cellrun", "job"),
-    ("sites",),
+    ("sites", "opening"),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
     ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice"),

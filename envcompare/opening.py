@@ -1,0 +1,69 @@
+"""Open a host: connect to it, and learn what must be known before anything is prepared there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envcompare.command import Command
+from envcompare.errors import EnvcompareError, UnusableError
+from envcompare.experiment import Experiment
+from envcompare.interrupt import Interruption
+from envcompare.sites import Roads, Site
+from envcompare.stack.cache import host_cache, shell
+from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.watched import Watched
+
+_IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+
+
+def open_site(
+    host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
+) -> Site:
+    """Connect to a host and learn what must be known of it.
+
+    Raises TransportError when it cannot be reached.
+    """
+    bare = connect(host, options=ssh_options(experiment))
+    roads = Roads(
+        watched=Watched(bare, interruption),
+        bare=bare,
+        local=Watched(LocalTransport(), interruption),
+    )
+    try:
+        return _site(host, roads, run_id, may_use_gpu=experiment.device != "cpu")
+    except EnvcompareError:
+        bare.close()
+        raise
+
+
+def _site(host: HostSpec, roads: Roads, run_id: str, *, may_use_gpu: bool) -> Site:
+    identity = run(roads.watched, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
+    numbers = identity.stdout.split()
+    if len(numbers) < 2:
+        raise UnusableError(
+            f"{host.label} does not answer as a POSIX host",
+            details=identity.tail(2),
+            hint="the login shell there must run `id -u`",
+        )
+    return Site(
+        host=host,
+        roads=roads,
+        boot_id=numbers[2] if len(numbers) > 2 else "",
+        run_id=run_id,
+        cache=host_cache(roads.watched),
+        uid=int(numbers[0]),
+        gid=int(numbers[1]),
+        has_gpu=may_use_gpu and shell(roads.watched, "ls /dev/nvidia[0-9]*").succeeded,
+    )
+
+
+def ssh_options(experiment: Experiment) -> SshOptions:
+    """Return how hosts of this experiment are connected to."""
+    return SshOptions(
+        config=Path(experiment.ssh_config).expanduser() if experiment.ssh_config else None,
+        accept_new_host_keys=experiment.accept_new_host_keys,
+        connect_timeout_s=experiment.connect_timeout_s,
+    )
