@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from envcompare.environments import Check, Environment
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import environment
-from envcompare.errors import StackError
+from envcompare.errors import TransportError, UnusableError
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache, shell
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport import Transport
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL
 
 # Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
 _ROOM_BYTES = 8_000_000_000
@@ -50,7 +50,7 @@ def diagnose(
     found = [_checked(transport, name, _check(transport, name)) for name in environments]
     if "vm" in environments:
         found.append(_python(transport, options))
-    if transport.name != LocalTransport().name and {"docker", "singularity"} & set(environments):
+    if transport.name != LOCAL.name and {"docker", "singularity"} & set(environments):
         found.append(_builder())
     facts = _facts(transport)
     found += _gpu(transport, environments, facts)
@@ -81,7 +81,9 @@ def _checked(
 def _python(transport: Transport, options: Options) -> Finding:
     try:
         found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
-    except StackError as error:
+    except TransportError:
+        raise
+    except UnusableError as error:
         check = Check(is_usable=False, reason=error.details, hint=error.hint)
     else:
         check = Check(is_usable=True, version=f"{found.version} ({found.real_path})")
@@ -90,8 +92,8 @@ def _python(transport: Transport, options: Options) -> Finding:
 
 def _builder() -> Finding:
     """Say whether the image can be built here; a host that holds it already does without."""
-    check = environment("docker").check(LocalTransport())
-    return _checked(LocalTransport(), "docker, to build the image", check, is_needed=False)
+    check = environment("docker").check(LOCAL)
+    return _checked(LOCAL, "docker, to build the image", check, is_needed=False)
 
 
 def _facts(transport: Transport) -> dict[str, str]:

@@ -44,8 +44,8 @@ class TransportError(UnusableError):
     """A host cannot be reached, or the connection to it was lost."""
 
 
-class CommandTimeoutError(TransportError):
-    """A command did not end within its limit and was killed."""
+class CommandTimeoutError(UnusableError):
+    """A command did not end within its limit and was killed; its host may be well."""
 
 
 class StackError(UnusableError):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Symptom, last_line, recognise
 from envcompare.environments.marks import inside
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the clean-up client
@@ -104,8 +104,9 @@ class Docker:
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
-        version = ("docker", "version", "--format", _FORMAT)
-        result = run(transport, Command(argv=version), timeout_s=60)
+        result = _ask(transport, "docker", "version", "--format", _FORMAT)
+        if isinstance(result, Check):
+            return result
         if not result.succeeded:
             return _unusable(result)
         client, server = result.stdout.split()[:2]
@@ -121,14 +122,7 @@ class Docker:
     def check_gpu(self, transport: Transport) -> Check:
         """Say whether the driver works and the engine knows how to hand a GPU to a container."""
         driver = gpu.check_driver(transport)
-        if not driver.is_usable or _offers_gpu(transport):
-            return driver
-        return Check(
-            is_usable=False,
-            version=driver.version,
-            reason=_NO_GPU,
-            hint=_NO_GPU_HINT,
-        )
+        return _check_gpu(transport, driver) if driver.is_usable else driver
 
     def explain(self, exit_code: int, stderr: str) -> str | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
@@ -180,8 +174,12 @@ def connect(transport: Transport) -> Iterator[DockerClient]:
 
 
 def _socket(transport: Transport) -> str:
-    argv = ("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
-    result = run(transport, Command(argv=argv), timeout_s=60)
+    endpoint = "{{.Endpoints.docker.Host}}"
+    result = _ask(transport, "docker", "context", "inspect", "--format", endpoint)
+    if isinstance(result, Check):
+        raise UnusableError(
+            f"docker on {transport.name} cannot be used", details=result.reason, hint=result.hint
+        )
     scheme, _, path = result.stdout.strip().partition("://")
     if not result.succeeded or not scheme:
         return _SOCKET
@@ -222,8 +220,9 @@ def _unusable(result: CommandResult) -> Check:
 
 
 def _check_security(transport: Transport, version: str) -> Check:
-    argv = ("docker", "info", "--format", "{{json .SecurityOptions}}")
-    result = run(transport, Command(argv=argv), timeout_s=60)
+    result = _ask(transport, "docker", "info", "--format", "{{json .SecurityOptions}}")
+    if isinstance(result, Check):
+        return result
     for mode in ("rootless", "userns"):
         if f"name={mode}" in result.stdout:
             return Check(
@@ -235,14 +234,23 @@ def _check_security(transport: Transport, version: str) -> Check:
     return Check(is_usable=True, version=version)
 
 
-def _offers_gpu(transport: Transport) -> bool:
+def _check_gpu(transport: Transport, driver: Check) -> Check:
     script = """
 command -v nvidia-container-runtime-hook >/dev/null && echo nvidia
 docker info --format '{{json .Runtimes}}'
 cat /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
 """
-    result = run(transport, Command(argv=("sh", "-c", script)), timeout_s=60)
-    return "nvidia" in result.stdout
+    result = _ask(transport, "sh", "-c", script)
+    if isinstance(result, Check):
+        return result
+    if "nvidia" in result.stdout:
+        return driver
+    return Check(is_usable=False, version=driver.version, reason=_NO_GPU, hint=_NO_GPU_HINT)
+
+
+def _ask(transport: Transport, *argv: str) -> CommandResult | Check:
+    hint = "sudo systemctl restart docker, and see what journalctl -u docker says"
+    return ask(transport, Command(argv=argv), what="the Docker daemon", hint=hint)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

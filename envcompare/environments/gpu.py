@@ -6,8 +6,8 @@ import re
 
 from envcompare.command import Command
 from envcompare.environments import Check
+from envcompare.environments.asking import ask
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 _PROBE = r"""
 cat /proc/driver/nvidia/version || exit 3
@@ -38,7 +38,10 @@ def driver_version(text: str) -> str | None:
 
 def check_driver(transport: Transport) -> Check:
     """Say whether driver, device files and nvidia-smi are in order."""
-    result = run(transport, Command(argv=("sh", "-c", _PROBE)), timeout_s=60)
+    what, hint = "the NVIDIA driver", "run nvidia-smi on the host and mend what it says"
+    result = ask(transport, Command(argv=("sh", "-c", _PROBE)), what=what, hint=hint)
+    if isinstance(result, Check):
+        return result
     version = driver_version(result.stdout)
     if result.succeeded:
         return Check(is_usable=True, version=version)

@@ -9,13 +9,13 @@ from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError
+from envcompare.experiment import ALIASES
 
 ENVIRONMENTS: dict[str, Environment] = {
     "vm": Vm(),
     "docker": Docker(),
     "singularity": Singularity(),
 }
-ALIASES = {"apptainer": "singularity"}
 
 
 def environment(name: str) -> Environment:
@@ -29,8 +29,3 @@ def environment(name: str) -> Environment:
             hint=f"did you mean {close[0]!r}?" if close else "name one of these with --envs",
         )
     return found
-
-
-def explain_failure(name: str, exit_code: int, stderr: str) -> str | None:
-    """Say why the environment could not start a command; None when the command itself failed."""
-    return environment(name).explain(exit_code, stderr)

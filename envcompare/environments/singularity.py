@@ -7,24 +7,28 @@ from dataclasses import dataclass
 
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Symptom, last_line, recognise
 from envcompare.environments.marks import inside, kill_marked, marks
 from envcompare.environments.mounts import all_binds, bind
+from envcompare.errors import UnusableError
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
 _VERSION = re.compile(r"(apptainer|singularity\S*) version (\d+)\.(\d+)\S*")
 
-# Packs an empty root into a SIF and runs a program that is not there: only a host that can mount
-# an image and make namespaces gets as far as missing it.
-_PROBE = r"""
+_FIND = r"""
 for engine in apptainer singularity; do
   command -v "$engine" >/dev/null && break
   engine=
 done
 [ -n "$engine" ] || exit 3
 printf '%s\n' "$engine"
+"""
+# Packs an empty root into a SIF and runs a program that is not there: only a host that can mount
+# an image and make namespaces gets as far as missing it.
+_PROBE = rf"""{_FIND}
 "$engine" --version || exit 4
 folder=$(mktemp -d) || exit 5
 trap 'rm -rf "$folder"' EXIT
@@ -36,6 +40,8 @@ export SINGULARITY_TMPDIR="$folder" SINGULARITY_CACHEDIR="$folder"
 "$engine" exec --containall --no-home --cleanenv --pwd / probe.sif /envcompare-probe
 exit 0
 """
+_MISSING = "neither apptainer nor singularity is installed"
+_MISSING_HINT = "install Apptainer (https://apptainer.org/docs/admin/latest/installation.html)"
 _STARTED = re.compile(r"envcompare-probe\W+(?:no such file|executable file not found)")
 
 _SYMPTOMS = (
@@ -97,6 +103,19 @@ _SYMPTOMS = (
 )
 
 
+def find_engine(transport: Transport) -> str:
+    """Return the name of the program on the host, apptainer or singularity.
+
+    Raises UnusableError when it has neither.
+    """
+    result = run(transport, Command(argv=("sh", "-c", _FIND)))
+    if not result.succeeded:
+        raise UnusableError(
+            f"singularity is not usable on {transport.name}", details=_MISSING, hint=_MISSING_HINT
+        )
+    return result.stdout.strip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Singularity:
     """Runs the command in an image file, with nothing of the host but the mounts."""
@@ -128,13 +147,13 @@ class Singularity:
 
     def check(self, transport: Transport) -> Check:
         """Say whether an image can be made and started by this user, and by which program."""
-        result = run(transport, Command(argv=("sh", "-c", _PROBE)), timeout_s=120)
+        hint = "build and start any image there by hand, and see where it waits"
+        probe = Command(argv=("sh", "-c", _PROBE))
+        result = ask(transport, probe, what="Apptainer", hint=hint, times=2)
+        if isinstance(result, Check):
+            return result
         if result.exit_code == 3:
-            return Check(
-                is_usable=False,
-                reason="neither apptainer nor singularity is installed",
-                hint="install Apptainer (https://apptainer.org/docs/admin/latest/installation.html)",
-            )
+            return Check(is_usable=False, reason=_MISSING, hint=_MISSING_HINT)
         engine = result.stdout.partition("\n")[0]
         version = _VERSION.search(result.stdout)
         if version and version[1] != "apptainer" and _numbers(version) < _OLDEST:

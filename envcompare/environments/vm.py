@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments.asking import ask
 from envcompare.environments.marks import kill_marked, marks
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,10 @@ class Vm:
 
     def check(self, transport: Transport) -> Check:
         """Say whether the host runs Linux; the interpreter is the business of the stack."""
-        result = run(transport, Command(argv=("uname", "-sr")), timeout_s=60)
+        hint = "log in there and see what keeps it busy"
+        result = ask(transport, Command(argv=("uname", "-sr")), what="the host", hint=hint)
+        if isinstance(result, Check):
+            return result
         system, _, release = result.stdout.strip().partition(" ")
         if system == "Linux":
             return Check(is_usable=True, version=release)

@@ -15,9 +15,14 @@ class Options:
     """What the user may choose about the software."""
 
     python: str = "3.11"
-    base_image: str = "python:3.11-slim-bookworm"
+    base_image: str | None = None
     sif_compression: Compression = "zstd"
     vm_python: str | None = None
+
+    @property
+    def base(self) -> str:
+        """Return the image to build on; without a wish it has the Python that is asked for."""
+        return self.base_image or f"python:{self.python}-slim-bookworm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import StackError
+from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
+
+LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 
 _WHERE = 'printf %s "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
@@ -20,6 +22,7 @@ _REMOVE = """
 find "$1" -type d ! -perm -700 -exec chmod u+rwx {} +
 rm -rf -- "$1"
 """
+_ANSWER_S = 60.0
 
 
 def local_cache() -> Path:
@@ -90,8 +93,11 @@ def failure(transport: Transport, what: str, text: str, *, hint: str) -> StackEr
     )
 
 
-def clean(transport: Transport) -> None:
-    """Remove the cache folder of the host with everything in it."""
+def clean(transport: Transport) -> int:
+    """Remove what envcompare made on the host: its cache folder, and its images from the engine.
+
+    Returns the number of images; raises StackError when something cannot be removed.
+    """
     path = host_cache(transport)
     result = shell(transport, _REMOVE, path)
     if not result.succeeded:
@@ -100,6 +106,30 @@ def clean(transport: Transport) -> None:
             details=result.tail(1),
             hint="remove it by hand",
         )
+    return remove_images(transport)
+
+
+def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> int:
+    """Remove the images with that label from the host's engine; return how many there were.
+
+    There are none where no engine answers. Raises StackError when the engine keeps one.
+    """
+    ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
+    try:
+        listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S)
+    except CommandTimeoutError:
+        return 0
+    ids = tuple(dict.fromkeys(listed.stdout.split())) if listed.succeeded else ()
+    if not ids:
+        return 0
+    result = run(transport, Command(argv=("docker", "image", "rm", "--force", *ids)))
+    if not result.succeeded:
+        raise StackError(
+            f"cannot remove the workload images on {transport.name}",
+            details=result.tail(1),
+            hint="stop the containers that use them, then run envcompare clean again",
+        )
+    return len(ids)
 
 
 def _gigabytes(size_bytes: int) -> str:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from envcompare.command import Command
-from envcompare.transport.local import LocalTransport
+from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 # The engine's own builder, whatever the user chose as default, and no attestations.
@@ -18,22 +18,21 @@ _VARIABLES = (
 )
 
 
-def buildkit(argv: tuple[str, ...]) -> Command | None:
+def buildkit(local: Transport, argv: tuple[str, ...]) -> Command | None:
     """Return `docker argv…` for the first client on PATH that has BuildKit; None without one.
 
     Clients before 23 hold it in themselves, later ones need the plugin buildx.
     """
     for folder in os.get_exec_path():
         docker = Path(folder) / "docker"
-        if docker.is_file() and os.access(docker, os.X_OK) and _has_buildkit(str(docker)):
+        if docker.is_file() and os.access(docker, os.X_OK) and _has_buildkit(local, str(docker)):
             return Command(argv=(str(docker), *argv), env=_VARIABLES)
     return None
 
 
-def _has_buildkit(docker: str) -> bool:
-    here = LocalTransport()
-    if run(here, Command(argv=(docker, "buildx", "version"))).succeeded:
+def _has_buildkit(local: Transport, docker: str) -> bool:
+    if run(local, Command(argv=(docker, "buildx", "version"))).succeeded:
         return True
-    version = run(here, Command(argv=(docker, "version", "--format", "{{.Client.Version}}")))
+    version = run(local, Command(argv=(docker, "version", "--format", "{{.Client.Version}}")))
     numbers = re.match(r"(\d+)\.(\d+)", version.stdout)
     return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,25 +12,19 @@ from envcompare.command import Command
 from envcompare.environments.docker import connect
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
-from envcompare.stack.cache import failure
+from envcompare.stack.cache import LOCK_LABEL, failure
 from envcompare.stack.engine import buildkit
 from envcompare.stack.stream import pipe
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
-from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
 
-LOCK_LABEL = "envcompare.lock"
+BASE_LABEL = "envcompare.base"
 RECIPE_LABEL = "envcompare.recipe"
 REPOSITORY = "envcompare-workload"
-# The build itself has no network: whatever complains of one could not pull the base.
-_BASE_MISSING = re.compile(
-    r"[^\n]*(?:pull access denied|failed to resolve|failed to do request|manifest unknown"
-    r"|manifest for \S+ not found|no such host|dial tcp)[^\n]*"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +50,18 @@ class Recipe:
     wheelhouse: Wheelhouse
     base: str
     dockerfile: Path
+    base_id: str = ""  # of the base in the local engine; empty while it is not there
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels by which an image of this recipe is found again."""
+        """Return the labels by which an image of this recipe is found again.
+
+        A base that is not here cannot have changed, so its ID is asked for only where it is known.
+        """
         text = f"{self.base}\n{self.dockerfile.read_text(encoding='utf-8')}"
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest}
+        base = {BASE_LABEL: self.base_id} if self.base_id else {}
+        return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest, **base}
 
     @property
     def tag(self) -> str:
@@ -71,9 +69,18 @@ class Recipe:
         return f"{REPOSITORY}:{self.wheelhouse.key[:12]}"
 
 
-def recipe(wheelhouse: Wheelhouse, *, base: str) -> Recipe:
-    """Return the recipe of the bundled Dockerfile."""
-    return Recipe(wheelhouse=wheelhouse, base=base, dockerfile=files.root() / "Dockerfile")
+def recipe(wheelhouse: Wheelhouse, *, base: str, local: Transport) -> Recipe:
+    """Return the recipe of the bundled Dockerfile on that base as the local engine holds it now."""
+    try:
+        found = find(local, base)
+    except UnusableError:
+        found = None  # a host may hold the image already
+    return Recipe(
+        wheelhouse=wheelhouse,
+        base=base,
+        dockerfile=files.root() / "Dockerfile",
+        base_id=found.id if found else "",
+    )
 
 
 def find(transport: Transport, reference: str) -> Image | None:
@@ -90,13 +97,13 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
         return _get(client, found[0]["Id"]) if found else None
 
 
-def build(wanted: Recipe, *, progress: Progress) -> Image:
+def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     """Return the workload image in the local engine; built when it is not there.
 
     Raises StackError when the engine here cannot be used, the base is missing, or the disk is full.
     """
     try:
-        found = find_built(LocalTransport(), wanted)
+        found = find_built(local, wanted)
     except UnusableError as error:
         raise StackError(
             "the workload image cannot be built here",
@@ -105,17 +112,24 @@ def build(wanted: Recipe, *, progress: Progress) -> Image:
         ) from error
     if found:
         return found
+    if not wanted.base_id:
+        wanted = replace(wanted, base_id=_pull(local, wanted.base, progress))
     progress(f"building {wanted.tag} from {wanted.base}")
-    command = buildkit(_build_argv(wanted))
-    text = _build_with(command) if command else _build_classic(wanted)
-    image = find_built(LocalTransport(), wanted)
+    command = buildkit(local, _build_argv(wanted))
+    text = _build_with(local, command) if command else _build_classic(local, wanted)
+    image = find_built(local, wanted)
     if image is None:
-        raise build_error(wanted, text)
+        raise failure(
+            local,
+            f"building {wanted.tag}",
+            text,
+            hint=f"check that {wanted.base} has python3 of the version the wheels are for",
+        )
     progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB")
     return image
 
 
-def deliver(transport: Transport, image: Image, *, progress: Progress) -> Image:
+def deliver(transport: Transport, image: Image, *, local: Transport, progress: Progress) -> Image:
     """Return the image in the host's engine; sent from the local one when it is not there.
 
     Raises StackError when the stream breaks, or what arrived is another image.
@@ -123,7 +137,7 @@ def deliver(transport: Transport, image: Image, *, progress: Progress) -> Image:
     there = find(transport, image.id)
     if there is None:
         progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
-        there = _send(transport, image, progress)
+        there = _send(local, transport, image, progress=progress)
     if there is None or there.layers != image.layers:
         raise StackError(
             f"{transport.name} holds another image than was sent",
@@ -133,19 +147,39 @@ def deliver(transport: Transport, image: Image, *, progress: Progress) -> Image:
     return there
 
 
-def remove_built(transport: Transport) -> int:
-    """Remove all workload images from the host's engine; return how many there were."""
-    with connect(transport) as client:
-        found = client.api.images(filters={"label": [LOCK_LABEL]})
-        for image in found:
-            client.api.remove_image(image["Id"], force=True)
-        return len(found)
+def _pull(local: Transport, base: str, progress: Progress) -> str:
+    """Pull a base that is not here, so that its ID is known before the build; return the ID."""
+    progress(f"pulling {base}")
+    result = run(local, Command(argv=("docker", "pull", "--quiet", base)))
+    said = result.tail(1)
+    if result.exit_code == 127:
+        said = _pull_without_client(local, base)
+    found = find(local, base)
+    if found is None:
+        raise StackError(
+            f"the base image {base} is not here and cannot be pulled",
+            details=said,
+            hint="docker pull it where a registry can be reached, or make one with "
+            "containers/base.sh and name it with --base-image",
+        )
+    return found.id
 
 
-def _send(transport: Transport, image: Image, progress: Progress) -> Image | None:
+def _pull_without_client(local: Transport, base: str) -> str:
+    try:
+        with connect(local) as client:
+            client.images.pull(base)
+    except UnusableError as error:
+        return error.details
+    return ""
+
+
+def _send(
+    local: Transport, transport: Transport, image: Image, *, progress: Progress
+) -> Image | None:
     """Stream the image into the host's engine and name it there; return what arrived."""
     piped = pipe(
-        (LocalTransport(), Command(argv=("docker", "save", image.id))),
+        (local, Command(argv=("docker", "save", image.id))),
         (transport, Command(argv=("docker", "load", "--quiet"))),
         progress=progress,
     )
@@ -191,16 +225,16 @@ def _build_argv(wanted: Recipe) -> tuple[str, ...]:
     )
 
 
-def _build_with(command: Command) -> str:
-    result = run(LocalTransport(), command)
+def _build_with(local: Transport, command: Command) -> str:
+    result = run(local, command)
     return f"{result.stdout}\n{result.stderr}"
 
 
-def _build_classic(wanted: Recipe) -> str:
+def _build_classic(local: Transport, wanted: Recipe) -> str:
     from docker.errors import BuildError  # noqa: PLC0415, TID251 - loaded with the client
 
     try:
-        with connect(LocalTransport()) as client:
+        with connect(local) as client:
             client.images.build(
                 path=str(wanted.wheelhouse.folder),
                 dockerfile=str(wanted.dockerfile),
@@ -215,21 +249,3 @@ def _build_classic(wanted: Recipe) -> str:
     except UnusableError as error:
         return error.details
     return ""
-
-
-def build_error(wanted: Recipe, text: str) -> StackError:
-    """Return the error for a build that failed, from what the builder wrote."""
-    missing = _BASE_MISSING.search(text)
-    if missing:
-        return StackError(
-            f"the base image {wanted.base} is not here and cannot be pulled",
-            details=missing[0].strip(),
-            hint="docker pull it where a registry can be reached, or make one with "
-            "containers/base.sh and name it with --base-image",
-        )
-    return failure(
-        LocalTransport(),
-        f"building {wanted.tag}",
-        text,
-        hint=f"check that {wanted.base} has python3 of the version the wheels are for",
-    )

@@ -9,75 +9,86 @@ from envcompare import files
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment as named
-from envcompare.errors import StackError, UnusableError
+from envcompare.environments.singularity import find_engine
+from envcompare.errors import CommandTimeoutError, StackError, UnusableError
 from envcompare.stack import Options, Prepared, Progress, image, inspection, sif, venv
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Transport
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
 _IMAGE_PYTHON = "/opt/envcompare/venv/bin/python"
+_START_S = 300.0
 _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 — what, where, how, and the two sides it is done from
     transport: Transport,
     environment: str,
     *,
     reference: str = "",
     options: Options,
     progress: Progress,
+    local: Transport = LOCAL,
 ) -> Prepared:
     """Return interpreter, reference and identity of an arm's software on the host, made if needed.
 
-    `reference` is an image or SIF the user named. Raises StackError, saying what to do.
+    `reference` is an image or SIF the user named; every command on this machine goes over `local`.
+    Raises UnusableError when the host lacks an interpreter or an engine, and StackError when the
+    software cannot be made, found or sent.
     """
-    try:
-        if environment == "vm":
-            return _vm(transport, options, progress)
-        if environment == "docker":
-            return _docker(transport, reference, options=options, progress=progress)
-        return _singularity(transport, reference, options=options, progress=progress)
-    except StackError:
-        raise
-    except UnusableError as error:
-        raise StackError(error.brief, details=error.details, hint=error.hint) from error
+    if environment == "vm":
+        return _vm(transport, options, local=local, progress=progress)
+    make = _docker if environment == "docker" else _singularity
+    return make(transport, reference, options=options, local=local, progress=progress)
 
 
-def wheelhouse(options: Options, *, progress: Progress) -> Wheelhouse:
+def wheelhouse(options: Options, *, local: Transport, progress: Progress) -> Wheelhouse:
     """Return the wheelhouse of the bundled workloads."""
     requirements = files.workloads() / "requirements.in"
-    return fill(requirements, python=options.python, progress=progress)
+    return fill(requirements, python=options.python, local=local, progress=progress)
 
 
-def workload_image(transport: Transport, options: Options, *, progress: Progress) -> image.Image:
-    """Return the workload image as an engine holds it: the host's, else the local one, built."""
-    recipe = image.recipe(wheelhouse(options, progress=progress), base=options.base_image)
+def _recipe(options: Options, *, local: Transport, progress: Progress) -> image.Recipe:
+    wheels = wheelhouse(options, local=local, progress=progress)
+    return image.recipe(wheels, base=options.base, local=local)
+
+
+def _held(transport: Transport, recipe: image.Recipe) -> image.Image | None:
+    """Return the workload image of the host's engine; a host without Docker may run the SIF."""
     try:
-        found = image.find_built(transport, recipe)
+        return image.find_built(transport, recipe)
     except UnusableError:
-        found = None  # a host without Docker may still run the SIF
-    return found or image.build(recipe, progress=progress)
+        return None
 
 
-def _vm(transport: Transport, options: Options, progress: Progress) -> Prepared:
+def _vm(
+    transport: Transport, options: Options, *, local: Transport, progress: Progress
+) -> Prepared:
     interpreter = venv.find_interpreter(transport, python=options.python, chosen=options.vm_python)
-    wheels = wheelhouse(options, progress=progress)
+    wheels = wheelhouse(options, local=local, progress=progress)
     return venv.make(transport, wheels, interpreter=interpreter, progress=progress)
 
 
 def _docker(
-    transport: Transport, reference: str, *, options: Options, progress: Progress
+    transport: Transport,
+    reference: str,
+    *,
+    options: Options,
+    local: Transport,
+    progress: Progress,
 ) -> Prepared:
     if reference:
-        found = _users_image(transport, reference)
-        there = image.deliver(transport, found, progress=progress)
+        found = _users_image(transport, reference, local)
+        there = image.deliver(transport, found, local=local, progress=progress)
         prepared = Prepared(interpreter="python3", reference=there.id)
         return _asked(
             transport, "docker", prepared, (("image", there.id), ("image.name", reference))
         )
-    built = workload_image(transport, options, progress=progress)
-    there = image.deliver(transport, built, progress=progress)
+    recipe = _recipe(options, local=local, progress=progress)
+    built = image.find_built(transport, recipe)
+    built = built or image.build(recipe, local=local, progress=progress)
+    there = image.deliver(transport, built, local=local, progress=progress)
     return Prepared(
         interpreter=_IMAGE_PYTHON,
         reference=there.id,
@@ -86,9 +97,14 @@ def _docker(
 
 
 def _singularity(
-    transport: Transport, reference: str, *, options: Options, progress: Progress
+    transport: Transport,
+    reference: str,
+    *,
+    options: Options,
+    local: Transport,
+    progress: Progress,
 ) -> Prepared:
-    engine = sif.find_engine(transport)
+    engine = find_engine(transport)
     if reference:
         if "://" in reference:
             raise StackError(
@@ -100,8 +116,10 @@ def _singularity(
         prepared = Prepared(interpreter="python3", reference=found.path, engine=engine)
         identity = (*_sif_identity(found), *_origin(transport, found.path))
         return _asked(transport, "singularity", prepared, identity)
-    built = workload_image(transport, options, progress=progress)
-    made = sif.make(transport, built, compression=options.sif_compression, progress=progress)
+    recipe = _recipe(options, local=local, progress=progress)
+    built = _held(transport, recipe) or image.build(recipe, local=local, progress=progress)
+    compression = options.sif_compression
+    made = sif.make(transport, built, compression=compression, local=local, progress=progress)
     return Prepared(
         interpreter=_IMAGE_PYTHON,
         reference=made.path,
@@ -120,18 +138,18 @@ def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
 
 def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
     """Say from what a SIF on this machine was made and what reads it, where they tell."""
-    if transport.name != LocalTransport().name:
+    if transport.name != LOCAL.name:
         return ()
     facts = (("sif.from", inspection.origin(Path(path))), ("sif.reader", inspection.version()))
     return tuple((name, value) for name, value in facts if value)
 
 
-def _users_image(transport: Transport, reference: str) -> image.Image:
+def _users_image(transport: Transport, reference: str, local: Transport) -> image.Image:
     """Find an image the user named: on the host, else in the local engine."""
     found = image.find(transport, reference)
-    if found is None and transport.name != LocalTransport().name:
+    if found is None and transport.name != LOCAL.name:
         try:
-            found = image.find(LocalTransport(), reference)
+            found = image.find(local, reference)
         except UnusableError:
             found = None
     if found is None:
@@ -160,14 +178,16 @@ def _asked(
         gid=65534,
     )
     command = wrapper.wrap(Command(argv=(prepared.interpreter, "-c", _WHICH)), isolation)
-    result = run(transport, command, timeout_s=300)
+    brief = f"{dict(identity).get('image.name', prepared.reference)} cannot be used"
+    hint = "an image needs python3 with torch; run it by hand and mend what it says"
+    try:
+        result = run(transport, command, timeout_s=_START_S)
+    except CommandTimeoutError as error:
+        details = f"it did not answer within {_START_S:g} s"
+        raise StackError(f"{brief} on {transport.name}", details=details, hint=hint) from error
     if not result.succeeded:
-        raise StackError(
-            f"{dict(identity).get('image.name', prepared.reference)} cannot be used "
-            f"on {transport.name}",
-            details=wrapper.explain(result.exit_code, result.stderr) or result.tail(1),
-            hint="an image needs python3 with torch; run it by hand and mend what it says",
-        )
+        details = wrapper.explain(result.exit_code, result.stderr) or result.tail(1)
+        raise StackError(f"{brief} on {transport.name}", details=details, hint=hint)
     interpreter, version = result.stdout.split("\n")[:2]
     return Prepared(
         interpreter=interpreter,

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from envcompare.command import Command, CommandResult
 from envcompare.config import Compression
-from envcompare.environments.singularity import Singularity
+from envcompare.environments.singularity import find_engine
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure, host_cache, make_folder, require_room, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import pipe
 from envcompare.transport import Transport
-from envcompare.transport.local import LocalTransport
 
 # Compression decides how long an import takes, so it is part of what is compared.
 _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
@@ -25,11 +24,6 @@ _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
 # Layers, unpacked root and the SIF itself are on the disk at once.
 _ROOM = 4
 
-_ENGINE = """
-for engine in apptainer singularity; do
-  if command -v "$engine" >/dev/null; then echo "$engine" && exit; fi
-done
-"""
 # The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
 # Whoever waited for the lock finds what the other made.
 _MAKE = r"""
@@ -76,21 +70,25 @@ class Sif:
     compression: str
 
 
-def find_engine(transport: Transport) -> str:
-    """Return the name of the program on the host: apptainer or singularity."""
-    name = shell(transport, _ENGINE).stdout.strip()
-    if not name:
-        check = Singularity().check(transport)
-        raise StackError(
-            f"singularity is not usable on {transport.name}",
-            details=check.reason,
-            hint=check.hint,
-        )
-    return name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """A SIF to be made on a host: where it goes, and the engine's own words for making it."""
+
+    transport: Transport
+    target: str
+    build: tuple[str, ...]
+
+    def run(self, source: str) -> CommandResult:
+        return shell(self.transport, _MAKE, self.target, source, *self.build)
 
 
 def make(
-    transport: Transport, image: Image, *, compression: Compression, progress: Progress
+    transport: Transport,
+    image: Image,
+    *,
+    compression: Compression,
+    local: Transport,
+    progress: Progress,
 ) -> Sif:
     """Return the SIF made from that very image on the host; made when it is not there and whole."""
     engine = find_engine(transport)
@@ -105,8 +103,10 @@ def make(
     make_folder(transport, folder)
     require_room(transport, folder, needed_bytes=needed, purpose="the SIF")
     progress(f"making the SIF ({compression}) on {transport.name}")
-    flags = (engine, "-q", "build", "--force", *_BUILD_FLAGS[compression])
-    digest = _make(transport, image, target=target, flags=flags, progress=progress)
+    build = (engine, "-q", "build", "--force", *_BUILD_FLAGS[compression])
+    making = _Making(transport=transport, target=target, build=build)
+    holder = _holder(transport, image, local)
+    digest = _make(making, image, holder=holder, progress=progress)
     return Sif(path=target, sha256=digest, compression=compression)
 
 
@@ -148,39 +148,30 @@ def _check_length(transport: Transport, path: str) -> None:
         )
 
 
-def _make(
-    transport: Transport,
-    image: Image,
-    *,
-    target: str,
-    flags: tuple[str, ...],
-    progress: Progress,
-) -> str:
+def _make(making: _Making, image: Image, *, holder: Transport, progress: Progress) -> str:
     """Make the SIF from the host's own engine, else from an archive; return its digest.
 
     An Apptainer may not speak with an engine that is much newer, so the archive is tried as well.
     """
-    holder = _holder(transport, image)
+    transport = making.transport
     if holder is transport:
-        result = shell(transport, _MAKE, target, f"docker-daemon:{image.id}", *flags)
+        result = making.run(f"docker-daemon:{image.id}")
         if result.succeeded or "no space left" in result.stderr:
             return _digest(transport, result)
-    archive = f"{target}.tar"
+    archive = f"{making.target}.tar"
     try:
         _save(holder, transport, image, archive=archive, progress=progress)
-        return _digest(
-            transport, shell(transport, _MAKE, target, f"docker-archive:{archive}", *flags)
-        )
+        return _digest(transport, making.run(f"docker-archive:{archive}"))
     finally:
         shell(transport, 'rm -f -- "$1"', archive)
 
 
-def _holder(transport: Transport, image: Image) -> Transport:
+def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
     """Return where the image is: the host itself, else this machine."""
     try:
-        return transport if find(transport, image.id) else LocalTransport()
+        return transport if find(transport, image.id) else local
     except UnusableError:
-        return LocalTransport()
+        return local
 
 
 def _save(

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from envcompare.errors import StackError
+from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.wheelhouse import Wheelhouse, ship
@@ -69,13 +69,13 @@ class Interpreter:
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
     """Return the chosen interpreter, else the system's of that version, else the one on PATH.
 
-    Raises StackError with what was found when none fits.
+    Raises UnusableError with what was found when none fits.
     """
     candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
     result = shell(transport, _LOOK, _DESCRIBE, python, *candidates)
     if not result.stdout.startswith("{"):
         found = f" ({result.tail(1)})" if result.tail(1) else ""
-        raise StackError(
+        raise UnusableError(
             f"no Python {python} for vm on {transport.name}",
             details=f"looked for {' and '.join(candidates)}{found}",
             hint=f"install python{python} there, or name one with --vm-python",

@@ -18,7 +18,6 @@ from envcompare.errors import StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure, host_cache, local_cache, make_folder, shell
 from envcompare.transport import Transport
-from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import file_sha256, run
 
 LOCK = "requirements.lock"
@@ -40,7 +39,7 @@ class Wheelhouse:
         return sum((self.folder / name).stat().st_size for name, _ in self.sums)
 
 
-def fill(requirements: Path, *, python: str, progress: Progress) -> Wheelhouse:
+def fill(requirements: Path, *, python: str, local: Transport, progress: Progress) -> Wheelhouse:
     """Return the wheelhouse of these requirements for Python `python` ("3.11").
 
     The first call asks pip, with the user's own pip configuration; a later one only reads. Raises
@@ -51,9 +50,9 @@ def fill(requirements: Path, *, python: str, progress: Progress) -> Wheelhouse:
     if note.exists() and (found := _read(cache / note.read_text() / "wheelhouse")):
         return found
     progress(f"resolving {requirements.name} for Python {python}")
-    make_folder(LocalTransport(), str(cache))
-    wheelhouse = _download(requirements, python=python, cache=cache)
-    make_folder(LocalTransport(), str(note.parent))
+    make_folder(local, str(cache))
+    wheelhouse = _download(requirements, python=python, local=local, cache=cache)
+    make_folder(local, str(note.parent))
     part = note.with_name(f"{note.name}.part-{os.getpid()}")
     part.write_text(wheelhouse.key)
     part.replace(note)
@@ -114,17 +113,17 @@ def _read(folder: Path) -> Wheelhouse | None:
     return Wheelhouse(key=key, folder=folder, sums=sums)
 
 
-def _download(requirements: Path, *, python: str, cache: Path) -> Wheelhouse:
+def _download(requirements: Path, *, python: str, local: Transport, cache: Path) -> Wheelhouse:
     """Fill a folder beside the cache's own and move it in whole, so that none is ever half."""
     part = Path(tempfile.mkdtemp(prefix=".wheelhouse-", dir=cache))
     try:
-        _ask_pip(requirements, python=python, target=part)
+        _ask_pip(requirements, python=python, local=local, target=part)
         sums = tuple(sorted((path.name, file_sha256(path)) for path in part.glob("*.whl")))
         (part / LOCK).write_text(lock_text(sums), encoding="utf-8")
         (part / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums))
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
-        make_folder(LocalTransport(), str(target.parent))
+        make_folder(local, str(target.parent))
         if _read(target) is None:
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
@@ -133,17 +132,17 @@ def _download(requirements: Path, *, python: str, cache: Path) -> Wheelhouse:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _ask_pip(requirements: Path, *, python: str, target: Path) -> None:
+def _ask_pip(requirements: Path, *, python: str, local: Transport, target: Path) -> None:
     argv = (
-        *(_interpreter_with_pip(python), "-m", "pip", "download", "--quiet"),
+        *(_interpreter_with_pip(local, python), "-m", "pip", "download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
         *("--only-binary=:all:", "--python-version", python),
         *("--dest", str(target), "--requirement", str(requirements)),
     )
-    result = run(LocalTransport(), Command(argv=argv))
+    result = run(local, Command(argv=argv))
     if not result.succeeded:
         raise failure(
-            LocalTransport(),
+            local,
             "resolving the workloads' packages",
             result.stderr,
             hint="check where pip looks (pip config list) and that it has wheels for "
@@ -151,7 +150,7 @@ def _ask_pip(requirements: Path, *, python: str, target: Path) -> None:
         )
 
 
-def _interpreter_with_pip(python: str) -> str:
+def _interpreter_with_pip(local: Transport, python: str) -> str:
     """Choose who asks: pip judges environment markers by the Python it runs on, not the target."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     has_pip = find_spec("pip") is not None
@@ -160,7 +159,7 @@ def _interpreter_with_pip(python: str) -> str:
     others = [sys.executable] if has_pip else []
     for candidate in [f"python{python}", *others, "python3"]:
         probe = Command(argv=(candidate, "-m", "pip", "--version"))
-        if run(LocalTransport(), probe).succeeded:
+        if run(local, probe).succeeded:
             return candidate
     raise StackError(
         "the workloads' packages cannot be resolved here",

@@ -125,3 +125,6 @@ class LocalTransport:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
+
+
+LOCAL = LocalTransport()  # it has no state, so that one serves all

@@ -20,7 +20,7 @@ from envcompare.environments.registry import environment
 from envcompare.stack import image, sif
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
 HOSTILE = (
@@ -85,7 +85,7 @@ class Place:
 def base() -> image.Image:
     """Give a small image with Python in the local engine."""
     need("docker")
-    found = image.find(LocalTransport(), BASE)
+    found = image.find(LOCAL, BASE)
     assert found is not None, f"{BASE} is not here; script/lab up makes it"
     return found
 
@@ -125,10 +125,10 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _reference(transport: Transport, name: str, base: image.Image) -> str:
-    there = image.deliver(transport, base, progress=print)
+    there = image.deliver(transport, base, local=LOCAL, progress=print)
     if name == "docker":
         return there.id
-    return sif.make(transport, there, compression="zstd", progress=print).path
+    return sif.make(transport, there, compression="zstd", local=LOCAL, progress=print).path
 
 
 @pytest.fixture

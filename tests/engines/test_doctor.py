@@ -13,7 +13,7 @@ from envcompare.doctor import Finding, diagnose
 from envcompare.stack import Options
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
 
@@ -72,7 +72,7 @@ def test_a_daemon_that_is_down_is_told_from_one_that_refuses(
 ) -> None:
     """The client is there and nobody answers."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
-    docker = _by_subject(LocalTransport())["docker"]
+    docker = _by_subject(LOCAL)["docker"]
     assert docker.reason == "the Docker daemon is not running"
     assert docker.hint == "sudo systemctl start docker"
 
@@ -80,7 +80,7 @@ def test_a_daemon_that_is_down_is_told_from_one_that_refuses(
 @pytest.mark.usefixtures("bare_path")
 def test_missing_engines_are_said_to_be_missing() -> None:
     """Each comes with the line that installs it, and the rest is still examined."""
-    findings = _by_subject(LocalTransport())
+    findings = _by_subject(LOCAL)
     assert findings["vm"].is_usable
     assert findings["docker"].reason == "docker is not installed"
     assert findings["singularity"].reason == "neither apptainer nor singularity is installed"
@@ -92,7 +92,7 @@ def test_without_a_driver_there_is_one_finding_about_the_gpu() -> None:
     """A comparison on the CPU needs no driver, and no environment is blamed for it."""
     if Path("/proc/driver/nvidia/version").exists():
         pytest.skip("this machine has an NVIDIA driver")
-    findings = _by_subject(LocalTransport())
+    findings = _by_subject(LOCAL)
     about_gpu = [finding for subject, finding in findings.items() if "gpu" in subject]
     assert [(finding.subject, finding.is_needed) for finding in about_gpu] == [
         ("gpu driver", False)
@@ -104,7 +104,7 @@ def test_a_python_that_is_not_there_is_a_finding_and_no_error() -> None:
     options = Options(python="3.1")
     (python,) = (
         finding
-        for finding in diagnose(LocalTransport(), ("vm",), options=options)
+        for finding in diagnose(LOCAL, ("vm",), options=options)
         if finding.subject == "python for vm"
     )
     assert (python.is_usable, python.is_needed) == (False, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +14,7 @@ from runs import BASE
 
 from envcompare.command import Command
 from envcompare.environments.docker import Docker
-from envcompare.errors import StackError
+from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Options, Prepared, cache, image, sif, venv, wheelhouse
 from envcompare.stack.cache import shell
 from envcompare.stack.image import Image, Recipe
@@ -49,7 +50,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
     requirements.write_text("pip\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        yield wheelhouse.fill(requirements, python="3.11", progress=print)
+        yield wheelhouse.fill(requirements, python="3.11", local=HERE, progress=print)
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,13 @@ def recipe(wheels: Wheelhouse) -> Recipe:
     """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
     need("docker")
     assert image.find(HERE, BASE), f"{BASE} is not here; script/lab up makes it"
-    return image.recipe(wheels, base=BASE)
+    return image.recipe(wheels, base=BASE, local=HERE)
 
 
 @pytest.fixture(scope="module")
 def built(recipe: Recipe) -> Iterator[Image]:
     """Give the image of that recipe, built by the local engine."""
-    one = image.build(recipe, progress=print)
+    one = image.build(recipe, local=HERE, progress=print)
     yield one
     run(HERE, Command(argv=("docker", "image", "rm", "-f", one.id)))
 
@@ -81,8 +82,8 @@ def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transpo
 def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
     """Give the SIF of that image on the lab host."""
     need("singularity")
-    image.deliver(host, built, progress=print)
-    yield sif.make(host, built, compression="zstd", progress=print)
+    image.deliver(host, built, local=HERE, progress=print)
+    yield sif.make(host, built, compression="zstd", local=HERE, progress=print)
     shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
 
 
@@ -99,7 +100,7 @@ def test_the_image_runs_the_locked_packages_and_holds_no_wheels(built: Image) ->
 def test_a_second_build_does_nothing(recipe: Recipe, built: Image) -> None:
     """The labels on the image say that it is the one."""
     told: list[str] = []
-    assert image.build(recipe, progress=told.append) == built
+    assert image.build(recipe, local=HERE, progress=told.append) == built
     assert told == []
 
 
@@ -111,7 +112,7 @@ def test_the_classic_builder_makes_the_same_tree(
     other = replace(recipe, wheelhouse=replace(recipe.wheelhouse, key="0" * 64))
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        classic = image.build(other, progress=print)
+        classic = image.build(other, local=HERE, progress=print)
     library = "/opt/envcompare/venv/lib"
     trees = {_in_container(one, PYTHON, "-c", TREE, library) for one in (built, classic)}
     assert classic.id != built.id
@@ -122,11 +123,58 @@ def test_the_classic_builder_makes_the_same_tree(
 @pytest.mark.engine("docker")
 def test_a_base_that_is_nowhere_is_an_error_with_a_remedy(recipe: Recipe) -> None:
     """Without a registry nothing can be pulled, and a base can still be made."""
-    missing = replace(recipe, base="registry.invalid/envcompare-no-such-base:1")
+    missing = replace(recipe, base="registry.invalid/envcompare-no-such-base:1", base_id="")
     with pytest.raises(StackError) as caught:
-        image.build(missing, progress=print)
+        image.build(missing, local=HERE, progress=print)
     assert caught.value.brief == f"the base image {missing.base} is not here and cannot be pulled"
     assert "--base-image" in caught.value.hint
+
+
+@pytest.mark.engine("docker")
+def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
+    """The old image is not used again, and all that were built are removed by their label."""
+    wheels = replace(recipe.wheelhouse, key="1" * 64)
+    name, label = "envcompare-test-base:1", f"{cache.LOCK_LABEL}={wheels.key}"
+    ids = []
+    for number in range(2):
+        dockerfile = f"FROM {BASE}\nLABEL envcompare.test={number}\n".encode()
+        make = Command(argv=("docker", "build", "--quiet", f"--tag={name}", "-"))
+        assert run(HERE, make, stdin=dockerfile).succeeded
+        wanted = replace(image.recipe(wheels, base=name, local=HERE), dockerfile=recipe.dockerfile)
+        ids.append(image.build(wanted, local=HERE, progress=print).id)
+        assert image.build(wanted, local=HERE, progress=print).id == ids[-1]
+    run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
+    unknown = image.recipe(wheels, base=name, local=HERE)
+    assert image.build(unknown, local=HERE, progress=print).id in ids
+    assert ids[0] != ids[1]
+    assert cache.remove_images(HERE, label=label) == 2
+    assert cache.remove_images(HERE, label=label) == 0
+
+
+@pytest.mark.engine("ssh")
+def test_a_host_that_lacks_an_interpreter_is_unusable_and_not_failed(host: Transport) -> None:
+    """An arm the host cannot have is not run; one whose software breaks has failed."""
+    options = Options(vm_python="/not/there/python3")
+    with pytest.raises(UnusableError) as caught:
+        prepare(host, "vm", options=options, progress=print)
+    assert type(caught.value) is UnusableError
+
+
+@pytest.mark.filterwarnings(
+    # The SDK leaves a socket that could not be connected to the collector.
+    "ignore:.*socket.socket:pytest.PytestUnraisableExceptionWarning"
+)
+def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon is what the host lacks; there is nothing to clean either."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
+    with pytest.raises(UnusableError) as caught:
+        _prepare(HERE, "docker", "any:1")
+    assert type(caught.value) is UnusableError
+    assert cache.remove_images(HERE) == 0
+    del caught
+    gc.collect()
 
 
 @pytest.mark.engine("ssh")
@@ -173,8 +221,9 @@ def test_only_a_wheel_that_is_missing_or_damaged_is_sent(
 @pytest.mark.engine("ssh")
 def test_a_host_without_the_right_python_says_what_was_found(host: Transport) -> None:
     """The remedy names the version that the wheels are for."""
-    with pytest.raises(StackError) as caught:
+    with pytest.raises(UnusableError) as caught:
         venv.find_interpreter(host, python="3.12", chosen="/usr/bin/python3.11")
+    assert type(caught.value) is UnusableError
     assert caught.value.lines() == (
         "error: no Python 3.12 for vm on lab-h1",
         "  why: looked for /usr/bin/python3.11 (/usr/bin/python3.11 is Python 3.11)",
@@ -197,11 +246,11 @@ def test_an_image_is_sent_once_and_is_the_same_there(host: Transport, built: Ima
     """The host's engine needs no registry, and holds the very layers that were sent."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    there = image.deliver(host, built, progress=told.append)
+    there = image.deliver(host, built, local=HERE, progress=told.append)
     assert (there.layers, there.lock) == (built.layers, built.lock)
     assert told[0] == f"sending {built.name}, {built.size_bytes / 1e6:.0f} MB, to lab-h1"
     told.clear()
-    assert image.deliver(host, built, progress=told.append) == there
+    assert image.deliver(host, built, local=HERE, progress=told.append) == there
     assert told == []
 
 
@@ -247,10 +296,10 @@ def test_a_sif_is_made_once_and_again_when_it_is_damaged(
 ) -> None:
     """Its hash was noted when it was made."""
     told: list[str] = []
-    assert sif.make(host, built, compression="zstd", progress=told.append) == packed
+    assert sif.make(host, built, compression="zstd", local=HERE, progress=told.append) == packed
     assert told == []
     shell(host, 'printf x | dd of="$1" bs=1 seek=9000000 conv=notrunc', packed.path)
-    again = sif.make(host, built, compression="zstd", progress=told.append)
+    again = sif.make(host, built, compression="zstd", local=HERE, progress=told.append)
     assert told == ["making the SIF (zstd) on lab-h1"]
     assert sif.inspect(host, again.path).sha256 == again.sha256
 
@@ -264,7 +313,8 @@ def test_two_runs_that_need_the_same_sif_make_it_once(
     shell(host, 'rm "$1.sha256"', packed.path)
     with ThreadPoolExecutor(2) as both:
         making = [
-            both.submit(sif.make, host, built, compression="zstd", progress=print) for _ in range(2)
+            both.submit(sif.make, host, built, compression="zstd", local=HERE, progress=print)
+            for _ in range(2)
         ]
     first, second = (one.result() for one in making)
     assert first == second
@@ -278,7 +328,7 @@ def test_a_sandbox_is_made_from_an_archive_where_the_engine_lacks_the_image(
     """A host without Docker gets the image as a stream, and keeps no archive of it."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    made = sif.make(host, built, compression="sandbox", progress=told.append)
+    made = sif.make(host, built, compression="sandbox", local=HERE, progress=told.append)
     assert told[1].startswith(f"sending {built.name}")
     assert _in_sif(host, made.path, PYTHON, "-c", "print(6 * 7)") == "42"
     names = shell(host, 'ls -A "$(dirname "$1")"', made.path).stdout.split()
@@ -324,7 +374,7 @@ def test_the_definition_makes_the_tree_of_the_dockerfile(
     folder = wheelhouse.ship(host, wheels, progress=print)
     base = image.find(HERE, BASE)
     assert base is not None
-    there = image.deliver(host, base, progress=print)
+    there = image.deliver(host, base, local=HERE, progress=print)
     definition = f"{folder}/envcompare.def"
     host.put(ROOT / "containers" / "envcompare.def", definition)
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
@@ -345,11 +395,12 @@ def test_a_cleaned_cache_is_gone_with_folders_that_forbid_writing(
 ) -> None:
     """A sandbox may hold such folders; what stands beside the cache stays."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")  # other tests need its images
     folder = tmp_path / "envcompare" / "key" / "sandbox"
     folder.mkdir(parents=True)
     (folder / "file").write_text("x")
     folder.chmod(0o555)
-    cache.clean(HERE)
+    assert cache.clean(HERE) == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount, gpu
+from envcompare.environments import Isolation, Mount, asking, gpu
 from envcompare.environments.mounts import bind
-from envcompare.environments.registry import ENVIRONMENTS, environment, explain_failure
-from envcompare.errors import ConfigError
+from envcompare.environments.registry import ENVIRONMENTS, environment
+from envcompare.environments.singularity import find_engine
+from envcompare.errors import ConfigError, UnusableError
+from envcompare.transport.local import LOCAL
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(
@@ -212,7 +215,7 @@ COMPLAINTS = {
 )
 def test_a_failed_start_is_explained(stderr: str, name: str, exit_code: int, sentence: str) -> None:
     """The engine's complaint becomes a sentence a person can act on."""
-    explanation = explain_failure(name, exit_code, stderr)
+    explanation = environment(name).explain(exit_code, stderr)
     assert explanation is not None
     assert explanation.startswith(sentence)
 
@@ -231,7 +234,7 @@ def test_a_failure_of_the_workload_is_not_explained_away(
     name: str, exit_code: int, stderr: str
 ) -> None:
     """Only what the environment itself did wrong is its failure."""
-    assert explain_failure(name, exit_code, stderr) is None
+    assert environment(name).explain(exit_code, stderr) is None
 
 
 @pytest.mark.parametrize(
@@ -250,3 +253,55 @@ def test_the_driver_version_is_read_from_both_kinds_of_kernel_module(
 ) -> None:
     """The open kernel module words its line in another way."""
     assert gpu.driver_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "reason"),
+    [
+        ("vm", "uname", "the host did not answer within 0.5 s"),
+        ("docker", "docker", "the Docker daemon did not answer within 0.5 s"),
+        ("singularity", "apptainer", "Apptainer did not answer within 1 s"),
+    ],
+)
+def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
+    name: str, program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that hangs makes one environment unusable, and the others are still compared."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    _path_with_a_program_that_hangs(program, tmp_path, monkeypatch)
+    check = environment(name).check(LOCAL)
+    assert (check.is_usable, check.reason) == (False, reason)
+    assert check.hint
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_driver_without_an_answer_is_a_finding_and_no_lost_host(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that fell off its bus may keep whoever asks for it waiting."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    _path_with_a_program_that_hangs("cat", tmp_path, monkeypatch)
+    check = environment(name).check_gpu(LOCAL)
+    assert check.reason == "the NVIDIA driver did not answer within 0.5 s"
+    assert check.hint
+
+
+def test_a_host_without_an_engine_is_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the host lacks is told from software that could not be made."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnusableError) as caught:
+        find_engine(LOCAL)
+    assert type(caught.value) is UnusableError
+    assert caught.value.details == "neither apptainer nor singularity is installed"
+
+
+def _path_with_a_program_that_hangs(
+    program: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "sh").symlink_to("/bin/sh")
+    (folder / program).write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (folder / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))

@@ -6,18 +6,20 @@ import hashlib
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import ROOT
 
-from envcompare.stack import image
+from envcompare.command import Command
+from envcompare.stack import Options
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.wheelhouse import Wheelhouse, fill, lock_text
-from envcompare.transport.local import LocalTransport
+from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
 
@@ -43,9 +45,9 @@ def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
     """The second call asks nobody: it works where pip finds nothing any more."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     told: list[str] = []
-    first = fill(requirements, python="3.11", progress=told.append)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=told.append)
     monkeypatch.setenv("PATH", "")
-    second = fill(requirements, python="3.11", progress=told.append)
+    second = fill(requirements, python="3.11", local=LOCAL, progress=told.append)
     assert first == second
     assert told == [
         "resolving requirements.in for Python 3.11",
@@ -56,7 +58,7 @@ def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
 def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has the lock can compute the key, and the wheels stand under it."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
     lock = (wheelhouse.folder / "requirements.lock").read_bytes()
     assert wheelhouse.key == hashlib.sha256(lock).hexdigest()
     assert wheelhouse.folder == local_cache() / wheelhouse.key / "wheelhouse"
@@ -67,16 +69,16 @@ def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
 ) -> None:
     """A cache that somebody tidied by hand is no dead end."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
     next(wheelhouse.folder.glob("*.whl")).unlink()
-    assert fill(requirements, python="3.11", progress=print) == wheelhouse
+    assert fill(requirements, python="3.11", local=LOCAL, progress=print) == wheelhouse
     assert len(list(wheelhouse.folder.glob("*.whl"))) == 1
 
 
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else on the machine can read or change what an arm will run."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
     for folder in (local_cache(), wheelhouse.folder.parent, wheelhouse.folder):
         assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -108,6 +110,7 @@ def test_the_labels_change_with_all_that_decides_what_is_in_the_image(tmp_path: 
     assert first == _recipe(dockerfile, key="1" * 64, base="debian").labels
     assert first != _recipe(dockerfile, key="2" * 64, base="debian").labels
     assert first != _recipe(dockerfile, key="1" * 64, base="ubuntu").labels
+    assert first != replace(_recipe(dockerfile, key="1" * 64, base="debian"), base_id="1").labels
     dockerfile.write_text("FROM b")
     assert first != _recipe(dockerfile, key="1" * 64, base="debian").labels
 
@@ -136,7 +139,7 @@ def test_a_file_that_is_no_sif_promises_nothing(header: bytes) -> None:
 def test_a_full_disk_is_said_as_such() -> None:
     """Whatever tool ran into it, the remedy is the same."""
     text = "ERROR: Could not install packages: [Errno 28] No space left on device: '/x'\nbye\n"
-    error = failure(LocalTransport(), "making the venv of vm", text, hint="not this one")
+    error = failure(LOCAL, "making the venv of vm", text, hint="not this one")
     assert error.lines() == (
         "error: making the venv of vm failed on local: its disk is full",
         f"  why: {text.splitlines()[0]}",
@@ -146,24 +149,36 @@ def test_a_full_disk_is_said_as_such() -> None:
 
 def test_a_failure_quotes_the_tools_own_error() -> None:
     """Progress that a tool printed afterwards does not hide it."""
-    error = failure(LocalTransport(), "making the SIF", "FATAL: no\nINFO: bye", hint="look")
+    error = failure(LOCAL, "making the SIF", "FATAL: no\nINFO: bye", hint="look")
     assert (error.details, error.hint) == ("FATAL: no", "look")
 
 
-@pytest.mark.parametrize(
-    "complaint",
-    [
-        "pull access denied for nobase, repository does not exist",
-        'failed to do request: Head "https://registry.invalid/v2/": dial tcp: no such host',
-        "manifest for nobase:1 not found: manifest unknown",
-    ],
-)
-def test_a_base_that_cannot_be_pulled_is_named(complaint: str) -> None:
-    """The remedy differs from that of a build that failed by itself."""
-    recipe = _recipe(ROOT / "Dockerfile", key="0" * 64, base="nobase:1")
-    error = image.build_error(recipe, f"#1 [internal]\n{complaint}\n")
-    assert error.brief == "the base image nobase:1 is not here and cannot be pulled"
-    assert error.details == complaint
+def test_without_a_wish_the_base_has_the_python_that_is_asked_for() -> None:
+    """`--python` alone never names a base of another version."""
+    assert Options(python="3.12").base == "python:3.12-slim-bookworm"
+    assert Options(python="3.12", base_image="mine:1").base == "mine:1"
+
+
+def test_every_local_command_goes_over_the_transport_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches that transport can end what is running here."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    recorder = Recorder()
+    fill(requirements, python="3.11", local=recorder, progress=print)
+    assert any(command.argv[1:4] == ("-m", "pip", "download") for command in recorder.commands)
+
+
+class Recorder(LocalTransport):
+    """Runs commands here and keeps a record of them."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def spawn(self, command: Command) -> LocalProcess:
+        """Note the command and start it."""
+        self.commands.append(command)
+        return super().spawn(command)
 
 
 def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:
