@@ -93,9 +93,13 @@ def known_types(known: Iterable[KnownHost], name: str) -> tuple[str, ...]:
 def remember(path: Path, name: str, key: HostKey) -> None:
     """Append a key to a known_hosts file, which only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with open(descriptor, "a", encoding="utf-8") as file:  # noqa: PTH123  # a mode at creation
-        file.write(f"{name} {key.type} {key.content}\n")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with open(descriptor, "r+b") as file:  # noqa: PTH123  # a mode at creation
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        # A last line that was written by hand may lack its end, and must not take this one in.
+        start = "" if file.read(1) in (b"", b"\n") else "\n"
+        file.write(f"{start}{name} {key.type} {key.content}\n".encode())
 
 
 def _read(path: Path) -> Iterator[KnownHost]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,13 @@ from typing import cast
 
 import paramiko  # noqa: TID251  # this is its home
 from cryptography.exceptions import UnsupportedAlgorithm
+from paramiko.agent import AgentSSH  # noqa: TID251
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
 from envcompare.transport import known_hosts, ssh_errors
 from envcompare.transport.known_hosts import HostKey, Trust
+from envcompare.transport.proxy import start_proxy
 from envcompare.transport.ssh_settings import (
     Destination,
     SshOptions,
@@ -138,7 +139,7 @@ def _road(
         except paramiko.ChannelException as error:
             raise ssh_errors.unreachable_behind(settings, through.settings, error) from error
     if settings.proxy_command:
-        return _proxy(settings.proxy_command)
+        return start_proxy(settings.proxy_command)
     link = socket.create_connection((settings.hostname, settings.port), timeout_s)
     # Without it a small command waits 40 ms for an acknowledgement.
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,20 +147,6 @@ def _road(
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
     return link
-
-
-def _proxy(command: str) -> socket.socket:
-    """Start ProxyCommand on one end of a socket pair; it is shell text by its definition."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        program = subprocess.Popen(
-            ("/bin/sh", "-c", f"exec {command}"),
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            start_new_session=True,
-        )
-    threading.Thread(target=program.wait, daemon=True).start()
-    return ours
 
 
 def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
@@ -184,13 +171,8 @@ def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, s
 
 
 def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
-    agent = _agent() if settings.uses_agent else None
-    try:
-        keys = agent.get_keys() if agent else ()
+    with _agent_keys(settings.agent) as keys:
         _offer_keys(transport, settings, _candidates(settings, keys))
-    finally:
-        if agent:
-            agent.close()
 
 
 def _offer_keys(
@@ -241,11 +223,27 @@ def _candidates(
             yield str(path), _load(path)
 
 
-def _agent() -> paramiko.Agent | None:
+class _Agent(AgentSSH):
+    """The agent behind a socket; paramiko's own class knows that of SSH_AUTH_SOCK alone."""
+
+    def __init__(self, link: socket.socket) -> None:
+        super().__init__()
+        self._connect(link)  # type: ignore[attr-defined]  # missing from the stubs alone
+
+
+@contextmanager
+def _agent_keys(path: Path | None) -> Iterator[Sequence[paramiko.PKey]]:
+    """Give the keys of the agent while it is connected; none where nobody answers."""
+    with socket.socket(socket.AF_UNIX) as link:
+        yield _ask_agent(link, path) if path else ()
+
+
+def _ask_agent(link: socket.socket, path: Path) -> Sequence[paramiko.PKey]:
     try:
-        return paramiko.Agent()
+        link.connect(str(path))
+        return _Agent(link).get_keys()
     except (paramiko.SSHException, OSError):
-        return None
+        return ()
 
 
 def _public_blob(path: Path) -> bytes | None:

@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 import shlex
+import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
 
 Values = Mapping[str, tuple[str, ...]]
 """Lower-case keywords of ssh_config and their values, in order."""
+
+_AGENT_VARIABLE = "SSH_AUTH_SOCK"
 
 # A `Match exec` in the configuration runs a program of the user's.
 _ANSWER_S = 30
@@ -69,7 +72,7 @@ class SshSettings:
     key_alias: str | None = None
     identity_files: tuple[Path, ...] = ()
     identities_only: bool = False
-    uses_agent: bool = True
+    agent: Path | None = None  # its socket
     known_hosts: tuple[Path, ...] = ()
     accepts_new_keys: bool = False
     jumps: tuple[Destination, ...] = ()
@@ -148,7 +151,8 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
     user = destination.user or _first(values, "user") or getpass.getuser()
     tokens = {
         "d": str(Path.home()), "h": hostname, "n": destination.alias, "p": str(port), "r": user,
-        "u": getpass.getuser(), "%": "%",
+        "u": getpass.getuser(), "i": str(os.getuid()), "l": socket.gethostname(),
+        "L": socket.gethostname().partition(".")[0], "%": "%",
     }  # fmt: skip
     identities = values.get("identityfile") or tuple(
         f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")
@@ -166,13 +170,25 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         key_alias=_first(values, "hostkeyalias"),
         identity_files=tuple(_path(text, tokens) for text in identities if text != "none"),
         identities_only=_first(values, "identitiesonly") == "yes",
-        uses_agent=(values.get("identityagent") or ("",))[0] != "none",
+        agent=_agent((values.get("identityagent") or (_AGENT_VARIABLE,))[0], tokens),
         known_hosts=tuple(path for text in files for path in _paths(text, tokens)),
         accepts_new_keys=accepts_new_keys
         or _first(values, "stricthostkeychecking") == "accept-new",
         jumps=_parse_jumps(_first(values, "proxyjump") or ""),
         proxy_command=_expand(proxy_command, tokens) if proxy_command else None,
     )
+
+
+def _agent(text: str, tokens: Mapping[str, str]) -> Path | None:
+    """Return the agent's socket: `none`, the name of a variable, or a path, as OpenSSH reads it."""
+    if text == "none":
+        return None
+    if text == _AGENT_VARIABLE or re.fullmatch(r"\$\w+", text):
+        path = os.environ.get(text.removeprefix("$"), "")
+    else:
+        path = re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), text)
+        path = str(_path(path, tokens))
+    return Path(path) if path else None
 
 
 def _first(values: Values, name: str) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import re
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from envcompare.transport.known_hosts import (
     known_name,
     known_types,
     read_known_hosts,
+    remember,
 )
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import Destination, SshOptions, resolve
@@ -208,6 +211,19 @@ def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
     assert known_types(known, "gpu02") == ("ssh-ed25519",)
 
 
+def test_a_key_is_remembered_on_a_line_of_its_own(tmp_path: Path) -> None:
+    """A file whose last line lacks its end keeps that line, and gains another."""
+    path = tmp_path / "folder" / "known_hosts"
+    remember(path, "gpu01", KEY)
+    path.write_text(path.read_text().rstrip("\n"))
+    remember(path, "gpu02", OTHER)
+    remember(path, "gpu03", KEY)
+    known = read_known_hosts([path])
+    assert [line.patterns for line in known] == [("gpu01",), ("gpu02",), ("gpu03",)]
+    assert [line.key for line in known] == [KEY, OTHER, KEY]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_known_name_has_a_port_only_where_it_is_not_22() -> None:
     """Names are written as OpenSSH writes them."""
     assert (known_name("GPU", 22), known_name("gpu", 2222)) == ("gpu", "[gpu]:2222")
@@ -242,8 +258,34 @@ def test_configuration_means_what_openssh_makes_of_it(tmp_path: Path) -> None:
     )
     assert found.identity_files == (tmp_path / "key of bench",)
     assert found.known_hosts[0] == known
-    assert (found.key_alias, found.identities_only, found.uses_agent) == ("the-gpu", True, False)
+    assert (found.key_alias, found.identities_only, found.agent) == ("the-gpu", True, None)
     assert found.accepts_new_keys
+
+
+@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "/run/from-shell"),
+        ("IdentityAgent SSH_AUTH_SOCK", "/run/from-shell"),
+        ("IdentityAgent none", None),
+        ("IdentityAgent /run/%r-at-%n", "/run/bench-at-gpu"),
+        ("IdentityAgent ${OWN_FOLDER}/agent", "/run/own/agent"),
+        ("IdentityAgent $OWN_FOLDER", "/run/own"),
+        ("IdentityAgent $NOT_SET", None),
+        ("IdentityAgent ~/agent", str(Path("~/agent").expanduser())),
+    ],
+)
+def test_agent_is_the_one_openssh_would_ask(
+    text: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables and tokens stand in the path of its socket; a variable alone may name it."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/from-shell")
+    monkeypatch.setenv("OWN_FOLDER", "/run/own")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    config = f"Host gpu\n User bench\n {text}\n"
+    found = settings_of(config, tmp_path, Destination(alias="gpu"))
+    assert found.agent == (Path(expected) if expected else None)
 
 
 @pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
@@ -421,24 +463,55 @@ def test_encrypted_key_without_an_agent_is_told_with_ssh_add(
     assert error.hint == f"unlock the key with `ssh-add {tmp_path}/locked`"
 
 
+@pytest.fixture
+def agent(lab: Lab, tmp_path: Path) -> Iterator[Path]:
+    """Give the socket of a real agent that holds the user's key."""
+    path = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL) as program:
+        try:
+            while not path.exists():
+                assert program.poll() is None
+            variables = {**os.environ, "SSH_AUTH_SOCK": str(path)}
+            subprocess.run(["ssh-add", "-q", lab.identity], check=True, env=variables)
+            yield path
+        finally:
+            program.kill()
+
+
+@pytest.fixture
+def public_half(lab: Lab, config: Path, tmp_path: Path) -> SshOptions:
+    """Give options that name a key of which only the public half is a file."""
+    (tmp_path / "only.pub").write_text(Path(f"{lab.identity}.pub").read_text())
+    return changed(config, IdentityFile=str(tmp_path / "only"))
+
+
 @pytest.mark.engine("ssh")
 def test_agent_lets_the_user_in(
-    lab: Lab, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, agent: Path, public_half: SshOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that only the agent holds is used, also where IdentitiesOnly names its public half."""
-    monkeypatch.setenv("SSH_AUTH_SOCK", f"{tmp_path}/agent")
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", f"{tmp_path}/agent"], stdout=-3)
-    try:
-        while not (tmp_path / "agent").exists():
-            assert agent.poll() is None
-        subprocess.run(["ssh-add", "-q", lab.identity], check=True)
-        public = tmp_path / "only.pub"
-        public.write_text(Path(f"{lab.identity}.pub").read_text())
-        options = changed(config, IdentityFile=str(tmp_path / "only"))
-        assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
-    finally:
-        agent.kill()
-        agent.wait()
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=public_half))
+
+
+@pytest.mark.engine("ssh")
+def test_agent_of_the_configuration_lets_the_user_in(
+    lab: Lab, agent: Path, public_half: SshOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IdentityAgent names a socket that no variable of the shell knows."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/not/there")
+    monkeypatch.setenv("AGENT_FOLDER", str(agent.parent))
+    changed(public_half.config, IdentityAgent="${AGENT_FOLDER}/agent")
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=public_half))
+
+
+@pytest.mark.engine("ssh")
+def test_agent_that_is_gone_is_no_obstacle(
+    lab: Lab, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key file lets the user in all the same."""
+    options = changed(config, IdentityAgent="/not/there")
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
 
 
 @pytest.mark.engine("ssh")
