@@ -138,7 +138,10 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     ids = []
     for number in range(2):
         dockerfile = f"FROM {BASE}\nLABEL envcompare.test={number}\n".encode()
-        make = Command(argv=("docker", "build", "--quiet", f"--tag={name}", "-"))
+        make = Command(
+            argv=("docker", "build", "--quiet", f"--tag={name}", "-"),
+            env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+        )
         assert run(HERE, make, stdin=dockerfile).succeeded
         wanted = replace(image.recipe(wheels, base=name, local=HERE), dockerfile=recipe.dockerfile)
         ids.append(image.build(wanted, local=HERE, progress=print).id)
