@@ -1,0 +1,78 @@
+"""Stopping in steps: ask, then kill; what starts after a kill dies at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from envcompare.interrupt import Interruption, handling_signals
+
+
+class Running:
+    """Something that runs until it is killed."""
+
+    def __init__(self) -> None:
+        self.is_killed = False
+
+    def kill(self) -> None:
+        """Note that it was killed."""
+        self.is_killed = True
+
+
+def wait_for(running: Running) -> bool:
+    """Give a kill in a thread of its own a moment."""
+    for _ in range(200):
+        if running.is_killed:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_first_request_kills_nothing() -> None:
+    """The block that runs is finished and saved."""
+    interruption, running = Interruption(), Running()
+    interruption.add(running)
+    assert interruption.request() is False
+    assert (interruption.is_requested, interruption.is_forced) == (True, False)
+    assert not running.is_killed
+
+
+def test_second_request_kills_what_runs_and_what_still_starts() -> None:
+    """Nothing slips through between the kill and the end."""
+    interruption, running, late = Interruption(), Running(), Running()
+    interruption.add(running)
+    interruption.request()
+    assert interruption.request() is True
+    interruption.add(late)
+    assert wait_for(running)
+    assert late.is_killed
+
+
+def test_signal_becomes_a_request_and_the_handler_goes_away() -> None:
+    """Inside the context Ctrl-C asks; outside it is what it was."""
+    before = signal.getsignal(signal.SIGINT)
+    interruption, said = Interruption(), list[str]()
+    with handling_signals(interruption, said.append):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.is_requested
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "again to kill at once" in said[0]
+
+
+def test_third_signal_leaves_at_once() -> None:
+    """A host that answers no more cannot keep the user waiting."""
+    script = (
+        "import os, signal\n"
+        "from envcompare.interrupt import Interruption, handling_signals\n"
+        "with handling_signals(Interruption(), print):\n"
+        "    for _ in range(3): os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('still here')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 130
+    assert "still here" not in done.stdout
