@@ -36,7 +36,7 @@ class Display:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+            self._console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         return self._console
 
     def say(self, text: str) -> None:

@@ -92,12 +92,21 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     return Experiment(
         arms=arms,
         reference=_reference(settings.reference, arms),
-        hosts=listed(settings.hosts) or ("local",),
+        hosts=_hosts(settings),
         workloads=choose_workloads(settings, known),
         **_measuring(settings),
         **rest,
         settings=settings,
     )
+
+
+def _hosts(settings: Settings) -> tuple[str, ...]:
+    hosts = ("local",) if settings.hosts is None else listed(settings.hosts)
+    if not hosts:
+        raise ConfigError(
+            "--hosts names no host", hint="leave it out for this machine, or give user@host"
+        )
+    return hosts
 
 
 def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:

@@ -24,9 +24,9 @@ _NARROW = 100  # columns where no terminal tells its width
 
 def show(lines: Iterable[TerminalLine], console: Console | None = None) -> None:
     """Print the lines to stdout; those of the roles head and row make one table."""
-    out = console or Console(highlight=False)
+    out = console or Console(highlight=False, emoji=False)
     if not out.is_terminal and console is None:
-        out = Console(highlight=False, width=max(out.width, _NARROW))
+        out = Console(highlight=False, emoji=False, width=max(out.width, _NARROW))
     table: Table | None = None
     for line in lines:
         if line.role == "head":

@@ -87,6 +87,7 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"budget": 0.0}, "budget"),
         ({"threads": 0}, "threads"),
         ({"pin": "0-"}, "no CPU list"),
+        ({"hosts": ",,"}, "names no host"),
         ({"data": "/d", "download": True}, "exclude each other"),
         ({"pin": "3-1"}, "names no CPU"),
         ({"connect_timeout": -1.0}, "connect-timeout"),

@@ -1,0 +1,75 @@
+"""The command line: three sentences for every mistake, the documented exit codes, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "envcompare", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "word"),
+    [
+        (("frobnicate",), 2, "frobnicate"),
+        (("run", "--bogus"), 2, "--bogus"),
+        (("run", "--budget", "soon"), 2, "soon"),
+        (("run", "--config", "nowhere.toml"), 2, "nowhere.toml"),
+        (("run", "--envs", "dokcer"), 2, "docker"),
+        (("plan", "--hosts", ",,"), 2, "no host"),
+        (("plan", "--hosts", "a:x:b"), 2, "a:x:b"),
+        (("report", "nowhere"), 5, "nowhere"),
+        (("run", "--resume", "nowhere"), 5, "nowhere"),
+        (("run", "--resume", "nowhere", "--envs", "vm"), 2, "--resume"),
+    ],
+)
+def test_mistake_ends_in_sentences_and_its_exit_code(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, word: str
+) -> None:
+    """What was wrong and what to try, on stderr; nothing is left behind."""
+    done = envcompare(*arguments, cwd=tmp_path)
+    assert done.returncode == exit_code
+    assert done.stderr.startswith("error: ")
+    assert word in done.stderr
+    assert "  try: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "doctor", "build", "report", "list", "clean"])
+def test_help_says_what_a_command_does(tmp_path: Path, command: str) -> None:
+    """Every command explains itself in a sentence."""
+    done = envcompare(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage:")
+    assert len(done.stdout.splitlines()[2].strip()) > 20
+
+
+def test_plan_prints_a_configuration_that_gives_the_same_plan(tmp_path: Path) -> None:
+    """What is printed can be saved, changed and used again."""
+    flags = ("--envs", "vm,docker", "--set", "rnn.hidden=64,128", "--workloads", "rnn")
+    first = envcompare("plan", *flags, "--seed", "7", cwd=tmp_path)
+    text = first.stdout.partition("arms:")[0].partition("\n")[2]
+    (tmp_path / "envcompare.toml").write_text(text.replace("\n  ", "\n").removeprefix("  "))
+    again = envcompare("plan", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_list_names_workloads_parameters_and_environments(tmp_path: Path) -> None:
+    """The names that --workloads, --set and --envs take."""
+    shown = envcompare("list", cwd=tmp_path).stdout
+    for word in ("cnn", "hidden=40", "singularity"):
+        assert word in shown
