@@ -123,7 +123,8 @@ def _run_cell(job: Job, site: Site, cell: Cell) -> None:
     events = tuple(e for e in job.folder.read_events().events if e.cell == cell.id)
     if any(e.what == "cell-ended" and e.state == "ok" for e in events):
         return
-    prior = tuple(s for s in job.folder.read_samples().samples if s.cell == cell.id)
+    # only a cell that was begun before has samples; reading all for each would grow with the run
+    samples = job.folder.read_samples().samples if events else ()
     run = CellRun(
         cell=cell,
         site=site,
@@ -132,7 +133,7 @@ def _run_cell(job: Job, site: Site, cell: Cell) -> None:
         folder=job.folder,
         interruption=job.interruption,
         display=job.display,
-        prior=prior,
+        prior=tuple(sample for sample in samples if sample.cell == cell.id),
         prior_events=events,
     )
     where = Where(host=cell.host, cell=cell.id)
