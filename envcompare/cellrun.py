@@ -27,7 +27,7 @@ from envcompare.records import (
 )
 from envcompare.results import RunFolder, elapsed_s
 from envcompare.sites import Site
-from envcompare.stats import Interval
+from envcompare.stats.intervals import Interval
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envcompare.records import Block, Design
-from envcompare.stats import Interval, Pairs, pair, printed_interval, units
+from envcompare.stats.intervals import Interval, printed_interval
+from envcompare.stats.pairs import Pairs, pair, units
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu"]
 

@@ -18,7 +18,7 @@ from envcompare.records import (
     Failure,
     RunRecord,
 )
-from envcompare.stats import CONTROL_LEVEL, Interval, interval
+from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 
 _SKIPPED = "the run ended before this cell"
 

@@ -8,7 +8,8 @@ from envcompare.analysis.cells import CellData, plain_estimate, to_estimate
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Leaning, Outcome
 from envcompare.metrics import MetricName, estimate
 from envcompare.records import ArmRecord, Failure
-from envcompare.stats import Interval, generations_needed, interval, printed_interval, verdict
+from envcompare.stats.intervals import Interval, generations_needed, interval, printed_interval
+from envcompare.stats.verdicts import verdict
 
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
 MIN_RESTARTS = 4

@@ -12,7 +12,7 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.records import Design, Event, EventKind, Failure, Sample, Scalar
-from envcompare.stats import Interval
+from envcompare.stats.intervals import Interval
 
 Values = dict[str, Scalar]
 

@@ -19,7 +19,7 @@ from envcompare.measure.stopping import (
 from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Block
-from envcompare.stats import Interval
+from envcompare.stats.intervals import Interval
 
 GENERATIONS_BEFORE_TUNING = 3
 REBUILD_RESTARTS = 8  # at least, where generations are no forks and resample less

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envcompare.stats import Interval, Pairs
+from envcompare.stats.intervals import Interval
+from envcompare.stats.pairs import Pairs
 
 FIRST_ROUNDS = 3
 MIN_ROUNDS, MAX_ROUNDS = 2, 6

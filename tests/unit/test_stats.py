@@ -11,15 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.metrics import METRICS, look, net_ns, primary_metric
-from envcompare.stats import (
-    generations_needed,
-    interval,
-    pair,
-    printed_interval,
-    trimmed_mean,
-    units,
-    verdict,
-)
+from envcompare.stats.intervals import generations_needed, interval, printed_interval
+from envcompare.stats.pairs import pair, trimmed_mean, units
+from envcompare.stats.verdicts import verdict
 
 finite = st.floats(-1, 1, allow_nan=False)
 

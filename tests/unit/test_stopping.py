@@ -15,7 +15,8 @@ from envcompare.measure.stopping import (
     reached_target,
     rounds_per_generation,
 )
-from envcompare.stats import Interval, Pairs
+from envcompare.stats.intervals import Interval
+from envcompare.stats.pairs import Pairs
 
 COSTS = Costs(launch_s=10, generation_s=4, round_s=1)
 NARROW = Interval(

@@ -19,7 +19,7 @@ from envcompare.analysis.model import (
 )
 from envcompare.records import Failure
 from envcompare.report.headlines import Headline, headlines
-from envcompare.stats import verdict as judge
+from envcompare.stats.verdicts import verdict as judge
 
 EXAMPLE = Path(__file__).resolve().parent / "three-arms.json"
 

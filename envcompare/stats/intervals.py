@@ -1,30 +1,26 @@
-"""Estimates, intervals and verdicts on log ratios; pure, the one home of the statistics.
+"""Intervals of a mean log ratio, over restarts or generations, and the forecast of their width.
 
-Design and sources: Kalibera and Jones 2013 (levels of repetition), Schuirmann 1987 (two one-sided
-tests), Yuen 1974 (trimmed means). A log ratio is ln(time in the arm ÷ time in the reference).
+Sources: Kalibera and Jones 2013 (levels of repetition).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats as distributions  # noqa: TID251 — this is the home of scipy
+from scipy import stats as distributions
 
-from envcompare.records import Block
+from envcompare.stats.pairs import Units
 
-TRIM = 0.2  # each side, of the rounds of a generation
-MIN_ROUNDS_TO_TRIM = 5  # below that the median
 LOOK_FACTOR = 1.1  # the half-width pays for looking after each restart
 ALPHA = 0.04  # of the printed interval; 0.01 is kept for the confidence sequence
 CONTROL_LEVEL = 0.99
 MAX_FORECAST = 10_000  # units; beyond that a forecast says nothing
 
 Unit = Literal["restart", "generation"]
-Verdict = Literal["equivalent", "slower", "faster", "inconclusive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,64 +45,8 @@ class Interval:
         return self.mean + self.half_width if math.isfinite(self.half_width) else None
 
 
-def trimmed_mean(values: Iterable[float]) -> float:
-    """Return the 20 % trimmed mean, below 5 values the median; raises ValueError when empty."""
-    data = np.sort(np.fromiter(values, dtype=float))
-    if data.size == 0:
-        raise ValueError("no values")
-    if data.size < MIN_ROUNDS_TO_TRIM:
-        return float(np.median(data))
-    cut = int(TRIM * data.size)
-    return float(data[cut : data.size - cut].mean())
-
-
-Pairs = dict[int, dict[int, tuple[float, ...]]]
-"""restart → generation → log ratios of the complete rounds."""
-
-
-def pair(
-    blocks: Iterable[Block],
-    *,
-    arm: str,
-    reference: str,
-    read: Callable[[Block], float | None],
-) -> Pairs:
-    """Pair the blocks of one cell by round and return their log ratios.
-
-    Warm-up blocks, dropped blocks and rounds in which either arm has no value are left out.
-    """
-    values: dict[tuple[int, int, int], dict[str, float]] = {}
-    for block in blocks:
-        if block.warmup or block.status != "ok" or block.arm not in {arm, reference}:
-            continue
-        value = read(block)
-        if value is not None and value > 0:
-            key = (block.restart, block.generation, block.round)
-            values.setdefault(key, {})[block.arm] = value
-    pairs: dict[int, dict[int, list[float]]] = {}
-    for (restart, generation, _), found in sorted(values.items()):
-        if len(found) == 2:
-            ratios = pairs.setdefault(restart, {}).setdefault(generation, [])
-            ratios.append(math.log(found[arm] / found[reference]))
-    return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
-
-
-def units(pairs: Pairs) -> tuple[tuple[float, ...], ...]:
-    """Return one value a generation, grouped by restart, balanced to the same number in each.
-
-    The usual number of generations a restart is kept; a restart with fewer is dropped.
-    """
-    groups = [tuple(trimmed_mean(rounds) for rounds in gens.values()) for gens in pairs.values()]
-    groups = [group for group in groups if group]
-    if not groups:
-        return ()
-    sizes = [len(group) for group in groups]
-    usual = max(set(sizes), key=lambda size: (sizes.count(size) * size, size))
-    return tuple(group[:usual] for group in groups if len(group) >= usual)
-
-
 def interval(
-    groups: tuple[tuple[float, ...], ...],
+    groups: Units,
     *,
     level: float,
     always_restarts: bool = False,
@@ -147,9 +87,7 @@ def _t_half_width(values: np.ndarray, level: float) -> float:
     return _t_factor(values.size, level) * float(values.std(ddof=1))
 
 
-def printed_interval(
-    groups: tuple[tuple[float, ...], ...], *, comparisons: int, is_strict: bool
-) -> Interval | None:
+def printed_interval(groups: Units, *, comparisons: int, is_strict: bool) -> Interval | None:
     """Return the interval a verdict rests on: level 1 − 0.04/m, half-width × 1.1 for looking."""
     return interval(
         groups,
@@ -157,23 +95,6 @@ def printed_interval(
         always_restarts=is_strict,
         factor=LOOK_FACTOR,
     )
-
-
-def verdict(low: float | None, high: float | None, *, margin: float) -> Verdict:
-    """Return exactly one verdict for an interval of the log ratio, in the fixed order.
-
-    `margin` is a fraction; the band is ± ln(1 + margin).
-    """
-    if low is None or high is None:
-        return "inconclusive"
-    band = math.log1p(margin)
-    if -band < low and high < band:
-        return "equivalent"
-    if low > 0:
-        return "slower"
-    if high < 0:
-        return "faster"
-    return "inconclusive"
 
 
 def generations_needed(found: Interval, *, margin: float) -> int | None:

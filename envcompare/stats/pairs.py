@@ -1,0 +1,74 @@
+"""From blocks to units: paired log ratios of a round, trimmed over a generation, balanced.
+
+A log ratio is ln(time in the arm ÷ time in the reference). Source of the trimming: Yuen 1974.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from envcompare.records import Block
+
+TRIM = 0.2  # each side, of the rounds of a generation
+MIN_ROUNDS_TO_TRIM = 5  # below that the median
+
+Pairs = dict[int, dict[int, tuple[float, ...]]]
+"""restart → generation → log ratios of the complete rounds."""
+
+Units = tuple[tuple[float, ...], ...]
+"""One value a generation, grouped by restart, the same number in each."""
+
+
+def trimmed_mean(values: Iterable[float]) -> float:
+    """Return the 20 % trimmed mean, below 5 values the median; raises ValueError when empty."""
+    data = np.sort(np.fromiter(values, dtype=float))
+    if data.size == 0:
+        raise ValueError("no values")
+    if data.size < MIN_ROUNDS_TO_TRIM:
+        return float(np.median(data))
+    cut = int(TRIM * data.size)
+    return float(data[cut : data.size - cut].mean())
+
+
+def pair(
+    blocks: Iterable[Block],
+    *,
+    arm: str,
+    reference: str,
+    read: Callable[[Block], float | None],
+) -> Pairs:
+    """Pair the blocks of one cell by round and return their log ratios.
+
+    Warm-up blocks, dropped blocks and rounds in which either arm has no value are left out.
+    """
+    values: dict[tuple[int, int, int], dict[str, float]] = {}
+    for block in blocks:
+        if block.warmup or block.status != "ok" or block.arm not in {arm, reference}:
+            continue
+        value = read(block)
+        if value is not None and value > 0:
+            key = (block.restart, block.generation, block.round)
+            values.setdefault(key, {})[block.arm] = value
+    pairs: dict[int, dict[int, list[float]]] = {}
+    for (restart, generation, _), found in sorted(values.items()):
+        if len(found) == 2:
+            ratios = pairs.setdefault(restart, {}).setdefault(generation, [])
+            ratios.append(math.log(found[arm] / found[reference]))
+    return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
+
+
+def units(pairs: Pairs) -> Units:
+    """Return one value a generation, grouped by restart, balanced to the same number in each.
+
+    The usual number of generations a restart is kept; a restart with fewer is dropped.
+    """
+    groups = [tuple(trimmed_mean(rounds) for rounds in gens.values()) for gens in pairs.values()]
+    groups = [group for group in groups if group]
+    if not groups:
+        return ()
+    sizes = [len(group) for group in groups]
+    usual = max(set(sizes), key=lambda size: (sizes.count(size) * size, size))
+    return tuple(group[:usual] for group in groups if len(group) >= usual)
