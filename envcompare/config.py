@@ -26,6 +26,7 @@ class Settings(
     """What flags and file may hold; a key is spelt as its flag, `None` means not given."""
 
     envs: str | tuple[str, ...] | None = None
+    stacks: str | tuple[str, ...] | None = None
     reference: str | None = None
     hosts: str | tuple[str, ...] | None = None
     workloads: str | tuple[str, ...] | None = None
@@ -36,11 +37,13 @@ class Settings(
     target: float | None = None
     budget: float | None = None
     seed: int | None = None
+    screen: bool | None = None
     threads: int | None = None
     pin: str | tuple[int, ...] | None = None
     generation: Generation | None = None
     device: Device | None = None
     startup: bool | None = None
+    stabilise: bool | None = None
     title: str | None = None
     out: str | None = None
     data: str | None = None
@@ -77,12 +80,15 @@ PRESETS: dict[Preset, PresetValues] = {
 
 DEFAULTS = Settings(
     envs=("vm", "docker", "singularity"),
+    stacks=("image",),
     workloads=("cnn", "rnn"),
     preset="default",
+    screen=False,
     threads=1,
     generation="auto",
     device="auto",
     startup=True,
+    stabilise=True,
     title="",
     out="results",
     download=False,

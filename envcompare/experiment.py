@@ -54,12 +54,14 @@ class Experiment:
     target: float
     budget_s: float
     min_restarts: int
+    screen: bool
     seed: int
     threads: int
     pin: tuple[int, ...] | None
     generation: Generation
     device: Device
     has_startup: bool
+    stabilise: bool
     title: str
     out: Path
     data: str | None
@@ -87,7 +89,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     settings = msgspec.structs.replace(
         settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
     )
-    arms = parse_arms(listed(settings.envs), known.environments)
+    items = expand_stacks(listed(settings.envs), _stacks(settings))
+    arms = parse_arms(items, known.environments)
     rest = _rest(settings)
     return Experiment(
         arms=arms,
@@ -117,6 +120,27 @@ def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
         experiment.settings, hosts=hosts, workload=own or None, ssh_config=config
     )
     return replace(experiment, settings=settings, ssh_config=config)
+
+
+def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arms with each plain environment in every stack, stack after stack.
+
+    What names its stack or its image itself stays as it is, and stands once.
+    """
+    plain = tuple(item for item in items if not set("@:=") & set(item))
+    ends = {stack: "" if stack == "image" else f"@{stack}" for stack in stacks}
+    first = tuple(f"{item}{ends[stacks[0]]}" if item in plain else item for item in items)
+    return (*first, *(f"{item}{ends[stack]}" for stack in stacks[1:] for item in plain))
+
+
+def _stacks(settings: Settings) -> tuple[str, ...]:
+    stacks = tuple(dict.fromkeys(listed(settings.stacks)))
+    if not stacks:
+        raise ConfigError("--stacks names no stack", hint="for example --stacks image,host")
+    for stack in stacks:
+        if stack not in _STACKS:
+            raise ConfigError(f"unknown stack `{stack}` in --stacks", hint=closest(stack, _STACKS))
+    return stacks
 
 
 def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[Arm, ...]:
@@ -150,12 +174,13 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
         )
     if at and stack not in _STACKS:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
-    if stack == "host" and environment != "vm":
-        raise ConfigError(
-            f"--envs {item}: {environment} cannot show the host's own files in this version",
-            hint=f"use {environment}, or vm@host for the host's own Python",
-        )
     _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
+    if stack == "host" and reference:
+        raise ConfigError(
+            f"--envs {item}: an image cannot be named for the stack host",
+            details="there a container shows the host's own files",
+            hint=f"use {environment}@host, or {name}={environment}:{reference}",
+        )
     identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
     if not _ARM_ID.fullmatch(identity):
         raise ConfigError(
@@ -256,9 +281,9 @@ def _rest(settings: Settings) -> dict[str, Any]:
             hint="give your own workload a static make(folder), or use --data",
         )
     same = (
-        "seed", "threads", "generation", "device", "title", "data", "download", "base_image",
+        "seed", "stabilise", "threads", "generation", "device", "title", "data", "download", "base_image",
         "sif_compression", "python", "vm_python", "host_python", "ssh_config",
-        "accept_new_host_keys",
+        "accept_new_host_keys", "screen",
     )  # fmt: skip
     return {
         **{name: getattr(settings, name) for name in same},

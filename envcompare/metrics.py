@@ -124,6 +124,7 @@ def look(
             estimate(blocks, arm=arm, reference=reference, metric=metric)[1],
             comparisons=m,
             is_strict=design.preset == "strict",
+            is_screening=design.screen,
         )
         for arm in arms
     }

@@ -21,6 +21,11 @@ _WHAT = (
         help="Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference. "
         "[default: vm,docker,singularity]",
     ),
+    click.option(
+        "--stacks",
+        metavar="STACK,…",
+        help="image, host or both: every plain ENV of --envs in each. [default: image]",
+    ),
     click.option("--reference", metavar="ARM", help="The arm all others are compared with."),
     click.option(
         "--hosts",
@@ -59,6 +64,11 @@ _HOW = (
     click.option(
         "--target", type=float, metavar="PERCENT", help="Half-width to reach. [default: margin/2]"
     ),
+    click.option(
+        "--screen/--no-screen",
+        default=None,
+        help="Find what differs among many comparisons: Benjamini-Hochberg at 5 %.",
+    ),
     click.option("--seed", type=int, help="Seed of all that is drawn at random."),
     click.option("--threads", type=int, help="Computing threads in every arm. [default: 1]"),
     click.option("--pin", metavar="CPUS", help="CPU set of all arms, as in 0,2-3."),
@@ -68,6 +78,11 @@ _HOW = (
         help="How a generation starts fresh. [default: auto]",
     ),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="[default: auto]"),
+    click.option(
+        "--stabilise/--no-stabilise",
+        default=None,
+        help="Fix the allocator's thresholds and the hash seed in every arm. [default: on]",
+    ),
     click.option("--startup/--no-startup", default=None, help="Measure the start-up as well."),
     click.option("--data", metavar="DIR", help="Folder of real data on the host."),
     click.option("--download/--no-download", default=None, help="Fetch the real data there."),
@@ -96,7 +111,7 @@ _SSH = (
     click.option("--connect-timeout", type=float, metavar="SECONDS", help="[default: 10]"),
 )
 EXPERIMENT = (*_WHAT, *_HOW, *_STACK, *_SSH)
-PLACES = (_WHAT[0], _WHAT[2], _WHAT[6], *_STACK, *_SSH)
+PLACES = (_WHAT[0], _WHAT[1], _WHAT[3], _WHAT[7], *_STACK, *_SSH)
 
 
 def taking(options: tuple[Decorator[Any], ...]) -> Decorator[Any]:

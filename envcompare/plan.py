@@ -142,4 +142,6 @@ def _design(experiment: Experiment, *, at_least: int = 0) -> Design:
         threads=experiment.threads,
         pin=experiment.pin,
         has_startup=experiment.has_startup,
+        stabilise=experiment.stabilise,
+        screen=experiment.screen,
     )

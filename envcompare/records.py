@@ -19,7 +19,7 @@ CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
-    "round-dropped", "generation", "calibrated", "swept", "note",
+    "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
@@ -151,6 +151,8 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
     train_steps: int = 10
+    stabilise: bool = False
+    screen: bool = False
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

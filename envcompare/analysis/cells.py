@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envcompare.analysis.drifts import find_drifts
 from envcompare.analysis.model import CellSummary, Estimate, StepTimes, StoppedBy
 from envcompare.metrics import METRICS, MetricName, estimate, primary_metric
 from envcompare.records import (
@@ -39,6 +40,11 @@ class CellData:
     def reference(self) -> ArmRecord:
         """Return the arm all others are compared with."""
         return next(arm for arm in self.run.arms if arm.is_reference)
+
+    @property
+    def is_strict(self) -> bool:
+        """Tell whether intervals rest on restart means alone."""
+        return self.run.design.preset == "strict"
 
     @property
     def metric(self) -> tuple[MetricName, str]:
@@ -89,7 +95,7 @@ def plain_estimate(
 ) -> Estimate | None:
     """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
     _, groups = estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)
-    found = interval(groups, level=level)
+    found = interval(groups, level=level, always_restarts=data.is_strict)
     if found is None:
         return None
     return to_estimate(data, arm, metric=metric, found=found, is_widened=False)
@@ -147,7 +153,21 @@ def summarise_cell(data: CellData) -> CellSummary:
         stopped_by=_stopped_by(data.events),
         noise_floor=noise_floor(data),
         step_times=tuple(found for found in times if found is not None),
+        drifts=find_drifts(
+            data.blocks,
+            tuple(arm.id for arm in data.run.arms),
+            reference=data.reference.id,
+            metric=metric,
+        ),
+        dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
+        waited_s=sum(_seconds(e) for e in data.events if e.what == "waited"),
+        cautions=tuple(dict.fromkeys(e.text for e in data.events if e.what == "caution")),
     )
+
+
+def _seconds(event: Event) -> float:
+    value = event.values.get("seconds")
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _state(data: CellData) -> tuple[CellState, str]:

@@ -16,6 +16,7 @@ from envcompare.analysis.model import (
     RunComparison,
 )
 from envcompare.analysis.passes import memory_summaries, startup_summaries
+from envcompare.analysis.primaries import primaries
 from envcompare.fingerprint import compare_fingerprints
 from envcompare.records import (
     ArmRecord,
@@ -93,6 +94,7 @@ def _compare(read: _Read) -> RunComparison:
     data = read.cell_data()
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
+    settled = primaries(data, design, m=m)
     by_cell = _differences(read)
     confounded = {
         (cell, found.arm)
@@ -102,7 +104,8 @@ def _compare(read: _Read) -> RunComparison:
     }
     comparisons = tuple(
         msgspec.structs.replace(
-            judge(one, arm, cell, m=m), is_confounded=(one.cell.id, arm.id) in confounded
+            judge(one, arm, cell, primary=settled.get((one.cell.id, arm.id))),
+            is_confounded=(one.cell.id, arm.id) in confounded,
         )
         for one, cell in zip(data, cells, strict=True)
         for arm in run.arms
@@ -123,6 +126,7 @@ def _compare(read: _Read) -> RunComparison:
         target=design.target,
         budget_s=design.budget_s,
         min_restarts=design.min_restarts,
+        screen=design.screen,
         threads=design.threads,
         is_complete=bool(ended) and (not started or ended[-1].t >= started[-1].t),
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from envcompare.analysis.cells import CellData, plain_estimate, to_estimate
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Leaning, Outcome
+from envcompare.analysis.primaries import Primary
 from envcompare.metrics import MetricName, estimate
 from envcompare.records import ArmRecord, Failure
-from envcompare.stats.intervals import Interval, generations_needed, interval, printed_interval
+from envcompare.stats.intervals import Interval, generations_needed, interval
 from envcompare.stats.verdicts import verdict
 
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
 MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
+NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu")
 
 
-def judge(data: CellData, arm: ArmRecord, cell: CellSummary, *, m: int) -> Comparison:
-    """Compare one arm with the reference in one cell; exactly one outcome; m is planned."""
-    metric, _ = data.metric
-    _, groups = estimate(data.blocks, arm=arm.id, reference=data.reference.id, metric=metric)
-    if arm.is_control:
-        found = interval(groups, level=PLAIN_LEVEL)
-    else:
-        found = printed_interval(
-            groups, comparisons=m, is_strict=data.run.design.preset == "strict"
-        )
+def judge(
+    data: CellData, arm: ArmRecord, cell: CellSummary, *, primary: Primary | None
+) -> Comparison:
+    """Compare one arm with the reference in one cell; exactly one outcome.
+
+    `primary` is the arm's, as settled over the whole run; the control has none of its own.
+    """
+    found = _control(data, arm) if arm.is_control else primary
     failure = data.failure(arm.id)
     if found is None or (failure is not None and failure.phase == "checksum"):
         return _without_result(data, arm, cell, failure)
     return _with_result(data, arm, cell, found)
+
+
+def _control(data: CellData, arm: ArmRecord) -> Primary | None:
+    metric, _ = data.metric
+    _, groups = estimate(data.blocks, arm=arm.id, reference=data.reference.id, metric=metric)
+    found = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
+    return None if found is None else Primary(interval=found)
 
 
 def _base(data: CellData, arm: ArmRecord) -> dict[str, object]:
@@ -61,12 +70,19 @@ def _without_result(
     return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
 
 
-def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Interval) -> Comparison:
+def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Primary) -> Comparison:
     metric, _ = data.metric
-    primary = to_estimate(data, arm.id, metric=metric, found=found, is_widened=not arm.is_control)
+    primary = msgspec.structs.replace(
+        to_estimate(
+            data, arm.id, metric=metric, found=found.interval, is_widened=not arm.is_control
+        ),
+        is_pooled=found.is_pooled,
+    )
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
+    if outcome in {"slower", "faster"} and not found.is_selected:
+        outcome, reason = "inconclusive", NOT_SELECTED
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_generations(found, data.run.design.margin) if is_open else None
+    more = _more_generations(found.interval, data.run.design.margin) if is_open else None
     others = (
         plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY

@@ -40,7 +40,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     generations: int
     rounds: int
-    is_widened: bool  # for several comparisons (Bonferroni) and for looking
+    is_widened: bool  # for several comparisons and for looking
+    is_pooled: bool = False  # its restart variance is that of all cells of the run
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,11 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartupPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase of the start-up of one arm: median over launches and its range, in seconds."""
+    """One phase of the start-up of one arm: median over launches and its range, in seconds.
+
+    Against the reference the difference in seconds, no ratio: seconds of phases add up to those of
+    the whole, and a phase may take next to nothing.
+    """
 
     phase: Literal[
         "engine", "import", "data", "build", "first_step", "train", "exit", "real", "user", "sys"
@@ -63,6 +68,10 @@ class StartupPart(msgspec.Struct, frozen=True, kw_only=True):
     median_s: float
     low_s: float
     high_s: float
+    difference_s: float | None = None  # mean of (arm − reference), paired by repetition
+    difference_low_s: float | None = None  # Student t at 95 %, not widened
+    difference_high_s: float | None = None
+    pairs: int = 0
 
 
 class StartupSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +95,18 @@ class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_peak_bytes: int | None = None  # holds page cache: never a ratio against vm
     cuda_allocated_peak_bytes: int | None = None
     cuda_reserved_peak_bytes: int | None = None
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """The trend of an arm's blocks inside a generation, after the discarded warm-up block."""
+
+    arm: str
+    is_ratio: bool  # of the log ratio to the reference, which the verdict rests on; else of times
+    slope: float  # mean change of the logarithm a round
+    over_generation: float  # from the first round to the last
+    p_value: float
+    generations: int
+    is_detected: bool  # at 1 % over all tests of its kind in the cell
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +154,10 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: StoppedBy = "unknown"
     noise_floor: Estimate | None = None  # the A/A control
     step_times: tuple[StepTimes, ...] = ()
+    drifts: tuple[Drift, ...] = ()  # every one that was tested
+    dropped_blocks: int = 0  # their clocks jumped
+    waited_s: float = 0.0  # for a quiet machine
+    cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +208,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     planned_comparisons: int  # m: what the intervals are widened for
+    screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]

@@ -13,8 +13,8 @@ from envcompare.measure.stopping import (
     FIRST_ROUNDS,
     Costs,
     generations_per_restart,
-    reached_target,
     rounds_per_generation,
+    stop_reason,
 )
 from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
@@ -33,7 +33,7 @@ class Lockstep:
     roster: Roster
     blocks: list[Block] = field(default_factory=list)
     tuning: dict[str, int] = field(default_factory=dict)  # as noted before an interruption
-    stopped_by: Literal["target", "budget", "failure"] | None = None
+    stopped_by: Literal["target", "decided", "budget", "failure"] | None = None
     _restart: int = 0
     _rounds: int = FIRST_ROUNDS
     _steps: int | None = None
@@ -46,7 +46,7 @@ class Lockstep:
             self._continue()
 
     def measure(self) -> None:
-        """Run restarts until the target is reached, the budget is spent, or nothing is left.
+        """Run restarts until all arms are done, the budget is spent, or nothing is left.
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
@@ -77,14 +77,14 @@ class Lockstep:
     def _is_done(self) -> bool:
         if self.bench.reference in self.roster.failed or not self.roster.compared:
             self.stopped_by = "failure"
-        elif self.blocks and self._reached_target():
-            self.stopped_by = "target"
+        elif self.blocks and (reason := self._stop_reason()):
+            self.stopped_by = reason
         elif self._restart > 0 and self._restart_s >= self.bench.remaining_s:
             self.stopped_by = "budget"
         return self.stopped_by is not None
 
-    def _reached_target(self) -> bool:
-        return reached_target(
+    def _stop_reason(self) -> Literal["target", "decided"] | None:
+        return stop_reason(
             self.intervals().values(),
             target=self.bench.design.target,
             min_restarts=self._min_restarts(),
@@ -100,7 +100,7 @@ class Lockstep:
         crew = Crew(self.roster)
         try:
             seed = derive_seed(self.bench.seed, "launch", self.bench.cell, self._restart)
-            crew.launch(shuffled(self.roster.arms, seed))
+            crew.launch(shuffled(self.roster.arms, seed), restart=self._restart)
             launch_s = began_s - self.bench.remaining_s
             generation = 0
             while self._can_go_on(crew, generation):

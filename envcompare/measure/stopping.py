@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,18 +27,27 @@ class Costs:
     round_s: float
 
 
-def reached_target(
+def stop_reason(
     intervals: Iterable[Interval | None], *, target: float, min_restarts: int
-) -> bool:
-    """Tell whether every interval is narrower than the target, after enough generations."""
+) -> Literal["target", "decided"] | None:
+    """Tell whether every arm is done, after enough generations, and by which rule.
+
+    An arm is done when its printed interval is narrower than the target, or when its confidence
+    sequence excludes 0; "decided" where at least one arm needed the latter.
+    """
     found = tuple(intervals)
-    return bool(found) and all(
-        interval is not None
-        and interval.restarts >= min_restarts
-        and interval.generations >= MIN_GENERATIONS
-        and interval.half_width <= math.log1p(target)
-        for interval in found
-    )
+    narrow = math.log1p(target)
+    done = [
+        one is not None
+        and one.restarts >= min_restarts
+        and one.generations >= MIN_GENERATIONS
+        and (one.is_decided or one.half_width <= narrow)
+        for one in found
+    ]
+    if not done or not all(done):
+        return None
+    is_narrow = all(one is not None and one.half_width <= narrow for one in found)
+    return "target" if is_narrow else "decided"
 
 
 def generations_per_restart(costs: Costs, *, remaining_s: float, restarts_to_come: int) -> int:

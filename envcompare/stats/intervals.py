@@ -8,17 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy import stats as distributions
+from scipy import special
 
 from envcompare.stats.pairs import Units
+from envcompare.stats.sequence import sequence_half_width
 
 LOOK_FACTOR = 1.1  # the half-width pays for looking after each restart
-ALPHA = 0.04  # of the printed interval; 0.01 is kept for the confidence sequence
+ALPHA = 0.05  # of all planned comparisons together
+SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
-MAX_FORECAST = 10_000  # units; beyond that a forecast says nothing
+MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
 
 Unit = Literal["restart", "generation"]
 
@@ -33,6 +36,7 @@ class Interval:
     restarts: int
     generations: int
     level: float
+    is_decided: bool = False  # the confidence sequence excludes 0, and lies inside the interval
 
     @property
     def low(self) -> float | None:
@@ -45,84 +49,141 @@ class Interval:
         return self.mean + self.half_width if math.isfinite(self.half_width) else None
 
 
-def interval(
-    groups: Units,
-    *,
-    level: float,
-    always_restarts: bool = False,
-    factor: float = 1.0,
-) -> Interval | None:
-    """Return the mean with a Student t interval, None without any value.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the units say before a level is chosen: a mean, its standard error, and from how many.
+
+    `own_error` over `count` units is what the confidence sequence rests on; `error` and `df` are
+    the same, or those of a variance pooled over cells.
+    """
+
+    mean: float
+    error: float
+    df: float
+    own_error: float
+    count: int
+    unit: Unit
+    restarts: int
+    generations: int
+
+
+def gather(groups: Units, *, always_restarts: bool = False) -> Evidence | None:
+    """Return the evidence of balanced units, None without any value.
 
     Units are restart means whenever the mean square between restarts exceeds that within, else
-    generations. One restart alone gives no interval: the spread between restarts is unknown.
+    generations. One restart alone tells no error: the spread between restarts is unknown.
     """
     if not groups:
         return None
     data = np.asarray(groups, dtype=float)
     restarts, per_restart = data.shape
-    mean = float(data.mean())
-    means = data.mean(axis=1)
-    unit: Unit = "restart"
-    half = math.inf
-    if restarts >= 2:
-        between = per_restart * float(means.var(ddof=1))
-        within = float(data.var(axis=1, ddof=1).mean()) if per_restart > 1 else 0.0
-        if always_restarts or per_restart == 1 or between > within:
-            half = _t_half_width(means, level)
-        else:
-            unit = "generation"
-            half = _t_half_width(data.ravel(), level)
-    return Interval(
-        mean=mean,
-        half_width=half * factor,
-        unit=unit,
+    between, within = mean_squares(data)
+    by_restart = always_restarts or per_restart == 1 or restarts == 1 or between > within
+    values = data.mean(axis=1) if by_restart else data.ravel()
+    error = float(values.std(ddof=1)) / math.sqrt(values.size) if restarts > 1 else math.inf
+    return Evidence(
+        mean=float(data.mean()),
+        error=error,
+        df=max(1, values.size - 1),
+        own_error=error,
+        count=values.size,
+        unit="restart" if by_restart else "generation",
         restarts=restarts,
-        generations=restarts * per_restart,
-        level=level,
+        generations=data.size,
     )
 
 
-def _t_half_width(values: np.ndarray, level: float) -> float:
-    return _t_factor(values.size, level) * float(values.std(ddof=1))
+def mean_squares(data: np.ndarray) -> tuple[float, float]:
+    """Return the mean squares between and within restarts; 0 where there is nothing to compare."""
+    restarts, per_restart = data.shape
+    between = per_restart * float(data.mean(axis=1).var(ddof=1)) if restarts > 1 else 0.0
+    within = float(data.var(axis=1, ddof=1).mean()) if per_restart > 1 else 0.0
+    return between, within
 
 
-def printed_interval(groups: Units, *, comparisons: int, is_strict: bool) -> Interval | None:
-    """Return the interval a verdict rests on: level 1 − 0.04/m, half-width × 1.1 for looking."""
-    return interval(
-        groups,
-        level=1 - ALPHA / max(1, comparisons),
-        always_restarts=is_strict,
-        factor=LOOK_FACTOR,
+def interval(groups: Units, *, level: float, always_restarts: bool = False) -> Interval | None:
+    """Return the mean with a Student t interval that pays for nothing, None without any value."""
+    found = gather(groups, always_restarts=always_restarts)
+    return None if found is None else _interval(found, level=level)
+
+
+def printed_interval(
+    groups: Units, *, comparisons: int, is_strict: bool, is_screening: bool = False
+) -> Interval | None:
+    """Return the interval a verdict rests on, for one of so many planned comparisons.
+
+    While screening it is widened for looking alone; the sequence still counts the comparisons, so
+    that what it decides is selected at the end.
+    """
+    found = gather(groups, always_restarts=is_strict)
+    if found is None:
+        return None
+    each = ALPHA / max(1, comparisons)
+    return printed(found, alpha=ALPHA if is_screening else each, sequence_alpha=each)
+
+
+def printed(found: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
+    """Return the interval that holds with an error of `alpha` although it was looked at.
+
+    Student t at level 1 − 0.8 α, its half-width × 1.1. Where the confidence sequence at 1 − 0.2 α
+    excludes 0, which may have ended the cell, the union of both: they share their middle.
+    """
+    own = _interval(found, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
+    share = SEQUENCE_SHARE * (sequence_alpha or alpha)
+    half = sequence_half_width(found.own_error, found.count, alpha=share)
+    if abs(found.mean) <= half:
+        return own
+    return _interval(found, level=own.level, factor=LOOK_FACTOR, at_least=half)
+
+
+def _interval(
+    found: Evidence, *, level: float, factor: float = 1.0, at_least: float | None = None
+) -> Interval:
+    half = factor * student_factor(found.df, level) * found.error
+    return Interval(
+        mean=found.mean,
+        half_width=max(half, at_least or 0.0),
+        unit=found.unit,
+        restarts=found.restarts,
+        generations=found.generations,
+        level=level,
+        is_decided=at_least is not None,
     )
 
 
 def generations_needed(found: Interval, *, margin: float) -> int | None:
     """Forecast how many generations in all would decide, at the spread seen so far.
 
-    A decision needs a printed half-width below the distance of the mean to 0, or to the far side
-    of the margin, whichever is longer. None where nothing can be said, or beyond 10 000 units.
+    A verdict needs a printed half-width below the distance of the mean to 0, or to the far side of
+    the margin, whichever is longer. The confidence sequence, always wider, comes to it no sooner.
+    Restarts are whole. None where nothing can be said, or beyond 10 000 restarts.
     """
-    count = found.restarts if found.unit == "restart" else found.generations
-    if count < 2 or not math.isfinite(found.half_width) or found.half_width <= 0:
+    if found.restarts < 2 or not math.isfinite(found.half_width) or found.half_width <= 0:
         return None
+    per_restart = found.generations // found.restarts
+    units = 1 if found.unit == "restart" else per_restart
     reach = max(abs(found.mean), math.log1p(margin) - abs(found.mean))
-    scale = found.half_width / _t_factor(count, found.level)
-    needed = next((n for n in _counts(count) if scale * _t_factor(n, found.level) <= reach), None)
-    if needed is None:
-        return None
-    per_unit = found.generations // count
-    return max(found.generations, needed * per_unit)
+    scale = found.half_width / _width(found.restarts * units, found.level)
+    for restarts in _counts(found.restarts):
+        if scale * _width(restarts * units, found.level) <= reach:
+            return restarts * per_restart
+    return None
 
 
-def _t_factor(count: int, level: float) -> float:
+def _width(count: int, level: float) -> float:
     """Return the half-width of a Student t interval over `count` values of spread 1."""
-    return float(distributions.t.ppf((1 + level) / 2, count - 1)) / math.sqrt(count)
+    return student_factor(count - 1, level) / math.sqrt(count)
+
+
+@lru_cache(maxsize=4096)
+def student_factor(df: float, level: float) -> float:
+    """Return the half-width, in standard errors, of a two-sided Student t interval."""
+    return float(special.stdtrit(df, (1 + level) / 2))
 
 
 def _counts(first: int) -> Iterable[int]:
     """Count up from `first`, in steps of 5 % so that far forecasts cost little."""
-    count = float(first)
+    count = first
     while count <= MAX_FORECAST:
-        yield math.ceil(count)
-        count = max(count + 1, count * 1.05)
+        yield count
+        count = max(count + 1, math.ceil(count * 1.05))

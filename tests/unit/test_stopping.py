@@ -12,8 +12,8 @@ from envcompare.measure.stopping import (
     MIN_ROUNDS,
     Costs,
     generations_per_restart,
-    reached_target,
     rounds_per_generation,
+    stop_reason,
 )
 from envcompare.stats.intervals import Interval
 from envcompare.stats.pairs import Pairs
@@ -24,25 +24,39 @@ NARROW = Interval(
 )
 
 
-def test_target_is_reached_when_every_interval_is_narrow() -> None:
+def reason(*intervals: Interval | None) -> str | None:
+    """Ask the rule at a target of 2.5 % and four restarts."""
+    return stop_reason(intervals, target=0.025, min_restarts=4)
+
+
+def test_cell_stops_when_every_interval_is_narrow() -> None:
     """One wide arm keeps the cell going."""
-    assert reached_target([NARROW, NARROW], target=0.025, min_restarts=4)
     wide = replace(NARROW, half_width=0.03)
-    assert not reached_target([NARROW, wide], target=0.025, min_restarts=4)
+    assert reason(NARROW, NARROW) == "target"
+    assert reason(NARROW, wide) is None
+
+
+def test_arm_that_is_decided_holds_no_cell() -> None:
+    """It is done although its interval is wide, and the cell says which rule it took."""
+    decided = replace(NARROW, mean=0.2, half_width=0.1, is_decided=True)
+    assert reason(NARROW, decided) == "decided"
+    assert reason(replace(NARROW, is_decided=True), NARROW) == "target"
 
 
 @pytest.mark.parametrize("changes", [{"restarts": 3}, {"generations": 7}])
-def test_target_is_not_looked_at_before_enough_restarts_and_generations(
-    changes: dict[str, int],
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_no_rule_is_looked_at_before_enough_restarts_and_generations(
+    changes: dict[str, int], *, is_decided: bool
 ) -> None:
     """A narrow interval of few launches is luck."""
-    assert not reached_target([replace(NARROW, **changes)], target=0.025, min_restarts=4)
+    assert reason(replace(NARROW, is_decided=is_decided, **changes)) is None
 
 
-def test_nothing_measured_reaches_no_target() -> None:
+def test_nothing_measured_stops_nothing() -> None:
     """Neither no arm at all nor an arm without an interval."""
-    assert not reached_target([], target=0.025, min_restarts=4)
-    assert not reached_target([None], target=0.025, min_restarts=4)
+    assert reason() is None
+    assert reason(None) is None
+    assert reason(NARROW, None) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""The interval each verdict of a run rests on: settled over all its comparisons together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from envcompare.analysis.cells import CellData
+from envcompare.metrics import MetricName, estimate
+from envcompare.records import Design
+from envcompare.stats.intervals import ALPHA, Evidence, Interval, gather, printed
+from envcompare.stats.pairs import Units
+from envcompare.stats.pooling import gather_pooled
+from envcompare.stats.screening import screen
+
+Key = tuple[str, str]  # cell, arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primary:
+    """The printed interval of one comparison, and how it came about."""
+
+    interval: Interval
+    is_pooled: bool = False  # its restart variance is that of all cells
+    is_selected: bool = True  # by the screen; without one every comparison is
+
+
+def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key, Primary]:
+    """Return the primary of each measured arm under comparison; `m` comparisons were planned."""
+    data = tuple(cells)
+    groups = {
+        (one.cell.id, arm.id): _units(one, arm.id)
+        for one in data
+        for arm in one.run.arms
+        if not (arm.is_reference or arm.is_control)
+    }
+    alike = {(one.cell.id, arm.id): (arm.id, one.metric[0]) for one in data for arm in one.run.arms}
+    own = {key: gather(units, always_restarts=_is_strict(design)) for key, units in groups.items()}
+    found = own if _is_strict(design) else _pooled(groups, alike)
+    measured = {key: one for key, one in found.items() if one is not None}
+    pooled = {key for key, one in measured.items() if one != own[key]}
+    if not design.screen:
+        return {
+            key: Primary(interval=printed(one, alpha=ALPHA / m), is_pooled=key in pooled)
+            for key, one in measured.items()
+        }
+    screened = screen(tuple(measured.values()), planned=m)
+    return {
+        key: Primary(interval=one.interval, is_pooled=key in pooled, is_selected=one.is_selected)
+        for key, one in zip(measured, screened, strict=True)
+    }
+
+
+def _is_strict(design: Design) -> bool:
+    return design.preset == "strict"
+
+
+def _units(data: CellData, arm: str) -> Units:
+    metric, _ = data.metric
+    return estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)[1]
+
+
+def _pooled(
+    groups: dict[Key, Units], alike: dict[Key, tuple[str, MetricName]]
+) -> dict[Key, Evidence | None]:
+    """Pool over the cells of an arm that were judged on the same metric."""
+    found: dict[Key, Evidence | None] = {}
+    for kind in dict.fromkeys(alike[key] for key in groups):
+        keys = [key for key in groups if alike[key] == kind]
+        found |= zip(keys, gather_pooled([groups[key] for key in keys]), strict=True)
+    return found
