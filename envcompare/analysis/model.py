@@ -205,6 +205,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     budget_s: float
     min_restarts: int
     threads: int
+    stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     planned_comparisons: int  # m: what the intervals are widened for

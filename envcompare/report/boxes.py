@@ -8,6 +8,7 @@ from typing import Final
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.fingerprint import SEPARATE, fact_name
 from envcompare.records import FactDifference
+from envcompare.report.guards import guard_cautions
 from envcompare.report.headlines import Headline, compared_differences
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import counted, listed, margin_percent
@@ -130,7 +131,14 @@ def _largest(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
-    return (*_confounders(run), *_failed_controls(run), *_without_answer(verdicts), *_dropped(run))
+    guards = _first([Item(text=text) for text in guard_cautions(run)], "more cautions")
+    return (
+        *_confounders(run),
+        *_failed_controls(run),
+        *guards,
+        *_without_answer(verdicts),
+        *_dropped(run),
+    )
 
 
 def _confounders(run: RunComparison) -> list[Item]:

@@ -8,6 +8,7 @@ from typing import Final
 from envcompare.analysis.model import CellSummary, RunComparison
 from envcompare.command import shell_text
 from envcompare.report.boxes import level_sentence, replication_sentence
+from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels, one_line, shortened
 from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
 from envcompare.report.verdicts import control_sentence, margin_sentence
@@ -66,7 +67,7 @@ def _sentences(run: RunComparison) -> tuple[str, ...]:
         f"or after {duration(run.budget_s)}."
     )
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), stop)
-    return tuple(text for text in found if text)
+    return tuple(text for text in (*found, *guard_sentences(run)) if text)
 
 
 def _cell(cell: CellSummary, label: str) -> CellView:

@@ -1,0 +1,63 @@
+"""Drift inside the generations of a cell: of each arm's own times, and of its ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from envcompare.analysis.model import Drift
+from envcompare.metrics import METRICS, MetricName
+from envcompare.records import Block
+from envcompare.stats.drift import LEVEL, Trend, trend
+from envcompare.stats.pairs import pair
+
+Generations = Sequence[Sequence[float]]
+
+
+def find_drifts(
+    blocks: Sequence[Block], arms: Sequence[str], *, reference: str, metric: MetricName
+) -> tuple[Drift, ...]:
+    """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.
+
+    Each kind has 1 % of false alarms a cell, shared among its tests (Bonferroni).
+    """
+    read = METRICS[metric].read
+    times = {arm: trend(_times(blocks, arm, metric)) for arm in arms}
+    ratios = {
+        arm: trend(
+            [
+                rounds
+                for found in pair(blocks, arm=arm, reference=reference, read=read).values()
+                for rounds in found.values()
+            ]
+        )
+        for arm in arms
+        if arm != reference
+    }
+    return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
+
+
+def _times(blocks: Sequence[Block], arm: str, metric: MetricName) -> Generations:
+    found: dict[tuple[int, int], dict[int, float]] = {}
+    for block in blocks:
+        value = METRICS[metric].read(block)
+        if block.arm == arm and not block.warmup and block.status == "ok" and value:
+            rounds = found.setdefault((block.restart, block.generation), {})
+            rounds[block.round] = math.log(value)
+    return [[value for _, value in sorted(rounds.items())] for rounds in found.values()]
+
+
+def _drifts(trends: dict[str, Trend | None], *, is_ratio: bool) -> tuple[Drift, ...]:
+    tested = {arm: found for arm, found in trends.items() if found is not None}
+    return tuple(
+        Drift(
+            arm=arm,
+            is_ratio=is_ratio,
+            slope=found.slope,
+            over_generation=found.over_generation,
+            p_value=found.p_value,
+            generations=found.generations,
+            is_detected=found.p_value * len(tested) < LEVEL,
+        )
+        for arm, found in tested.items()
+    )
