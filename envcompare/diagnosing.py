@@ -23,12 +23,12 @@ class HostReport:
 
 def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[HostReport]:
     """Give a report for each host as soon as it is known, whether it can be reached or not."""
-    environments = tuple(dict.fromkeys(arm.environment for arm in experiment.arms))
+    arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
     for host in hosts:
         try:
             transport = connect(host, options=ssh_options(experiment))
             try:
-                found = diagnose(transport, environments, options=stack_options(experiment))
+                found = diagnose(transport, arms, options=stack_options(experiment))
             finally:
                 transport.close()
         except EnvcompareError as error:

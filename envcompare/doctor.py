@@ -10,6 +10,7 @@ from envcompare.environments.registry import environment
 from envcompare.errors import TransportError, UnusableError
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache, shell
+from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -44,13 +45,19 @@ class Finding:
 
 
 def diagnose(
-    transport: Transport, environments: tuple[str, ...], *, options: Options
+    transport: Transport, arms: tuple[tuple[str, str], ...], *, options: Options
 ) -> tuple[Finding, ...]:
-    """Return what a comparison of these environments on the host needs, and what helps it."""
+    """Return what a comparison of these arms on the host needs, and what helps it.
+
+    An arm is its environment and its stack.
+    """
+    environments = tuple(dict.fromkeys(name for name, _ in arms))
     found = [_checked(transport, name, _check(transport, name)) for name in environments]
-    if "vm" in environments:
+    if ("vm", "image") in arms:
         found.append(_python(transport, options))
-    if transport.name != LOCAL.name and {"docker", "singularity"} & set(environments):
+    if any(stack == "host" for _, stack in arms):
+        found.append(_host_python(transport, options))
+    if transport.name != LOCAL.name and {("docker", "image"), ("singularity", "image")} & set(arms):
         found.append(_builder())
     facts = _facts(transport)
     found += _gpu(transport, environments, facts)
@@ -88,6 +95,20 @@ def _python(transport: Transport, options: Options) -> Finding:
     else:
         check = Check(is_usable=True, version=f"{found.version} ({found.real_path})")
     return _checked(transport, "python for vm", check)
+
+
+def _host_python(transport: Transport, options: Options) -> Finding:
+    try:
+        found = find_python(transport, python=options.host_python, imports=options.host_imports)
+    except TransportError:
+        raise
+    except UnusableError as error:
+        check = Check(is_usable=False, reason=error.details, hint=error.hint)
+    else:
+        imported = (f"{name} {version}" for name, version in found.imported.items())
+        version = ", ".join((f"{found.version} ({found.path})", *imported))
+        check = Check(is_usable=True, version=version)
+    return _checked(transport, "python of the stack host", check)
 
 
 def _builder() -> Finding:

@@ -281,8 +281,8 @@ def _rest(settings: Settings) -> dict[str, Any]:
             hint="give your own workload a static make(folder), or use --data",
         )
     same = (
-        "seed", "stabilise", "threads", "generation", "device", "title", "data", "download", "base_image",
-        "sif_compression", "python", "vm_python", "host_python", "ssh_config",
+        "seed", "stabilise", "threads", "generation", "device", "title", "data", "download",
+        "base_image", "sif_compression", "python", "vm_python", "host_python", "ssh_config",
         "accept_new_host_keys", "screen",
     )  # fmt: skip
     return {

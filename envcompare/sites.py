@@ -98,13 +98,19 @@ class Site:
     def _prepared(
         self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
     ) -> Prepared:
+        options = stack_options(experiment)
         if arm.stack == "host":
-            return prepare_host(self.transport, python=experiment.host_python)
+            return prepare_host(
+                self.transport,
+                arm.environment,
+                python=options.host_python,
+                imports=options.host_imports,
+            )
         return prepare(
             self.transport,
             arm.environment,
             reference=arm.reference,
-            options=stack_options(experiment),
+            options=options,
             progress=say,
             local=self.roads.local,
         )
@@ -158,10 +164,11 @@ class Site:
         self._show(folder)
         return folder
 
-    def spawn(self, arm: str) -> Process:
-        """Start the worker of an arm by the same road for every arm."""
+    def spawn(self, arm: str, variables: tuple[tuple[str, str], ...] = ()) -> Process:
+        """Start the worker of an arm by the same road for every arm, with variables of its own."""
         seat = self.seats[arm]
-        command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/worker.py"), cwd=None)
+        argv = (seat.prepared.interpreter, f"{self.workloads}/worker.py")
+        command = Command(argv=argv, env=variables)
         return self.transport.spawn(self._wrapped(seat, command, self.mounts))
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> str | None:
@@ -231,19 +238,24 @@ class Site:
             uid=self.uid,
             gid=self.gid,
             has_gpu=self.has_gpu,
-            mounts=mounts,
+            mounts=(*seat.prepared.mounts, *mounts),
             scratch=self._scratch(seat.arm.id),
         )
+        command = replace(command, env=(*seat.prepared.variables, *command.env))
         return environment(seat.arm.environment).wrap(command, isolation)
 
 
 def stack_options(experiment: Experiment) -> Options:
     """Return what the experiment asks of the software."""
+    # what a workload of the user's own imports is known only once it runs
+    is_bundled = any(workload.path is None for workload in experiment.workloads)
     return Options(
         python=experiment.python,
         base_image=experiment.base_image,
         sif_compression=experiment.sif_compression,
         vm_python=experiment.vm_python,
+        host_python=experiment.host_python,
+        host_imports=("torch",) if is_bundled else (),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from envcompare.config import Compression
+from envcompare.environments import Mount
 
 Progress = Callable[[str], None]
 
@@ -18,6 +19,8 @@ class Options:
     base_image: str | None = None
     sif_compression: Compression = "zstd"
     vm_python: str | None = None
+    host_python: str | None = None
+    host_imports: tuple[str, ...] = ("torch",)
 
     @property
     def base(self) -> str:
@@ -33,3 +36,5 @@ class Prepared:
     reference: str = ""
     engine: str = ""
     identity: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()  # by which the interpreter finds its packages
+    mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`

@@ -1,37 +1,125 @@
-"""The stack `host`: the interpreter and packages that a plain login on the host has."""
+"""The stack `host`: a plain login's interpreter, and the files of the host that it lives on."""
 
 from __future__ import annotations
 
-import json
+from pathlib import PurePosixPath
+
+import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared
+from envcompare.stack import Prepared, skeleton
 from envcompare.stack.cache import shell
+from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
 
 DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from.
 _ASK = """
-exec "${SHELL:-sh}" -lc 'exec "$0" -c "$1"' "$1" "$2"
+exec "${SHELL:-sh}" -lc 'exec "$0" -c "$@"' "$@"
 """
-_DESCRIBE = """
-import json, sys, torch
-version = sys.version.split()[0]
-print(json.dumps({"path": sys.executable, "version": version, "torch": torch.__version__}))
+# What is asked for is imported first: the libraries it loads are found in the map of the process.
+_DESCRIBE = r"""
+import json, os, site, sys
+
+SYSTEM = "/usr /bin /sbin /etc/ssl /etc/ca-certificates /etc/pki /etc/localtime /etc/alternatives" \
+    " /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/os-release"
+versions = {name: getattr(__import__(name), "__version__", "") for name in sys.argv[1:]}
+mapped = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
+own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path,
+       *site.getsitepackages(), os.path.dirname(sys.executable),
+       *(os.path.dirname(path) for path in mapped if ".so" in path)]
+if site.ENABLE_USER_SITE:
+    own.append(site.getusersitepackages())
+own += [os.path.realpath(path) for path in own if path]
+libs = sorted("/" + name for name in os.listdir("/") if name.startswith("lib"))
+
+def entry(path):
+    if os.path.islink(path):
+        return [path, "link", os.readlink(path)]
+    return [path, "folder" if os.path.isdir(path) else "file", ""]
+
+carried = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH")
+           if os.environ.get(name)}
+if site.ENABLE_USER_SITE:
+    carried["PYTHONUSERBASE"] = site.getuserbase()
+print(json.dumps({
+    "path": sys.executable,
+    "version": sys.version.split()[0],
+    "imported": versions,
+    "system": [entry(path) for path in SYSTEM.split() + libs if os.path.lexists(path)],
+    "own": sorted(path for path in set(own) if path.startswith("/") and os.path.isdir(path)),
+    "variables": carried,
+}))
 """
+# The skeleton has these itself, writable or filled by the engine.
+_NEVER_BOUND = frozenset(
+    ("/", "/dev", "/etc", "/proc", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108
+)
 
 
-def prepare_host(transport: Transport, *, python: str | None) -> Prepared:
-    """Return the host's own interpreter; raises UnusableError when it cannot import torch."""
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the interpreter of the host says of itself."""
+
+    path: str
+    version: str
+    imported: dict[str, str] = {}
+    system: tuple[tuple[str, str, str], ...] = ()  # path, kind and where a link points
+    own: tuple[str, ...] = ()  # folders that Python and what it loaded lie in
+    variables: dict[str, str] = {}  # of the login, by which Python finds its packages
+
+
+def find_python(transport: Transport, *, python: str | None, imports: tuple[str, ...]) -> Found:
+    """Return what a login's interpreter on the host says of itself.
+
+    Raises UnusableError when it is missing or cannot import what is needed.
+    """
     asked = python or DEFAULT_PYTHON
-    result = shell(transport, _ASK, asked, _DESCRIBE)
+    result = shell(transport, _ASK, asked, _DESCRIBE, *imports)
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:
+        what = f"imports {' and '.join(imports)}" if imports else "runs there"
         raise UnusableError(
             f"the host's own {asked} on {transport.name} cannot be used",
             details=result.tail(1) or "it printed nothing",
-            hint="name an interpreter that imports torch with --host-python",
+            hint=f"name an interpreter that {what} with --host-python",
         )
-    found = json.loads(lines[-1])
-    identity = (("stack", "host"), ("python", found["version"]), ("torch", found["torch"]))
-    return Prepared(interpreter=found["path"], identity=identity)
+    return msgspec.json.decode(lines[-1], type=Found)
+
+
+def layout(found: Found) -> Layout:
+    """Return what a container has to show of the host; nothing is named twice."""
+    links = tuple((path, target) for path, kind, target in found.system if kind == "link")
+    folders = [path for path, kind, _ in found.system if kind == "folder"]
+    covered = {*folders, *(path for path, _ in links)}
+    for path in sorted(found.own):
+        parents = {str(parent) for parent in PurePosixPath(path).parents}
+        if path not in _NEVER_BOUND and not covered & {path, *parents}:
+            folders.append(path)
+            covered.add(path)
+    files = tuple(path for path, kind, _ in found.system if kind == "file")
+    return Layout(links=links, folders=tuple(folders), files=files)
+
+
+def prepare_host(
+    transport: Transport, environment: str, *, python: str | None, imports: tuple[str, ...]
+) -> Prepared:
+    """Return the host's own interpreter, in a container with the host's files bound read-only.
+
+    Raises UnusableError when it cannot import what is needed, StackError when the empty root of
+    the container cannot be made.
+    """
+    found = find_python(transport, python=python, imports=imports)
+    identity = (("stack", "host"), ("python", found.version), *found.imported.items())
+    variables = tuple(found.variables.items())
+    if environment == "vm":
+        return Prepared(interpreter=found.path, identity=identity, variables=variables)
+    shown = layout(found)
+    make = skeleton.make_image if environment == "docker" else skeleton.make_folder
+    root = make(transport, shown)
+    return Prepared(
+        interpreter=found.path,
+        reference=root,
+        identity=(*identity, ("skeleton", root)),
+        variables=variables,
+        mounts=shown.mounts,
+    )

@@ -16,6 +16,7 @@ from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
+ARMS = tuple((name, "image") for name in ENVIRONMENTS)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_python_that_is_not_there_is_a_finding_and_no_error() -> None:
     options = Options(python="3.1")
     (python,) = (
         finding
-        for finding in diagnose(LOCAL, ("vm",), options=options)
+        for finding in diagnose(LOCAL, (("vm", "image"),), options=options)
         if finding.subject == "python for vm"
     )
     assert (python.is_usable, python.is_needed) == (False, True)
@@ -112,5 +113,5 @@ def test_a_python_that_is_not_there_is_a_finding_and_no_error() -> None:
 
 
 def _by_subject(transport: Transport) -> dict[str, Finding]:
-    findings = diagnose(transport, ENVIRONMENTS, options=Options())
+    findings = diagnose(transport, ARMS, options=Options())
     return {finding.subject: finding for finding in findings}

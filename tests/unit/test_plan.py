@@ -40,6 +40,7 @@ def test_default_experiment_compares_three_environments_on_two_workloads() -> No
     [
         ("vm", ("vm", "vm", "image", "")),
         ("vm@host", ("vm-host", "vm", "host", "")),
+        ("apptainer@host", ("singularity-host", "singularity", "host", "")),
         ("apptainer", ("singularity", "singularity", "image", "")),
         ("new=docker:app:2", ("new", "docker", "image", "app:2")),
         ("old=docker:app@sha256:ab", ("old", "docker", "image", "app@sha256:ab")),
@@ -57,7 +58,7 @@ def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) 
     [
         (("dokcer",), "unknown environment `dokcer`"),
         (("vm@hots",), "unknown stack `hots`"),
-        (("docker@host",), "cannot show the host's own files"),
+        (("x=docker@host:app:2",), "an image cannot be named for the stack host"),
         (("docker:app:2",), "names an image but no arm"),
         (("x=vm:app",), "vm has no image"),
         (("docker:",), "names no image"),

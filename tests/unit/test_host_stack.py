@@ -1,0 +1,191 @@
+"""The stack `host`: which arms it gives, what a container shows, and the empty root it shows it in.
+
+Real engines prove in tests/engines/test_host_stack.py that only the isolation differs.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+import tarfile
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.choice import Known
+from envcompare.command import Command
+from envcompare.config import Settings, parse_settings
+from envcompare.environments import Isolation, Mount
+from envcompare.environments.registry import environment
+from envcompare.errors import ConfigError, UnusableError
+from envcompare.experiment import expand_stacks, resolve
+from envcompare.stack.host import Found, find_python, layout, prepare_host
+from envcompare.stack.skeleton import Layout, archive
+from envcompare.transport.local import LOCAL
+
+KNOWN = Known(environments=("vm", "docker", "singularity"), workloads={"cnn": {}, "rnn": {}})
+DEBIAN = Found(
+    path="/home/ann/venv/bin/python",
+    version="3.11.2",
+    system=(
+        ("/usr", "folder", ""),
+        ("/bin", "link", "usr/bin"),
+        ("/lib", "link", "usr/lib"),
+        ("/etc/ssl", "folder", ""),
+        ("/etc/ld.so.cache", "file", ""),
+        ("/etc/localtime", "link", "/usr/share/zoneinfo/Etc/UTC"),
+    ),
+    own=("/bin", "/home/ann/venv", "/home/ann/venv/lib/python3.11", "/tmp", "/usr/lib/python3.11"),
+)
+SHOWN = Layout(
+    links=(
+        ("/bin", "usr/bin"),
+        ("/lib", "usr/lib"),
+        ("/etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
+    ),
+    folders=("/usr", "/etc/ssl", "/home/ann/venv"),
+    files=("/etc/ld.so.cache",),
+)
+WORKER = Command(argv=("/home/ann/venv/bin/python", "/w/worker.py"))
+ISOLATION = Isolation(
+    run_id="r",
+    arm="docker-host",
+    reference="sha256:0123",
+    uid=1000,
+    gid=1001,
+    mounts=(*SHOWN.mounts, Mount(path="/w")),
+    scratch="/home/ann/scratch",
+)
+BINDS = """
+    --mount type=bind,source=/usr,destination=/usr,ro
+    --mount type=bind,source=/etc/ssl,destination=/etc/ssl,ro
+    --mount type=bind,source=/home/ann/venv,destination=/home/ann/venv,ro
+    --mount type=bind,source=/etc/ld.so.cache,destination=/etc/ld.so.cache,ro
+    --mount type=bind,source=/w,destination=/w,ro
+    --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
+"""
+
+
+def test_a_container_shows_the_hosts_folders_once_and_its_links_as_links() -> None:
+    """What lies in a folder that is shown is not bound again, and /tmp stays the container's."""
+    assert layout(DEBIAN) == SHOWN
+
+
+def test_docker_binds_the_hosts_files_read_only_at_their_own_paths() -> None:
+    """The skeleton stands where an image would, and nothing else changes."""
+    expected = shlex.split(f"""
+        docker run --interactive --rm --pull never --network none --log-driver none
+        --label envcompare.run=r --label envcompare.arm=docker-host
+        --user 1000:1001 --workdir /home/ann/scratch {BINDS}
+        --env USER=envcompare --env ENVCOMPARE_RUN=r --env ENVCOMPARE_ARM=docker-host
+        --env ENVCOMPARE_ENVIRONMENT=docker --env HOME=/home/ann/scratch
+        --entrypoint '' sha256:0123 /home/ann/venv/bin/python /w/worker.py
+    """)
+    assert environment("docker").wrap(WORKER, ISOLATION) == Command(argv=tuple(expected))
+
+
+def test_singularity_binds_the_hosts_files_read_only_at_their_own_paths() -> None:
+    """The skeleton is a folder, and the binds are those of Docker."""
+    there = replace(ISOLATION, reference="/home/ann/.cache/envcompare/skeleton-01")
+    expected = shlex.split(f"""
+        apptainer -q exec --containall --no-home --cleanenv --pwd /home/ann/scratch
+        --mount type=bind,source=/home/ann/scratch,destination=/tmp {BINDS}
+        /home/ann/.cache/envcompare/skeleton-01 env
+        ENVCOMPARE_RUN=r ENVCOMPARE_ARM=docker-host ENVCOMPARE_ENVIRONMENT=singularity
+        HOME=/home/ann/scratch /home/ann/venv/bin/python /w/worker.py
+    """)
+    assert environment("singularity").wrap(WORKER, there).argv == tuple(expected)
+
+
+def test_the_skeleton_has_mount_points_links_and_names_of_users_alone() -> None:
+    """No program, no library: all that can run is the host's own."""
+    with tarfile.open(fileobj=io.BytesIO(archive(SHOWN))) as tar:
+        members = {member.name: member for member in tar.getmembers()}
+    assert {name: member.linkname for name, member in members.items() if member.issym()} == {
+        path.lstrip("/"): target for path, target in SHOWN.links
+    }
+    assert {name for name, member in members.items() if member.isfile()} == {
+        "etc/group", "etc/hosts", "etc/ld.so.cache", "etc/passwd", "etc/resolv.conf",
+    }  # fmt: skip
+    assert all(member.isdir() or member.size < 100 for member in members.values())
+    assert members["home/ann/venv"].isdir()
+    assert members["tmp"].mode == 0o1777
+
+
+def test_the_same_layout_gives_the_same_skeleton() -> None:
+    """Its content names it, so that a second run finds it."""
+    assert archive(SHOWN) == archive(replace(SHOWN))
+    assert archive(SHOWN) != archive(replace(SHOWN, folders=("/usr",)))
+
+
+PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda w: "/" + "/".join(w))
+
+
+@given(st.lists(PATHS, unique=True))
+def test_every_folder_of_python_is_shown_and_none_inside_another(own: list[str]) -> None:
+    """A folder is bound, or one above it is."""
+    found = layout(Found(path="/a/python", version="3.11.2", own=tuple(own)))
+    for path in own:
+        assert any(f"{path}/".startswith(f"{folder}/") for folder in found.folders)
+    for one in found.folders:
+        assert not any(one.startswith(f"{other}/") for other in found.folders)
+
+
+def test_this_interpreter_says_where_it_lives() -> None:
+    """Prefix and packages are among the folders, the system's own among the entries."""
+    found = find_python(LOCAL, python=sys.executable, imports=("msgspec",))
+    assert found.path == sys.executable
+    assert {sys.prefix, sys.base_prefix} <= {*found.own}
+    assert found.imported["msgspec"]
+    assert "/usr" in {path for path, kind, _ in found.system if kind == "folder"}
+    bound = layout(found)
+    assert any(f"{sys.prefix}/".startswith(f"{folder}/") for folder in bound.folders)
+
+
+def test_the_plain_process_has_no_skeleton() -> None:
+    """vm@host needs nothing made: it is the login's interpreter itself."""
+    prepared = prepare_host(LOCAL, "vm", python=sys.executable, imports=())
+    assert (prepared.interpreter, prepared.reference, prepared.mounts) == (sys.executable, "", ())
+
+
+def test_an_interpreter_without_what_is_needed_is_named() -> None:
+    """The hint is the flag that names another."""
+    with pytest.raises(UnusableError) as caught:
+        find_python(LOCAL, python=sys.executable, imports=("nosuchmodule",))
+    assert "No module named 'nosuchmodule'" in caught.value.details
+    assert "imports nosuchmodule with --host-python" in (caught.value.hint or "")
+
+
+def arms(**flags: object) -> list[str]:
+    """Return the ids of the arms that these settings give."""
+    settings = parse_settings(flags, source="test")
+    return [arm.id for arm in resolve(settings, Settings(), known=KNOWN).arms]
+
+
+def test_both_stacks_give_each_environment_twice() -> None:
+    """The stacks follow each other, so that the reference stays the first environment's image."""
+    assert arms(stacks="image,host") == [
+        "vm", "docker", "singularity", "vm-host", "docker-host", "singularity-host",
+    ]  # fmt: skip
+    assert arms(envs=["vm", "docker"], stacks=["host"]) == ["vm-host", "docker-host"]
+    assert arms(envs="vm") == ["vm"]
+
+
+def test_an_arm_that_names_its_software_stays_as_it_is() -> None:
+    """Only a plain environment is multiplied."""
+    items = ("vm", "old=docker:app:1", "docker@host")
+    assert expand_stacks(items, ("image", "host")) == (*items, "vm@host")
+    assert expand_stacks(items, ("host",)) == ("vm@host", *items[1:])
+
+
+@pytest.mark.parametrize(
+    ("stacks", "message"), [("imgae", "unknown stack `imgae`"), ("", "names no stack")]
+)
+def test_a_stack_that_is_none_is_named(stacks: str, message: str) -> None:
+    """The hint lists the two."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        arms(stacks=stacks)
+    assert "image" in (caught.value.hint or "")
