@@ -13,6 +13,7 @@ from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.protocol import Hello
+from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import Cell, Plan
@@ -28,6 +29,8 @@ from envcompare.records import (
 from envcompare.results import RunFolder, elapsed_s
 from envcompare.sites import Site
 from envcompare.stats.intervals import Interval
+
+_SAID = ("caution", "waited")  # beside failures
 
 
 @dataclass(slots=True)
@@ -90,10 +93,11 @@ class CellRun:
         self.folder.append_sample(sample)
 
     def event(self, event: Event) -> None:
-        """Keep one event; a failure is shown at once."""
+        """Keep one event; a failure, a caution and a wait are shown at once."""
         self.folder.append_event(event)
-        if event.failure is not None:
-            self.display.say(f"  {event.cell}: {event.failure.brief}")
+        said = event.failure.brief if event.failure else event.text * (event.what in _SAID)
+        if said:
+            self.display.say(f"  {event.cell}: {said}")
 
     def fingerprint(self, arm: str, hello: Hello) -> None:
         """Keep what a worker found around itself, with the proof of its stack."""
@@ -149,14 +153,15 @@ class CellRun:
             seed=self.plan.seed,
             comparisons=self.plan.comparisons,
             recorder=self,
+            on_host=self.site.ask,
             interruption=self.interruption,
             deadline=time.monotonic() + self.plan.design.budget_s - elapsed_s(self.prior_events),
         )
 
-    def _launch(self, arm: str) -> Worker:
+    def _launch(self, arm: str, variables: Variables = ()) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
         return Worker(
-            lambda: self.site.spawn(arm),
+            lambda: self.site.spawn(arm, variables),
             arm=arm,
             log=log,
             log_name=str(log.relative_to(self.folder.path)),

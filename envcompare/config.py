@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import msgspec
 import tomli_w
 
 from envcompare.errors import ConfigError
+from envcompare.programs import WorkloadTable, table_keys
 from envcompare.records import Scalar
 
 Preset = Literal["quick", "default", "strict"]
@@ -29,7 +31,7 @@ class Settings(
     stacks: str | tuple[str, ...] | None = None
     reference: str | None = None
     hosts: str | tuple[str, ...] | None = None
-    workloads: str | tuple[str, ...] | None = None
+    workloads: str | tuple[str, ...] | dict[str, WorkloadTable] | None = None
     workload: str | tuple[str, ...] | None = None
     set: dict[str, dict[str, Scalar | tuple[Scalar, ...]]] | None = None
     preset: Preset | None = None
@@ -43,6 +45,10 @@ class Settings(
     generation: Generation | None = None
     device: Device | None = None
     startup: bool | None = None
+    cold_start: bool | None = None
+    quiet_gate: bool | None = None
+    quiet_pressure: float | None = None
+    quiet_load: float | None = None
     stabilise: bool | None = None
     title: str | None = None
     out: str | None = None
@@ -88,6 +94,9 @@ DEFAULTS = Settings(
     generation="auto",
     device="auto",
     startup=True,
+    cold_start=False,
+    quiet_gate=True,
+    quiet_pressure=10.0,
     stabilise=True,
     title="",
     out="results",
@@ -129,8 +138,9 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
     if "unknown field" in what:
         unknown = what.split("`")[1]
         key = f"{key}.{unknown}".lstrip(".")
-        return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known_keys()))
-    value = content.get(key.split(".")[0])
+        known = table_keys() if key.startswith("workloads") else known_keys()
+        return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
+    value = content.get(re.split(r"[.\[]", key)[0])
     return ConfigError(
         f"{source}: the value of `{key}` is of the wrong kind",
         details=f"{what}; found {value!r}",

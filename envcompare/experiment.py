@@ -24,6 +24,7 @@ from envcompare.config import (
     merge,
 )
 from envcompare.errors import ConfigError
+from envcompare.programs import WorkloadTable, table_of
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
 ALIASES = {"apptainer": "singularity"}
@@ -61,6 +62,10 @@ class Experiment:
     generation: Generation
     device: Device
     has_startup: bool
+    cold_start: bool
+    quiet_gate: bool
+    quiet_pressure: float
+    quiet_load: float | None
     stabilise: bool
     title: str
     out: Path
@@ -119,6 +124,13 @@ def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
     settings = msgspec.structs.replace(
         experiment.settings, hosts=hosts, workload=own or None, ssh_config=config
     )
+    if any(w.program is not None for w in experiment.workloads):
+        tables = {
+            w.name: WorkloadTable() if w.program is None else table_of(w.program)
+            for w in experiment.workloads
+            if w.path is None
+        }
+        settings = msgspec.structs.replace(settings, workloads=tables)
     return replace(experiment, settings=settings, ssh_config=config)
 
 
@@ -226,6 +238,8 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         (0 < target < 1, "target", "a percentage above 0 and below 100"),
         (budget > 0, "budget", "seconds above 0"),
         (settings.threads is None or settings.threads >= 1, "threads", "1 or more"),
+        ((settings.quiet_pressure or 0) > 0, "quiet_pressure", "a percentage above 0"),
+        (settings.quiet_load is None or settings.quiet_load > 0, "quiet_load", "a number above 0"),
         ((settings.connect_timeout or 0) > 0, "connect_timeout", "seconds above 0"),
     )
     for holds, key, remedy in checks:
@@ -284,6 +298,7 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "seed", "stabilise", "threads", "generation", "device", "title", "data", "download",
         "base_image", "sif_compression", "python", "vm_python", "host_python", "ssh_config",
         "accept_new_host_keys", "screen",
+        "cold_start", "quiet_gate", "quiet_pressure", "quiet_load",
     )  # fmt: skip
     return {
         **{name: getattr(settings, name) for name in same},

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from envcompare.config import Settings, parse_set, read_settings
+from envcompare.config import Settings, listed, parse_set, read_settings
+from envcompare.errors import ConfigError
+from envcompare.programs import WorkloadTable, tables_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[_F], _F]
@@ -54,6 +56,30 @@ _WHAT = (
         help="TOML file that holds what the flags hold. [default: envcompare.toml if there]",
     ),
 )
+_COMMAND = (
+    click.option(
+        "--command",
+        "commands",
+        metavar="'PROGRAM ARG …'",
+        multiple=True,
+        help="Any program of your own, timed as a whole process; may be repeated.",
+    ),
+    click.option(
+        "--measure",
+        "measures",
+        metavar="NAME=REGEX",
+        multiple=True,
+        help="Read a number from the command's output: the first group of the last match.",
+    ),
+    click.option(
+        "--command-dir",
+        metavar="DIR",
+        help="Folder of the host the command runs in. [default: the current folder]",
+    ),
+    click.option(
+        "--command-timeout", type=float, metavar="SECONDS", help="Limit of one process."
+    ),
+)
 _HOW = (
     click.option("--quick", "preset", flag_value="quick", help="Margin 5 %, 90 s a cell."),
     click.option(
@@ -84,6 +110,28 @@ _HOW = (
         help="Fix the allocator's thresholds and the hash seed in every arm. [default: on]",
     ),
     click.option("--startup/--no-startup", default=None, help="Measure the start-up as well."),
+    click.option(
+        "--cold-start/--no-cold-start",
+        default=None,
+        help="Start-up with a cold page cache as well; it empties the host's, as its root.",
+    ),
+    click.option(
+        "--quiet-gate/--no-quiet-gate",
+        default=None,
+        help="Wait for a quiet machine, a fifth of the budget at most. [default: wait]",
+    ),
+    click.option(
+        "--quiet-pressure",
+        type=float,
+        metavar="PERCENT",
+        help="CPU pressure above it is busy. [default: 10]",
+    ),
+    click.option(
+        "--quiet-load",
+        type=float,
+        metavar="N",
+        help="As many tasks that want a CPU are busy. [default: CPUs + 1]",
+    ),
     click.option("--data", metavar="DIR", help="Folder of real data on the host."),
     click.option("--download/--no-download", default=None, help="Fetch the real data there."),
     click.option("--title", help="Title of the report."),
@@ -110,7 +158,7 @@ _SSH = (
     ),
     click.option("--connect-timeout", type=float, metavar="SECONDS", help="[default: 10]"),
 )
-EXPERIMENT = (*_WHAT, *_HOW, *_STACK, *_SSH)
+EXPERIMENT = (*_WHAT, *_COMMAND, *_HOW, *_STACK, *_SSH)
 PLACES = (_WHAT[0], _WHAT[1], _WHAT[3], _WHAT[7], *_STACK, *_SSH)
 
 
@@ -134,7 +182,28 @@ def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
     given = {name: value for name, value in values.items() if value not in (None, ())}
     if "set_" in given:
         given["set"] = parse_set(given.pop("set_"))
-    flags = Settings(**given)
+    flags = Settings(**_with_commands(given))
     if path is None and DEFAULT_FILE.is_file():
         path = DEFAULT_FILE
     return flags, read_settings(path) if path is not None else Settings()
+
+
+def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
+    """Turn `--command` and its companions into tables of workloads, as a file holds them."""
+    names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
+    found = {name: given.pop(name, default) for name, default in names.items()}
+    if not found["commands"]:
+        if any(found.values()):
+            raise ConfigError(
+                "--measure, --command-dir and --command-timeout belong to a --command",
+                hint="name the program with --command, or write [workloads.NAME] in the file",
+            )
+        return given
+    tables = tables_of(
+        found["commands"],
+        measures=found["measures"],
+        cwd=found["command_dir"],
+        timeout=found["command_timeout"],
+    )
+    bundled = {name: WorkloadTable() for name in listed(given.get("workloads"))}
+    return {**given, "workloads": {**bundled, **tables}}

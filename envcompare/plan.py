@@ -142,6 +142,10 @@ def _design(experiment: Experiment, *, at_least: int = 0) -> Design:
         threads=experiment.threads,
         pin=experiment.pin,
         has_startup=experiment.has_startup,
+        cold_start=experiment.cold_start,
+        quiet_gate=experiment.quiet_gate,
+        quiet_pressure=experiment.quiet_pressure,
+        quiet_load=experiment.quiet_load,
         stabilise=experiment.stabilise,
         screen=experiment.screen,
     )

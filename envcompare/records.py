@@ -90,7 +90,48 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     schema: Literal[1] = SCHEMA
 
 
-Sample = Block | Startup | Memory
+class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="process"):
+    """One whole process of a plain command, timed by a launcher inside the arm.
+
+    To the statistics it is a restart of its own, with one generation of one round.
+    """
+
+    cell: str
+    arm: str
+    number: Annotated[int, Meta(description="of the pass through all arms, from 0")]
+    order: Annotated[int, Meta(description="position of the arm within its pass, from 0")]
+    t0_ns: Annotated[int, Meta(description="CLOCK_MONOTONIC of the host before the start")]
+    wall_ns: Annotated[int, Meta(description="just before the program is started to its exit")]
+    user_ns: Annotated[int, Meta(description="of the program and the children it waited for")]
+    sys_ns: int
+    real_ns: Annotated[int, Meta(description="engine call to exit on the controller's clock")]
+    max_rss_bytes: int | None = None
+    exit_code: int
+    values: Annotated[dict[str, float], Meta(description="picked from what it printed")] = {}
+    warmup: bool = False
+    status: Literal["ok", "failed"] = "ok"
+    schema: Literal[1] = SCHEMA
+
+    @property
+    def restart(self) -> int:
+        """Return the number of its pass: each process is a fresh start."""
+        return self.number
+
+    @property
+    def generation(self) -> int:
+        """Return the only generation of its restart."""
+        return 0
+
+    @property
+    def round(self) -> int:
+        """Return the only round of its generation."""
+        return 0
+
+
+Measured = Block | ProcessRun
+"""What a verdict can rest on."""
+
+Sample = Block | Startup | Memory | ProcessRun
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +192,10 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
     train_steps: int = 10
+    cold_start: bool = False
+    quiet_gate: bool = True
+    quiet_pressure: float = 10.0  # percent of the time in which a task waits for a CPU
+    quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
     screen: bool = False
 

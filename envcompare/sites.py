@@ -13,7 +13,7 @@ import msgspec
 
 from envcompare import files
 from envcompare.choice import Workload
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
@@ -30,6 +30,7 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
 
 PREPARE_LIMIT_S = 3600.0
+ASK_LIMIT_S = 60.0
 _REMOVE = 'rm -rf -- "$1"'
 
 
@@ -170,6 +171,10 @@ class Site:
         argv = (seat.prepared.interpreter, f"{self.workloads}/worker.py")
         command = Command(argv=argv, env=variables)
         return self.transport.spawn(self._wrapped(seat, command, self.mounts))
+
+    def ask(self, script: str) -> CommandResult:
+        """Run a fixed script of sh on the host itself, outside every environment."""
+        return run(self.transport, Command(argv=("sh", "-c", script)), timeout_s=ASK_LIMIT_S)
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> str | None:
         """Say why the engine of an arm could not start its worker; None when it did."""

@@ -131,7 +131,7 @@ def summarise_cell(data: CellData) -> CellSummary:
     """Return the summary of a cell."""
     metric, metric_reason = data.metric
     state, reason = _state(data)
-    measured = tuple(b for b in data.blocks if not b.warmup)
+    measured = tuple(b for b in data.blocks if not b.warmup and b.status == "ok")
     times = (step_times(data, arm.id) for arm in data.run.arms)
     return CellSummary(
         id=data.cell.id,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from envcompare.analysis.cells import CellData, summarise_cell
+from envcompare.analysis.decompose import decompose
 from envcompare.analysis.judge import judge
 from envcompare.analysis.model import (
     ArmSummary,
@@ -128,6 +129,7 @@ def _compare(read: _Read) -> RunComparison:
         min_restarts=design.min_restarts,
         screen=design.screen,
         threads=design.threads,
+        stabilise=design.stabilise,
         is_complete=bool(ended) and (not started or ended[-1].t >= started[-1].t),
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         planned_comparisons=m,
@@ -135,7 +137,8 @@ def _compare(read: _Read) -> RunComparison:
         cells=cells,
         arms=_arms(read, comparisons, cells),
         differences=_each_once(by_cell),
-        startup=startup_summaries(read.samples),
+        decompositions=tuple(found for one in data for found in decompose(one)),
+        startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         failures=_failures(read.standing),
         torn_lines=read.torn,

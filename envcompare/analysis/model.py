@@ -83,6 +83,7 @@ class StartupSummary(msgspec.Struct, frozen=True, kw_only=True):
     train_steps: int
     page_cache: str
     parts: tuple[StartupPart, ...]
+    cold_reason: str = ""  # why the cell has no launch with a cold page cache; empty where it has
 
 
 class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +131,29 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     forecast_generations: int | None = None
     control_failed: bool = False  # then only claims beyond `noise_floor` were kept
     failure: Failure | None = None
+
+
+class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
+    """One 2 × 2 of a cell: a difference split into environment and stack, none of it widened.
+
+    `total` is `environment` + `stack`, and, where the plain process ran with the image's software
+    too, `environment_by_image` + `stack_by_base`; the paths differ by `interaction`.
+    """
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str  # the container with its image
+    host_arm: str  # the container with the host's own files
+    base: str  # the plain process with them
+    base_image: str = ""  # the plain process with the software of the image
+    total: Estimate  # arm ÷ base
+    environment: Estimate  # host_arm ÷ base
+    stack: Estimate  # arm ÷ host_arm
+    environment_by_image: Estimate | None = None  # arm ÷ base_image
+    stack_by_base: Estimate | None = None  # base_image ÷ base
+    interaction: Estimate | None = None
 
 
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +238,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...] = ()
+    decompositions: tuple[Decomposition, ...] = ()
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
     failures: tuple[FailureRow, ...] = ()

@@ -7,14 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from envcompare.command import CommandResult
 from envcompare.errors import InterruptedRunError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure.protocol import Hello
+from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.records import Design, Event, EventKind, Failure, Sample, Scalar
 from envcompare.stats.intervals import Interval
 
 Values = dict[str, Scalar]
+
+
+class Launch(Protocol):
+    """Starts the worker of an arm, with these variables beside its own."""
+
+    def __call__(self, arm: str, variables: Variables = ()) -> Worker:
+        """Start it without waiting."""
+        ...
 
 
 class Recorder(Protocol):
@@ -46,12 +56,13 @@ class Bench:
     arms: tuple[str, ...]  # all that are usable here, reference and control among them
     reference: str
     control: str
-    launch: Callable[[str], Worker]
+    launch: Launch
     spec: LaunchSpec
     design: Design
     seed: int
     comparisons: int
     recorder: Recorder
+    on_host: Callable[[str], CommandResult]  # runs a fixed script of sh on the host itself
     interruption: Interruption
     deadline: float  # time.monotonic() at which the budget of the cell is spent
 
@@ -59,6 +70,10 @@ class Bench:
     def remaining_s(self) -> float:
         """Return the seconds left of the budget; negative when it is overspent."""
         return self.deadline - time.monotonic()
+
+    def variables(self, restart: int) -> Variables:
+        """Return the variables that every worker of a restart is started with."""
+        return stable_variables(self.seed, self.cell, restart) if self.design.stabilise else ()
 
     def check_interruption(self) -> None:
         """Raise InterruptedRunError when the user asked to stop."""

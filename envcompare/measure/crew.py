@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
 from envcompare.measure.bench import Bench, failure_of
+from envcompare.measure.limits import ClockWatch, one_cpu_caution
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.records import Failure
@@ -28,6 +29,7 @@ class Roster:
     failed: dict[str, Failure] = field(default_factory=dict)
     hellos: dict[str, Hello] = field(default_factory=dict)
     code_hash: str = ""  # of the part measured before an interruption
+    clocks: ClockWatch = field(default_factory=ClockWatch)
     _deaths: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -63,7 +65,7 @@ class Crew:
         """Return the arms whose worker is alive, in the order of the plan."""
         return tuple(arm for arm in self.roster.bench.arms if arm in self._workers)
 
-    def launch(self, order: tuple[str, ...]) -> None:
+    def launch(self, order: tuple[str, ...], *, restart: int) -> None:
         """Start a worker in each arm, in this order, then wait for all of them.
 
         Raises TransportError when the host is lost.
@@ -72,7 +74,7 @@ class Crew:
         for arm in order:
             bench.check_interruption()
             is_known = arm in self.roster.hellos
-            self._workers[arm] = bench.launch(arm)
+            self._workers[arm] = bench.launch(arm, bench.variables(restart))
             self._workers[arm].send_hello(replace(bench.spec, fingerprint=not is_known))
         for arm, hello in self.collect(order, Worker.await_hello).items():
             self._take_hello(arm, hello)
@@ -122,6 +124,8 @@ class Crew:
             self.roster.bench.recorder.fingerprint(arm, hello)
             text = f"generations by {hello.generation}: {hello.generation_reason}"
             self.roster.bench.note("arm-ready", arm=arm, text=text)
+            if arm == self.roster.bench.reference and (caution := one_cpu_caution(hello)):
+                self.roster.bench.note("caution", text=caution)
         else:
             hello = replace(hello, fingerprint=known.fingerprint)
         self.roster.hellos[arm] = hello

@@ -7,17 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from envcompare.measure.crew import Crew
+from envcompare.measure.limits import (
+    MIN_STEPS,
+    block_limit_s,
+    cpu_count,
+    expected_block_s,
+    short_block_caution,
+    steps_a_block,
+    too_long,
+    too_short,
+)
 from envcompare.measure.protocol import Hello, Ran
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Block, Memory
 
-BLOCK_S = 0.3
-BLOCK_LIMIT_S = 120.0
-MIN_STEPS = 2
 CALIBRATION_STEPS = 4
 WARMUP = -1
 MAX_PAD_BYTES = 1 << 20
@@ -44,6 +51,7 @@ class GenerationRun:
     blocks: list[Block] = field(default_factory=list)
     round_s: float = 0.0
     _checksums: dict[str, float | None] = field(default_factory=dict)
+    _first_step_s: float = 0.0  # the longest of all arms
 
     def run(self) -> None:
         """Run it all; an arm that fails ends the generation for every arm.
@@ -56,12 +64,15 @@ class GenerationRun:
         if self.steps is None:
             self._calibrate()
         for number in range(WARMUP, self.rounds):
-            if self.crew.arms != arms or self.steps is None:
+            if self.crew.arms != arms or not self._can_measure():
                 break
             began = time.monotonic()
             self._run_round(number)
             self.round_s = time.monotonic() - began
         self._end()
+
+    def _can_measure(self) -> bool:
+        return self.steps is not None and self.crew.roster.bench.reference in self.crew.arms
 
     def _order(self, purpose: str) -> tuple[str, ...]:
         return shuffled(self.crew.arms, self._seed(purpose))
@@ -78,8 +89,14 @@ class GenerationRun:
         for arm in order:
             pad = self._seed(f"pad {arm}") % MAX_PAD_BYTES
             self.crew.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
-        began = self.crew.collect(order, Worker.await_begin)
+        budget_s = self.crew.roster.bench.design.budget_s
+        began = self.crew.collect(order, lambda worker: worker.await_begin(budget_s))
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}
+        for arm, generated in began.items():
+            step_s = generated.first_step_ns / 1e9
+            self._first_step_s = max(self._first_step_s, step_s)
+            if (failure := too_long(arm, step_s, budget_s)) is not None:
+                self.crew.drop(arm, failure)
 
     def _tolerance(self) -> float:
         hellos = self.crew.roster.hellos.values()
@@ -89,21 +106,41 @@ class GenerationRun:
         """Choose k on the reference so that a block lasts about 0.3 s; all arms do these steps."""
         bench = self.crew.roster.bench
         for arm in self._order("calibrate"):
-            ran = self.crew.ask(arm, _steps(CALIBRATION_STEPS))
+            limit_s = block_limit_s(CALIBRATION_STEPS * self._first_step_s)
+            ran = self.crew.ask(arm, _steps(CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == bench.reference:
-                step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9  # a GPU waits in the last step
-                self.steps = max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-9)))
-                bench.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
+                # the mean: a GPU waits in the last step
+                self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
+
+    def _take_steps(self, step_s: float) -> None:
+        bench = self.crew.roster.bench
+        if (failure := too_short(bench.reference, step_s)) is not None:
+            self.crew.drop(bench.reference, failure)
+            return
+        self.steps = steps_a_block(step_s)
+        bench.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
+        if caution := short_block_caution(step_s, self.steps):
+            bench.note("caution", text=caution)
 
     def _run_round(self, number: int) -> None:
         for order, arm in enumerate(self._order(f"round {number}")):
-            ran = self.crew.ask(arm, _steps(self.steps or MIN_STEPS))
+            limit_s = block_limit_s(expected_block_s(self._first_step_s))
+            ran = self.crew.ask(arm, _steps(self.steps or MIN_STEPS, limit_s))
             if ran is None:
                 self.crew.roster.bench.note("round-dropped", arm=arm, text=f"round {number}")
                 return
-            block = self._block(arm, ran, number=number, order=order)
+            block = self._checked(self._block(arm, ran, number=number, order=order))
             self.blocks.append(block)
             self.crew.roster.bench.recorder.sample(block)
+
+    def _checked(self, block: Block) -> Block:
+        """Return the block, marked as dropped where its times cannot be true."""
+        roster = self.crew.roster
+        fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
+        if not fault:
+            return block
+        roster.bench.note("round-dropped", arm=block.arm, text=f"round {block.round}: {fault}")
+        return replace(block, status="dropped")
 
     def _block(self, arm: str, ran: Ran, *, number: int, order: int) -> Block:
         return Block(
@@ -143,5 +180,5 @@ def _uses_tf32(hello: Hello) -> bool:
     return hello.device == "cuda" and any(facts.get(key) is True for key in keys)
 
 
-def _steps(count: int) -> Callable[[Worker], Ran]:
-    return lambda worker: worker.run(count, BLOCK_LIMIT_S)
+def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:
+    return lambda worker: worker.run(count, limit_s)

@@ -9,6 +9,9 @@ from typing import Literal
 from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Crew, Roster
 from envcompare.measure.generation import GenerationRun, Place
+from envcompare.measure.limits import small_budget_caution
+from envcompare.measure.quiet import QuietGate
+from envcompare.measure.startup import SHARE
 from envcompare.measure.stopping import (
     FIRST_ROUNDS,
     Costs,
@@ -50,12 +53,16 @@ class Lockstep:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
+        gate = QuietGate(self.bench)
         while not self._is_done():
+            gate.wait()
             began = time.monotonic()
-            self._run_restart()
+            self._run_restart(gate)
             self._restart_s = time.monotonic() - began
             self._restart += 1
         self.bench.note("stopped", text=self.stopped_by or "")
+        if self.stopped_by == "budget":
+            self._note_small_budget()
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
@@ -94,7 +101,18 @@ class Lockstep:
         is_rebuilt = any(h.generation == "rebuild" for h in self.roster.hellos.values())
         return max(self.bench.design.min_restarts, REBUILD_RESTARTS if is_rebuilt else 0)
 
-    def _run_restart(self) -> None:
+    def _note_small_budget(self) -> None:
+        costs, design = self._costs, self.bench.design
+        lockstep_s = self._min_restarts() * (costs.launch_s + 2 * costs.generation_s)
+        caution = small_budget_caution(
+            design.budget_s,
+            generations=len({(b.restart, b.generation) for b in self.blocks if not b.warmup}),
+            needed_s=lockstep_s / (1 - SHARE if design.has_startup else 1),
+        )
+        if caution:
+            self.bench.note("caution", text=caution)
+
+    def _run_restart(self, gate: QuietGate) -> None:
         began_s = self.bench.remaining_s
         self.bench.note("restart", values={"restart": self._restart})
         crew = Crew(self.roster)
@@ -104,6 +122,8 @@ class Lockstep:
             launch_s = began_s - self.bench.remaining_s
             generation = 0
             while self._can_go_on(crew, generation):
+                if generation > 0:
+                    gate.wait()
                 self._run_generation(crew, generation, launch_s)
                 generation += 1
                 self._spread(began_s)

@@ -3,55 +3,100 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
-from envcompare.errors import WorkloadError
+from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure.bench import Bench, failure_of
 from envcompare.measure.crew import Roster
-from envcompare.measure.generation import BLOCK_LIMIT_S
+from envcompare.measure.limits import block_limit_s, too_long
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Startup
 
 SHARE = 0.2  # of the budget of a cell
-MAX_REPETITIONS = 5
+MAX_REPETITIONS = 5  # of each kind, warm and cold
+# 1 drops the page cache alone (kernel: Documentation/admin-guide/sysctl/vm.rst)
+_DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
 
 
 @dataclass(slots=True)
 class StartupPass:
-    """Launch every arm alone, in random order, as often as a fifth of the budget allows."""
+    """Launch every arm alone, in random order, as often as a fifth of the budget allows.
+
+    The launches with a cold page cache come last, in half of that time: a launch after one would
+    be neither cold nor warm.
+    """
 
     bench: Bench
     roster: Roster
     first: int = 0  # repetition to begin with, after an interruption
+    _launched: set[str] = field(default_factory=set)
+    _train_steps: int | None = None  # the same in all arms, known after the first launch
 
     def measure(self) -> None:
         """Run at least one repetition; an arm that fails is recorded and left out.
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        bench = self.bench
+        limit_s = SHARE * self.bench.design.budget_s
+        with_cold = self._can_drop_caches()
+        following = self._repeat_within(
+            limit_s / 2 if with_cold else limit_s, self.first, is_cold=False
+        )
+        if with_cold:
+            self._repeat_within(limit_s / 2, following, is_cold=True)
+
+    def _repeat_within(self, limit_s: float, first: int, *, is_cold: bool) -> int:
+        """Repeat at least once; return the number of the next repetition."""
         began = time.monotonic()
-        limit_s = SHARE * bench.design.budget_s
-        for repetition in range(self.first, MAX_REPETITIONS):
-            self._repeat(repetition)
+        for done in range(1, MAX_REPETITIONS + 1):
+            self._repeat(first + done - 1, is_cold=is_cold)
             spent_s = time.monotonic() - began
-            done = repetition - self.first + 1
             if spent_s * (done + 1) / done > limit_s:
                 break
+        return first + done
 
-    def _repeat(self, repetition: int) -> None:
+    def _can_drop_caches(self) -> bool:
+        """Try it where it was asked for, and say why where it cannot be done."""
+        if not self.bench.design.cold_start:
+            return False
+        try:
+            self._drop_caches()
+        except WorkloadError as error:
+            text = f"cold start not measured: {error.details or error.brief}; {error.hint}"
+            self.bench.note("note", text=text, values={"cold": False})
+            return False
+        return True
+
+    def _drop_caches(self) -> None:
+        """Empty the page cache of the host itself; raises WorkloadError when it refuses."""
+        hint = "only root of the host may drop its page cache: log in as root there"
+        try:
+            done = self.bench.on_host(_DROP_CACHES)
+        except CommandTimeoutError as error:
+            raise WorkloadError(error.brief, hint=hint, phase="process") from error
+        if not done.succeeded:
+            raise WorkloadError(
+                "the page cache cannot be dropped", details=done.tail(1), hint=hint, phase="process"
+            )
+
+    def _repeat(self, repetition: int, *, is_cold: bool) -> None:
         bench = self.bench
         arms = tuple(a for a in self.roster.arms if a != bench.control)
         seed = derive_seed(bench.seed, "startup", bench.cell, repetition)
         for order, arm in enumerate(shuffled(arms, seed)):
             bench.check_interruption()
-            worker = bench.launch(arm)
+            if is_cold:
+                self._drop_caches()
+            worker = bench.launch(arm, bench.variables(repetition))
             try:
-                bench.recorder.sample(self._launch(worker, repetition=repetition, order=order))
+                sample = self._launch(worker, repetition=repetition, order=order)
+                cache = "cold" if is_cold else "warm" if arm in self._launched else "unknown"
+                bench.recorder.sample(msgspec.structs.replace(sample, page_cache=cache))
+                self._launched.add(arm)
             except WorkloadError as error:
                 bench.check_interruption()
                 self.roster.fail(arm, failure_of(error))
@@ -68,8 +113,15 @@ class StartupPass:
         arrived_ns = time.monotonic_ns()
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
         began = worker.begin(seed, 0)
+        step_s = began.first_step_ns / 1e9
+        refused = too_long(worker.arm, step_s, bench.design.budget_s)
+        if refused is not None:
+            raise WorkloadError(
+                refused.brief, details=refused.details, hint=refused.hint, phase=refused.phase
+            )
+        steps = self._steps(hello, step_s)
         sent_ns = time.monotonic_ns()
-        ran = worker.run(_train_steps(hello, bench.design.train_steps), BLOCK_LIMIT_S)
+        ran = worker.run(steps, block_limit_s(steps * step_s))
         round_trip_ns = max(0, time.monotonic_ns() - sent_ns - sum(ran.wall_ns))
         worker.end()
         quit_ns = time.monotonic_ns()
@@ -92,8 +144,15 @@ class StartupPass:
             user_ns=cost.user_ns,
             sys_ns=cost.sys_ns,
             train_steps=len(ran.wall_ns),
-            page_cache="warm" if repetition > 0 else "unknown",
         )
+
+    def _steps(self, hello: Hello, step_s: float) -> int:
+        """Return the steps of the short training run; fewer where one takes long."""
+        if self._train_steps is None:
+            design, arms = self.bench.design, len(self.bench.arms)
+            affordable = int(SHARE * design.budget_s / arms / max(step_s, 1e-9))
+            self._train_steps = _train_steps(hello, max(1, min(design.train_steps, affordable)))
+        return self._train_steps
 
 
 def _train_steps(hello: Hello, most: int) -> int:

@@ -98,9 +98,9 @@ class Worker:
         """Ask for a generation without waiting; `pad` bytes are allocated before the model."""
         self._send("gen", {"seed": seed, "pad": pad})
 
-    def await_begin(self) -> Generated:
-        """Wait until the generation has begun."""
-        return self._receive("gen", Generated, GENERATION_LIMIT_S)
+    def await_begin(self, at_least_s: float = 0.0) -> Generated:
+        """Wait until the generation has begun, `at_least_s` seconds where a step may take them."""
+        return self._receive("gen", Generated, max(GENERATION_LIMIT_S, at_least_s))
 
     def run(self, steps: int, limit_s: float) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds."""
@@ -131,7 +131,17 @@ class Worker:
 
     def await_quit(self) -> Quit:
         """Wait until the worker and what contains it are gone."""
-        reply = self._receive("quit", Quit, QUIT_LIMIT_S)
+        return self._await_last("quit", Quit, QUIT_LIMIT_S)
+
+    def ask_once(
+        self, op: str, fields: dict[str, object], *, kind: type[_T], limit_s: float
+    ) -> _T:
+        """Ask what answers one request and ends; wait until it and what contains it are gone."""
+        self._send(op, fields)
+        return self._await_last(op, kind, limit_s)
+
+    def _await_last(self, op: str, kind: type[_T], limit_s: float) -> _T:
+        reply = self._receive(op, kind, limit_s)
         self._close_stdin()
         try:
             self._process.wait(QUIT_LIMIT_S)
@@ -150,6 +160,13 @@ class Worker:
         self._close_stdin()
         self._process.kill()
 
+    def tail(self) -> str:
+        """Return the last lines of what this worker wrote to its log."""
+        with suppress(OSError):
+            own = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+            return "\n".join(own.splitlines()[-10:])
+        return ""
+
     def _send(self, op: str, fields: dict[str, object]) -> None:
         line = msgspec.json.encode({"op": op, **fields}) + b"\n"
         try:
@@ -165,7 +182,10 @@ class Worker:
         except queue.Empty as error:
             self.kill()
             raise self._fault(
-                "process", f"no answer to `{op}` within {limit_s:.0f} s", hint="see its log"
+                "process",
+                f"no answer to `{op}` within {limit_s:.0f} s",
+                details="that is far longer than it took before, or than it may take",
+                hint=f"it hangs or waits for something: read {self.log_name} in the run folder",
             ) from error
         if line == _END:
             raise self._ended(op)
@@ -205,7 +225,7 @@ class Worker:
         except TransportError as error:
             return error
         self._drain()
-        tail = self._tail()
+        tail = self.tail()
         reason = self._explain(code, tail)
         if reason is not None:
             return self._fault("launch", reason, details=tail, exit_code=code)
@@ -250,12 +270,6 @@ class Worker:
 
     def _drain(self) -> None:
         self._logger.join(5)
-
-    def _tail(self) -> str:
-        with suppress(OSError):
-            own = self.log.read_bytes()[self._log_start :].decode(errors="replace")
-            return "\n".join(own.splitlines()[-10:])
-        return ""
 
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):

@@ -71,6 +71,12 @@ def duration(seconds: float | None) -> str:
     return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
 
 
+def signed_duration(seconds: float) -> str:
+    """Return a difference of times with its sign, such as "+1.42 s" and "−12.0 ms"."""
+    size = duration(abs(seconds))
+    return f"{MINUS if seconds < 0 else '+'}{size}" if seconds else size
+
+
 def rough_time(seconds: float) -> str:
     """Return a forecast as nobody should read more into it: "70 s", "12 min", "3 h"."""
     if seconds < 120:

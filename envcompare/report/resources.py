@@ -9,7 +9,14 @@ from envcompare.analysis.model import MemorySummary, RunComparison, StartupPart,
 from envcompare.report.headlines import compared_arms
 from envcompare.report.labels import CONTROL_SUFFIX, cell_labels
 from envcompare.report.marks import Segment, segments
-from envcompare.report.numbers import NOT_MEASURED, counted, duration, duration_range, size
+from envcompare.report.numbers import (
+    NOT_MEASURED,
+    counted,
+    duration,
+    duration_range,
+    signed_duration,
+    size,
+)
 
 Parts = dict[str, StartupPart]
 PHASES: Final[dict[str, str]] = {
@@ -32,11 +39,11 @@ _MEMORY: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRow:
-    """One part of the start-up over the arms: a median and a range for each."""
+    """One part of the start-up over the arms: median, range and difference for each."""
 
     phase: str  # empty where the part is not in the bars
     name: str
-    values: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +66,16 @@ class MemoryView:
 
 
 def startup_views(run: RunComparison) -> tuple[StartupView, ...]:
-    """Return one table for each cell whose start-up was measured, in the order of the cells."""
-    by_cell: dict[str, list[StartupSummary]] = {}
+    """Return a table for each cell and page cache whose start-up was measured, in their order."""
+    tables: dict[tuple[str, bool], list[StartupSummary]] = {}
     for one in run.startup:
-        by_cell.setdefault(one.cell, []).append(one)
+        tables.setdefault((one.cell, one.page_cache == "cold"), []).append(one)
     labels = cell_labels(run)
     return tuple(
-        _startup_view(run, tuple(found), label=labels.get(cell, cell))
-        for cell, found in by_cell.items()
+        _startup_view(
+            run, tuple(found), label=labels.get(cell, cell) + (", cold page cache" if cold else "")
+        )
+        for (cell, cold), found in tables.items()
     )
 
 
@@ -101,7 +110,8 @@ def _startup_view(
         cell=label,
         note=(
             f"{what} of {counted(launches, 'launch', 'launches')}; "
-            f"page cache {first.page_cache}; training is {counted(first.train_steps, 'step')}."
+            f"page cache {first.page_cache}{_cold_note(first)}; "
+            f"training is {counted(first.train_steps, 'step')}.{_difference_note(run, found)}"
         ),
         arms=tuple(wanted),
         bars=tuple(_bar(table, longest) for table in tables),
@@ -122,12 +132,36 @@ def _bar(table: Parts, longest: float) -> tuple[Segment, ...]:
     return segments(stacked, longest=longest)
 
 
-def _part(part: StartupPart | None) -> tuple[str, str]:
+def _cold_note(one: StartupSummary) -> str:
+    return f" (cold: {one.cold_reason})" if one.cold_reason else ""
+
+
+def _difference_note(run: RunComparison, found: tuple[StartupSummary, ...]) -> str:
+    pairs = [part.pairs for one in found for part in one.parts if part.difference_low_s is not None]
+    if not pairs:
+        return ""
+    return (
+        f" With a sign: the mean difference to {run.reference_arm} over "
+        f"{counted(min(pairs), 'pair')} and its 95 % interval (Student t), not widened."
+    )
+
+
+def _part(part: StartupPart | None) -> tuple[str, str, str]:
     if part is None:
-        return NOT_MEASURED, ""
-    if part.low_s == part.high_s:
-        return duration(part.median_s), ""
-    return duration(part.median_s), duration_range(part.low_s, part.high_s)
+        return NOT_MEASURED, "", ""
+    is_range = part.low_s != part.high_s
+    spread = duration_range(part.low_s, part.high_s) if is_range else ""
+    return duration(part.median_s), spread, _difference(part)
+
+
+def _difference(part: StartupPart) -> str:
+    """Return "+1.42 s (+1.31 to +1.53 s)", empty without an interval."""
+    if part.difference_s is None or part.difference_low_s is None or part.difference_high_s is None:
+        return ""
+    low, high = signed_duration(part.difference_low_s), signed_duration(part.difference_high_s)
+    number, _, unit = low.rpartition(" ")
+    ends = f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+    return f"{signed_duration(part.difference_s)} ({ends})"
 
 
 def _total(table: Parts) -> float:

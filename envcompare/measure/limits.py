@@ -1,0 +1,162 @@
+"""What a step, a block and its clocks may be; what is beyond is named, and gives no number."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from envcompare.measure.protocol import Hello
+from envcompare.records import Block, Failure
+
+BLOCK_S = 0.3
+MIN_STEPS, MAX_STEPS = 2, 2000  # in a block; each step is two numbers of a line of samples.jsonl
+MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
+MIN_BLOCK_LIMIT_S = 60.0
+SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
+_BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
+_CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
+
+
+def steps_a_block(step_s: float) -> int:
+    """Return how many steps last about 0.3 s, within the bounds of a block."""
+    return min(MAX_STEPS, max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-9))))
+
+
+def block_limit_s(expected_s: float) -> float:
+    """Return how long to wait for a block that should take `expected_s`."""
+    return max(MIN_BLOCK_LIMIT_S, SLOWEST_BLOCK * expected_s)
+
+
+def expected_block_s(first_step_s: float) -> float:
+    """Return what a block may be expected to take, seen from the first step of a generation.
+
+    A block of more than the fewest steps was calibrated to 0.3 s.
+    """
+    return max(BLOCK_S, MIN_STEPS * first_step_s)
+
+
+def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
+    """Refuse a step that takes longer than the whole budget of a cell."""
+    if step_s <= budget_s:
+        return None
+    return Failure(
+        phase="step",
+        brief=f"{arm}: one step took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
+        details="a cell needs at least 4 restarts, each with some blocks of 2 steps for every arm",
+        hint=f"give --budget {_roughly(100 * step_s)} or more, or make the step smaller, "
+        "for example by a smaller batch with --set",
+    )
+
+
+def too_short(arm: str, step_s: float) -> Failure | None:
+    """Refuse a step that the clock cannot tell from the reading of the clock."""
+    if step_s >= MIN_STEP_S:
+        return None
+    return Failure(
+        phase="step",
+        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, and reading the clocks up to 1 µs of it",
+        details=f"below {MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
+        hint="put more work into a step, for example 1000 rounds of what it does now",
+    )
+
+
+def short_block_caution(step_s: float, steps: int) -> str:
+    """Say that even the most steps fill no block; empty where they do."""
+    block_s = steps * step_s
+    if steps < MAX_STEPS or block_s >= 0.9 * BLOCK_S:
+        return ""
+    return (
+        f"a block lasts {block_s * 1e3:.0f} ms and not {BLOCK_S * 1e3:.0f} ms, since a step takes "
+        f"{step_s * 1e6:.0f} µs and a block has at most {MAX_STEPS} steps: it is more easily "
+        "disturbed; put more work into a step"
+    )
+
+
+def one_cpu_caution(hello: Hello) -> str:
+    """Say that a worker has one CPU only; empty where it has more, or did not tell."""
+    cpus = (hello.fingerprint or {}).get("cpu.affinity")
+    if not isinstance(cpus, tuple) or len(cpus) != 1:
+        return ""
+    return (
+        f"all arms run on the one CPU {cpus[0]}: what the system and envcompare itself do there "
+        "disturbs every block; give --pin two CPUs or more, or a host that has them"
+    )
+
+
+def small_budget_caution(budget_s: float, *, generations: int, needed_s: float) -> str:
+    """Say that too little was measured for any interval, and what budget would do."""
+    if generations >= 2:
+        return ""
+    count = "1 generation" if generations == 1 else f"{generations} generations"
+    return (
+        f"the budget of {budget_s:.3g} s fitted {count}, and an interval needs two at the least: "
+        f"give --budget {_roughly(needed_s)} or more"
+    )
+
+
+@dataclass(slots=True)
+class ClockWatch:
+    """Finds the blocks of a cell whose times cannot be true; it remembers those before."""
+
+    _walls_ns: dict[str, list[int]] = field(default_factory=dict)
+    _ends_ns: dict[str, int] = field(default_factory=dict)
+
+    def fault(self, block: Block, *, cpus: int | None) -> str:
+        """Return why no number may be made of a block; empty where nothing speaks against it."""
+        wall_ns = sum(block.wall_ns)
+        found = (
+            _impossible(block, wall_ns, cpus)
+            or self._backwards(block)
+            or self._stood_still(block, wall_ns)
+        )
+        self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
+        if not found:
+            self._walls_ns.setdefault(block.arm, []).append(wall_ns)
+        return found
+
+    def _backwards(self, block: Block) -> str:
+        end_ns = self._ends_ns.get(block.arm)
+        if end_ns is None or block.t0_ns >= end_ns:
+            return ""
+        return f"its clock went back by {(end_ns - block.t0_ns) / 1e9:.3g} s since the last block"
+
+    def _stood_still(self, block: Block, wall_ns: int) -> str:
+        """Find a block that is long beyond reason, and neither computed nor waited for a CPU.
+
+        A block that is as slow for a reason of its own has used its time, and stays.
+        """
+        walls = self._walls_ns.get(block.arm, [])
+        if len(walls) < _BLOCKS_TO_KNOW:
+            return ""
+        usual_ns = statistics.median(walls)
+        used_ns = sum(block.cpu_ns) + (block.wait_ns or 0)
+        if wall_ns <= SLOWEST_BLOCK * usual_ns or 2 * used_ns > wall_ns:
+            return ""
+        return (
+            f"it took {wall_ns / 1e9:.3g} s, not {usual_ns / 1e9:.3g} s, and used only "
+            f"{used_ns / 1e9:.3g} s of it: the clock jumped or the machine stood still"
+        )
+
+
+def _impossible(block: Block, wall_ns: int, cpus: int | None) -> str:
+    cpu_ns = sum(block.cpu_ns)
+    if wall_ns <= 0 or min(block.wall_ns, default=0) < 0 or min(block.cpu_ns, default=0) < 0:
+        return f"its clock did not go forward ({wall_ns} ns for {block.k} steps)"
+    if cpus is not None and cpu_ns > 1.5 * wall_ns * cpus + _CPU_SLACK_NS:
+        return (
+            f"it used {cpu_ns / 1e9:.3g} s of CPU time in {wall_ns / 1e9:.3g} s on {cpus} CPUs: "
+            "its clock jumped"
+        )
+    return ""
+
+
+def cpu_count(hello: Hello | None) -> int | None:
+    """Return how many CPUs a worker may use, None where it did not tell."""
+    cpus = ((hello.fingerprint if hello else None) or {}).get("cpu.affinity")
+    return len(cpus) if isinstance(cpus, tuple) else None
+
+
+def _roughly(seconds: float) -> str:
+    """Return a number of seconds that nobody reads more into, rounded up."""
+    step = 10 if seconds > 30 else 1
+    return f"{-(-seconds // step) * step:.0f}"
