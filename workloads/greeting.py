@@ -12,6 +12,7 @@ from failures import ProcessError, ProtocolError, phase
 from generation import Job, whole_number
 from inside import fingerprint
 from loading import Workload, code_hash, load_class
+from pinning import pin
 from places import unsafe_to_fork
 
 PLACES = ("auto", "fork", "rebuild")
@@ -98,18 +99,7 @@ def _settle_process(threads: int, cpus: list[int] | None) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    if cpus is None:
-        return
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, cpus)
-    except (OSError, TypeError, ValueError, OverflowError) as error:
-        raise ProcessError(
-            f"cannot run on CPUs {cpus}: {error}; allowed: {sorted(allowed)}"
-        ) from error
-    # The kernel drops a CPU it cannot give as long as one is left (sched_setaffinity(2)).
-    if os.sched_getaffinity(0) != set(cpus):
-        raise ProcessError(f"cannot run on all of CPUs {cpus}; allowed: {sorted(allowed)}")
+    pin(cpus)
 
 
 def _choose_place(wanted: str, device: str) -> tuple[str, str]:

@@ -1,0 +1,178 @@
+"""One program, run to its end: its clock, what it used, and the numbers in what it printed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List
+
+from failures import DataError, PhaseError, ProcessError, ProtocolError, failure_reply, phase
+from output import Output
+from pinning import pin
+from wire import encode, leave, parse_request, read_line, send
+
+_DRAIN_S = 1.0  # for a program's output once the program has ended
+_HASHED_BYTES = 64 << 20  # of a file that the command names
+PYTHONS = ("python", "python3")
+
+
+def answer(sink: int, entry_ns: int) -> int:
+    """Answer one request on stdin through the descriptor `sink`."""
+    op = None
+    try:
+        with phase("protocol"):
+            line = read_line(0)
+            if line is None:
+                return 0
+            request = parse_request(line)
+            op = request["op"]
+            if op not in ("look", "command"):
+                raise ProtocolError(f"no operation {op!r}; there are look and command")
+            _enter(request)
+            reply = _look(request) if op == "look" else Run(request).reply()
+    except PhaseError as error:
+        reply = failure_reply(op, error)
+    send(sink, encode({"op": op, "ok": True, "entry_ns": entry_ns, **reply}))
+    return 0
+
+
+def _enter(request: Dict[str, Any]) -> None:
+    """Take the folder and the CPUs of the command; put this interpreter first in PATH."""
+    with phase("setup"):
+        try:
+            os.chdir(request["cwd"])
+        except OSError as error:
+            raise DataError(f"cannot run in {request['cwd']}: {error.strerror}") from error
+        pin(request.get("cpus"))
+    here = os.path.dirname(sys.executable)
+    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
+
+
+def _look(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return where the program is, the hash of the files it names, and the fingerprint."""
+    from inside import fingerprint  # noqa: PLC0415  a launch that measures does without
+
+    return {
+        "program": find(request["argv"][0]),
+        "code_hash": _files_hash(request["argv"]),
+        "fingerprint": fingerprint(threads=1, device="cpu"),
+    }
+
+
+def find(name: str) -> str:
+    """Return the path of a program; `python` is the interpreter of the arm."""
+    if name in PYTHONS:
+        return sys.executable
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    with phase("setup"):
+        if os.path.exists(name):
+            raise ProcessError(f"{name} is not executable here (exit 126); try chmod +x")
+        raise ProcessError(f"{name} is not found here (exit 127); PATH is {os.environ['PATH']}")
+
+
+def _files_hash(argv: List[str]) -> str:
+    """Return a hash of the command and of the files among its words, the program itself left out.
+
+    The program may well differ between environments; what it is given to do should not.
+    """
+    digest = hashlib.sha256("\0".join(argv).encode(errors="surrogateescape"))
+    for word in argv[1:]:
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isfile(word):
+                with open(word, "rb") as file:
+                    digest.update(file.read(_HASHED_BYTES))
+    return digest.hexdigest()
+
+
+class Run:
+    """One process of a program, which ends with it, with its time, or with the connection."""
+
+    def __init__(self, request: Dict[str, Any]) -> None:
+        patterns = {name: re.compile(text.encode()) for name, text in request["patterns"].items()}
+        self._argv: List[str] = request["argv"]
+        self._limit_s: float = request["limit_s"]
+        self._output = Output(patterns, log=2)
+        self._is_late = False
+        self._pid = 0
+
+    def reply(self) -> Dict[str, Any]:
+        """Run it and return what it took."""
+        path = find(self._argv[0])
+        self._output.start()
+        own_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start_ns = time.monotonic_ns()
+        end_ns, status, used = self._run(path)
+        # Whatever of its group is left would disturb the next process.
+        leaves = _is_group(self._pid)
+        has_ended = self._output.finish(_DRAIN_S)
+        code = os.waitstatus_to_exitcode(status)
+        return {
+            "t0_ns": start_ns,
+            "wall_ns": end_ns - start_ns,
+            "user_ns": round(used.ru_utime * 1e9),
+            "sys_ns": round(used.ru_stime * 1e9),
+            # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
+            "max_rss_bytes": used.ru_maxrss * 1024 if used.ru_maxrss > own_rss else None,
+            "exit_code": code if code >= 0 else 128 - code,
+            "signal": signal.Signals(-code).name if code < 0 else None,
+            "is_late": self._is_late,
+            "left_processes": leaves or not has_ended,
+            "values": self._output.values,
+        }
+
+    def _run(self, path: str) -> "tuple[int, int, resource.struct_rusage]":
+        with phase("setup"):
+            process = subprocess.Popen(
+                self._argv,
+                executable=path,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output.sink,
+                stderr=self._output.sink,
+                start_new_session=True,
+            )
+        self._pid = process.pid
+        threading.Thread(target=self._end_with_input, daemon=True).start()
+        timer = threading.Timer(self._limit_s, self._end_late)
+        timer.start()
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        end_ns = time.monotonic_ns()
+        timer.cancel()
+        self._kill()  # its number is its own until it is reaped
+        _, status, used = os.wait4(self._pid, 0)
+        process.returncode = status  # told, so that it is not waited for again
+        return end_ns, status, used
+
+    def _end_with_input(self) -> None:
+        while os.read(0, 4096):
+            pass
+        self._kill()
+        leave(0)
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+
+def _is_group(number: int) -> bool:
+    try:
+        os.killpg(number, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return True
