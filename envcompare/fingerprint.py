@@ -20,6 +20,7 @@ CLASS_ORDER: Final[tuple[FactClass, ...]] = (
 
 _SAME_BASE: Final = "build the image on the host's own distribution with `--base-image IMAGE`"
 SEPARATE: Final = "To separate: "  # what follows in the sentence of a confounder
+SPLIT: Final = "measure how much of it is the software with `--stacks image,host`"
 
 _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
     "identity": ("pid", "hostname", "python.executable"),

@@ -24,7 +24,9 @@ Outcome = Literal[
     "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
 ]
 
-StoppedBy = Literal["target", "decided", "budget", "failure", "interrupted", "unknown"]
+StoppedBy = Literal[
+    "target", "equivalent", "decided", "budget", "failure", "interrupted", "unknown"
+]
 Leaning = Literal["slower", "faster", "none"]
 
 

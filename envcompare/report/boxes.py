@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.fingerprint import SEPARATE, fact_name
+from envcompare.fingerprint import SEPARATE, SPLIT, fact_name
 from envcompare.records import FactDifference
+from envcompare.report.decomposed import HREF, LINK, split_arms, split_sentences
 from envcompare.report.guards import guard_cautions
 from envcompare.report.headlines import Headline, compared_differences
 from envcompare.report.labels import cell_labels
@@ -21,6 +22,7 @@ from envcompare.report.verdicts import (
 )
 
 _MOST_ITEMS: Final = 2
+_MOST_REASONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +96,14 @@ def _is_it_real(run: RunComparison) -> tuple[Item, ...]:
 
 
 def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
-    items = [Item(text=_largest(verdicts))]
+    items = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
+    if items:
+        items[-1] = replace(items[-1], href=HREF, link=LINK)
+    items.append(Item(text=_largest(verdicts, split=split_arms(run))))
     moved = {(one.cell_id, one.arm) for one in verdicts if one.amount}
     for one in _compared(run):
         line = stretch_line(one)
-        if line and (one.cell, one.arm) in moved and len(items) < 3:
+        if line and (one.cell, one.arm) in moved and len(items) < _MOST_REASONS:
             label = cell_labels(run)[one.cell]
             items.append(Item(text=f"{one.arm}, {label}: {line}."))
     varied = [(arm, _varied(run, arm)) for arm in dict.fromkeys(one.arm for one in verdicts)]
@@ -114,7 +119,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def _largest(verdicts: tuple[Verdict, ...]) -> str:
+def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
     moved = [one for one in verdicts if one.amount]
     clean = [one for one in moved if not one.is_confounded]
     if not moved:
@@ -125,7 +130,10 @@ def _largest(verdicts: tuple[Verdict, ...]) -> str:
             else "No difference beyond the margin was found, so there is none to explain."
         )
     if not clean:
-        return "Every difference found has a known confounder; its cause cannot be told apart."
+        found = "Every difference found has a known confounder"
+        if all(one.arm in split for one in moved):
+            return f"{found}; the parts above tell environment and software apart."
+        return f"{found}; its cause cannot be told apart."
     most = max(clean, key=lambda one: abs(one.log_ratio or 0.0))
     return f"Largest difference without a known confounder: {most.arm}, {most.cell}, {most.text}."
 
@@ -147,13 +155,17 @@ def _confounders(run: RunComparison) -> list[Item]:
     for one in compared_differences(run):
         if one.fact_class == "confounder":
             by_arm.setdefault(one.arm, []).append(one)
-    items = []
+    items, split = [], split_arms(run)
     for arm, found in by_arm.items():
         names = list(dict.fromkeys(fact_name(one.key) for one in found))
+        if arm in split:
+            text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
+            items.append(Item(text=text, href=HREF, link=LINK))
+            continue
         remedies = list(dict.fromkeys(one.sentence.partition(SEPARATE)[2] for one in found))
         how = "; or ".join(text for text in remedies if text)
         text = f"⚠ {arm}: {listed(names, most=4)} may be the cause as well as the environment."
-        items.append(Item(text=f"{text} {SEPARATE}{how}." if how else text))
+        items.append(Item(text=f"{text} {SEPARATE}{how}; or {SPLIT}." if how else text))
     return _first(items, "more environments with confounders")
 
 

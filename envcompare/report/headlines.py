@@ -7,6 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.records import FactDifference
+from envcompare.report.decomposed import split_arms
 from envcompare.report.labels import CONTROL_SUFFIX, cell_labels, one_line, visible
 from envcompare.report.numbers import (
     change,
@@ -241,7 +242,8 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
         return ""
     differences = tuple(one for one in run.differences if one.arm == arm)
     outcomes = frozenset(one.outcome for one in confounded)
-    return confounder_sentence(differences, outcomes=outcomes) or (
+    is_split = arm in split_arms(run)
+    return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
         f"More than the environment differs in {counted(len(confounded), 'comparison')}."
     )
 

@@ -126,7 +126,10 @@ def stretch_line(comparison: Comparison) -> str:
 
 
 def confounder_sentence(
-    differences: tuple[FactDifference, ...], *, outcomes: frozenset[Outcome]
+    differences: tuple[FactDifference, ...],
+    *,
+    outcomes: frozenset[Outcome],
+    is_split: bool = False,
 ) -> str:
     """Say what differs besides the environment; empty where nothing does."""
     confounders = [one for one in differences if one.fact_class == "confounder"]
@@ -134,7 +137,12 @@ def confounder_sentence(
     if not found:
         return ""
     verb = "differs" if len(found) == 1 else "differ"
-    return visible(f"Besides the environment, {listed(found)} {verb}. {_consequence(outcomes)}")
+    consequence = (
+        "How much each explains stands under Environment or software?"
+        if is_split
+        else _consequence(outcomes)
+    )
+    return visible(f"Besides the environment, {listed(found)} {verb}. {consequence}")
 
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.report.boxes import Box, boxes
+from envcompare.report.decomposed import HEADS, SplitRow, split_rows
 from envcompare.report.facts import HostView, host_views
 from envcompare.report.headlines import Headline, compared_arms, headlines
 from envcompare.report.labels import one_line
@@ -48,6 +49,8 @@ class Page:
     metrics: tuple[str, ...]
     arm_rows: tuple[ArmRow, ...]
     overview: Overview | None
+    split: tuple[SplitRow, ...]
+    split_heads: tuple[str, ...]
     boxes: tuple[Box, ...]
     outcomes: tuple[tuple[Outcome, str], ...]
     startup: tuple[StartupView, ...]
@@ -79,6 +82,8 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         metrics=tuple(METRICS.values()),
         arm_rows=tuple(arm_row(one, rows) for one in found) if is_wide else (),
         overview=overview(rows, run) if is_wide else None,
+        split=split_rows(run),
+        split_heads=HEADS,
         boxes=boxes(run, found),
         outcomes=tuple((one, WORDS.get(one, one)) for one in SYMBOLS if one in shown),
         startup=startup_views(run),
