@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from envcompare.console import Display
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench
+from envcompare.measure.bench import Bench, Values
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.processes import ProcessPass
 from envcompare.measure.protocol import Hello
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import Cell, Plan
+from envcompare.programs import Program
 from envcompare.records import (
     Block,
     CellState,
     Event,
     FingerprintRecord,
+    FingerprintValue,
+    ProcessRun,
     Sample,
     Scalar,
     Startup,
@@ -58,15 +62,28 @@ class CellRun:
         if self._lacks_arms():
             return "failed", "no arm to compare with the reference is usable here"
         bench = self._bench()
+        if self.cell.workload.program is not None:
+            return self._run_program(bench, self.cell.workload.program)
         roster = Roster(bench, code_hash=self._code_hash())
         self._measure_startup(bench, roster)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
         lockstep = Lockstep(bench, roster, blocks, self._tuning())
         lockstep.measure()
         if lockstep.stopped_by == "failure":
-            reasons = (failure.brief for failure in roster.failed.values())
-            return "failed", next(reasons, "no arm could be compared with the reference")
+            return "failed", _why_failed(roster)
         return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
+
+    def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
+        roster = Roster(bench)
+        runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
+        codes = {e.arm: c for e in self.prior_events if isinstance(c := e.values.get("code"), str)}
+        processes = ProcessPass(bench, roster, program, runs, codes)
+        processes.measure()
+        if processes.is_timeout:
+            return "timeout", _why_failed(roster)
+        if processes.stopped_by == "failure":
+            return "failed", _why_failed(roster)
+        return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
 
     def _lacks_arms(self) -> bool:
         own = {self.plan.reference, self.plan.control}
@@ -101,6 +118,11 @@ class CellRun:
 
     def fingerprint(self, arm: str, hello: Hello) -> None:
         """Keep what a worker found around itself, with the proof of its stack."""
+        values: Values = {"batch": hello.batch, "device": hello.device, "code": hello.code_hash}
+        self.facts(arm, hello.fingerprint or {}, values)
+
+    def facts(self, arm: str, found: dict[str, FingerprintValue], values: Values) -> None:
+        """Keep the facts of an arm with the proof of its stack, and note the values."""
         seat = self.site.seats[arm]
         identity: dict[str, Scalar] = dict(seat.prepared.identity)
         if seat.check.version:
@@ -109,7 +131,7 @@ class CellRun:
             host=self.cell.host,
             arm=arm,
             cell=self.cell.id,
-            facts=hello.fingerprint or {},
+            facts=found,
             identity=identity,
         )
         self.folder.write_fingerprint(record)
@@ -120,7 +142,7 @@ class CellRun:
                 host=self.cell.host,
                 cell=self.cell.id,
                 arm=arm,
-                values={"batch": hello.batch, "device": hello.device, "code": hello.code_hash},
+                values=values,
             )
         )
 
@@ -131,9 +153,13 @@ class CellRun:
 
     def _bench(self) -> Bench:
         parameters = dict(self.cell.parameters)
-        data = self.site.prepare_data(self.cell.workload, parameters, self.experiment)
+        workload = self.cell.workload
+        if workload.program is not None:
+            data = self.site.show_command(workload.program.cwd, self.experiment.data)
+        else:
+            data = self.site.prepare_data(workload, parameters, self.experiment)
         spec = LaunchSpec(
-            workload=self.site.name_of(self.cell.workload),
+            workload=self.site.name_of(workload),
             params=parameters,
             data=data,
             threads=self.experiment.threads,
@@ -160,13 +186,19 @@ class CellRun:
 
     def _launch(self, arm: str, variables: Variables = ()) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
+        program = "worker.py" if self.cell.workload.program is None else "measuring.py"
         return Worker(
-            lambda: self.site.spawn(arm, variables),
+            lambda: self.site.spawn(arm, variables, program=program),
             arm=arm,
             log=log,
             log_name=str(log.relative_to(self.folder.path)),
             explain=lambda code, text: self.site.explain(arm, code, text),
         )
+
+
+def _why_failed(roster: Roster) -> str:
+    reasons = (failure.brief for failure in roster.failed.values())
+    return next(reasons, "no arm could be compared with the reference")
 
 
 def _live(intervals: dict[str, Interval | None]) -> str:

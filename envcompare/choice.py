@@ -8,6 +8,7 @@ from pathlib import Path
 
 from envcompare.config import Settings, closest, listed
 from envcompare.errors import ConfigError
+from envcompare.programs import Program, WorkloadTable, parse_program
 from envcompare.records import Scalar
 
 
@@ -18,6 +19,7 @@ class Workload:
     name: str
     path: Path | None = None  # of the user's own file
     class_name: str = ""
+    program: Program | None = None  # a plain command
     parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
 
 
@@ -34,7 +36,10 @@ def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
     names = tuple(known.workloads)
     given = settings.set or {}
     found: list[Workload] = []
-    for name in dict.fromkeys(listed(settings.workloads)):
+    for name, table in _tables(settings).items():
+        if table != WorkloadTable():
+            found.append(_command(name, table, names=names, has_values=name in given))
+            continue
         if name not in known.workloads:
             raise ConfigError(f"unknown workload `{name}`", hint=closest(name, names))
         parameters = _parameters(name, given.get(name, {}), known.workloads[name])
@@ -62,6 +67,27 @@ def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
             f"--set names `{word}`, which does not run", hint=closest(word, taking_part)
         )
     return tuple(found)
+
+
+def _tables(settings: Settings) -> dict[str, WorkloadTable]:
+    if isinstance(settings.workloads, dict):
+        return settings.workloads
+    return {name: WorkloadTable() for name in listed(settings.workloads)}
+
+
+def _command(
+    name: str, table: WorkloadTable, *, names: tuple[str, ...], has_values: bool
+) -> Workload:
+    if name in names:
+        raise ConfigError(
+            f"{name} is a bundled workload", hint=f"give [workloads.{name}] another name"
+        )
+    if has_values:
+        raise ConfigError(
+            f"--set names {name}, but a command has no parameters",
+            hint="write its arguments into the command; each command makes a cell of its own",
+        )
+    return Workload(name=name, program=parse_program(name, table))
 
 
 def _parameters(

@@ -1,4 +1,4 @@
-"""The metrics of a block: what each is, how it is read, and which one a verdict rests on."""
+"""The metrics of a block or a process: how each is read, and which one a verdict rests on."""
 
 from __future__ import annotations
 
@@ -6,57 +6,64 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envcompare.records import Block, Design
+from envcompare.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import Interval, printed_interval
 from envcompare.stats.pairs import Pairs, pair, units
 
-MetricName = Literal["net", "wall", "stretch", "cpu", "gpu"]
+MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quantity of one block; `read` gives None where the block did not measure it."""
+    """A quantity of one block or process; `read` gives None where that did not measure it."""
 
     name: MetricName
     unit: str
     better: Literal["lower"]
     definition: str
-    read: Callable[[Block], float | None]
+    read: Callable[[Measured], float | None]
 
 
-def wall_ns(block: Block) -> float:
-    """Return the wall time of the block's steps in nanoseconds."""
-    return float(sum(block.wall_ns))
+def wall_ns(block: Measured) -> float:
+    """Return the wall time of the block's steps, or of the process, in nanoseconds."""
+    return float(block.wall_ns if isinstance(block, ProcessRun) else sum(block.wall_ns))
 
 
-def net_ns(block: Block) -> float | None:
+def net_ns(block: Measured) -> float | None:
     """Return wall − (run-queue wait − throttled time), in nanoseconds.
 
     Throttling by a quota is the environment's own doing and stays in. None where the wait was not
     measured or leaves nothing.
     """
-    if block.wait_ns is None:
+    if isinstance(block, ProcessRun) or block.wait_ns is None:
         return None
     outside = max(0, block.wait_ns - min(block.wait_ns, block.throttled_ns or 0))
     net = wall_ns(block) - outside
     return net if net > 0 else None
 
 
-def stretch(block: Block) -> float | None:
+def stretch(block: Measured) -> float | None:
     """Return wall ÷ net: 1 where no other process held the CPU."""
     net = net_ns(block)
     return None if net is None else wall_ns(block) / net
 
 
-def cpu_ns(block: Block) -> float | None:
-    """Return the CPU time of the process over the block's steps in nanoseconds."""
-    total = float(sum(block.cpu_ns))
-    return total if total > 0 else None
+def cpu_ns(block: Measured) -> float | None:
+    """Return the CPU time over the block's steps, or of the whole process, in nanoseconds."""
+    used = (block.user_ns, block.sys_ns) if isinstance(block, ProcessRun) else block.cpu_ns
+    return float(sum(used)) or None
 
 
-def gpu_ns(block: Block) -> float | None:
+def gpu_ns(block: Measured) -> float | None:
     """Return the time between CUDA events over the block's steps in nanoseconds."""
-    return float(sum(block.gpu_ns)) if block.gpu_ns else None
+    return float(sum(block.gpu_ns)) if isinstance(block, Block) and block.gpu_ns else None
+
+
+def _of_process(name: Literal["user", "sys", "real"], definition: str) -> Metric:
+    def read(block: Measured) -> float | None:
+        return float(getattr(block, f"{name}_ns")) if isinstance(block, ProcessRun) else None
+
+    return Metric(name=name, unit="ns", better="lower", definition=definition, read=read)
 
 
 METRICS: dict[MetricName, Metric] = {
@@ -87,16 +94,22 @@ METRICS: dict[MetricName, Metric] = {
             definition="time between CUDA events around each step",
             read=gpu_ns,
         ),
+        _of_process("user", "CPU time of the whole process outside the kernel"),
+        _of_process("sys", "CPU time of the whole process inside the kernel"),
+        _of_process("real", "engine call to exit, the start of the environment included"),
     )
 }
 
 
-def primary_metric(blocks: Iterable[Block], *, threads: int) -> tuple[MetricName, str]:
+def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricName, str]:
     """Choose the metric of the verdict and say why where it is not `net`.
 
     `net` is defined where one thread computes on a CPU and the kernel tells the run-queue wait.
     """
-    seen = tuple(blocks)
+    everything = tuple(blocks)
+    seen = tuple(block for block in everything if isinstance(block, Block))
+    if len(seen) < len(everything):
+        return "wall", "a whole program: how long its threads and children wait is not known"
     if threads > 1:
         return "wall", "more than one thread computes: the waits of all exceed the wall time"
     if any(block.gpu_ns for block in seen):
@@ -107,7 +120,7 @@ def primary_metric(blocks: Iterable[Block], *, threads: int) -> tuple[MetricName
 
 
 def estimate(
-    blocks: Iterable[Block], *, arm: str, reference: str, metric: MetricName
+    blocks: Iterable[Measured], *, arm: str, reference: str, metric: MetricName
 ) -> tuple[Pairs, tuple[tuple[float, ...], ...]]:
     """Return the paired log ratios of an arm and its balanced units."""
     pairs = pair(blocks, arm=arm, reference=reference, read=METRICS[metric].read)
@@ -115,7 +128,7 @@ def estimate(
 
 
 def look(
-    blocks: tuple[Block, ...], arms: tuple[str, ...], *, reference: str, design: Design, m: int
+    blocks: tuple[Measured, ...], arms: tuple[str, ...], *, reference: str, design: Design, m: int
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
     metric, _ = primary_metric(blocks, threads=design.threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from envcompare.command import shell_text
 from envcompare.config import settings_toml
 from envcompare.experiment import Experiment
 from envcompare.plan import Cell, Plan, derive_seed, shuffled
@@ -43,6 +44,11 @@ def _arm_text(plan: Plan, arm_id: str) -> str:
 
 def _orders(plan: Plan, cell: Cell) -> list[str]:
     arms = tuple(arm.id for arm in plan.arms)
+    if cell.workload.program is not None:
+        seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(SHOWN_ROUNDS))
+        rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)
+        command = shell_text(cell.workload.program.argv)
+        return [f"command: {command}", *(f"round {n}: {text}" for n, text in enumerate(rounds))]
     launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
     orders = [f"launch: {' '.join(launch)}"]
     for number in range(SHOWN_ROUNDS):

@@ -19,6 +19,7 @@ from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.measure.protocol import fault_in
+from envcompare.measure.stabilising import Variables
 from envcompare.records import ArmRecord, Scalar
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
@@ -165,10 +166,27 @@ class Site:
         self._show(folder)
         return folder
 
-    def spawn(self, arm: str, variables: tuple[tuple[str, str], ...] = ()) -> Process:
-        """Start the worker of an arm by the same road for every arm, with variables of its own."""
+    def show_command(self, folder: str, data: str | None) -> str:
+        """Show the folder a plain command runs in, and its data; return the data's folder.
+
+        Raises WorkloadError where the host lacks either.
+        """
+        if not shell(self.transport, 'test -d "$1"', folder).succeeded:
+            raise WorkloadError(
+                f"the folder {folder} of the command is not on {self.host.label}",
+                hint="copy it there, or name the folder of that host with --command-dir",
+                phase="data",
+            )
+        self._show(folder)
+        if data is not None:
+            self._require_readable(data)
+            self._show(data)
+        return data or ""
+
+    def spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
+        """Start a program of the workloads by the same road for every arm, the worker by itself."""
         seat = self.seats[arm]
-        argv = (seat.prepared.interpreter, f"{self.workloads}/worker.py")
+        argv = (seat.prepared.interpreter, f"{self.workloads}/{program}")
         command = Command(argv=argv, env=variables)
         return self.transport.spawn(self._wrapped(seat, command, self.mounts))
 
@@ -253,7 +271,7 @@ class Site:
 def stack_options(experiment: Experiment) -> Options:
     """Return what the experiment asks of the software."""
     # what a workload of the user's own imports is known only once it runs
-    is_bundled = any(workload.path is None for workload in experiment.workloads)
+    is_bundled = any(w.path is None and w.program is None for w in experiment.workloads)
     return Options(
         python=experiment.python,
         base_image=experiment.base_image,

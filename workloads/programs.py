@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from failures import DataError, PhaseError, ProcessError, ProtocolError, failure_reply, phase
 from output import Output
@@ -131,7 +131,7 @@ class Run:
             "values": self._output.values,
         }
 
-    def _run(self, path: str) -> "tuple[int, int, resource.struct_rusage]":
+    def _run(self, path: str) -> Tuple[int, int, resource.struct_rusage]:
         with phase("setup"):
             process = subprocess.Popen(
                 self._argv,

@@ -17,6 +17,8 @@ from envcompare.records import (
     CellState,
     Event,
     Failure,
+    Measured,
+    ProcessRun,
     RunRecord,
 )
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
@@ -30,7 +32,7 @@ class CellData:
 
     run: RunRecord
     cell: CellRecord
-    blocks: tuple[Block, ...]
+    blocks: tuple[Measured, ...]  # or processes, of a plain command
     events: tuple[Event, ...]  # of this cell
     host_events: tuple[Event, ...]  # of its host as a whole
     elapsed_s: float = 0.0
@@ -42,6 +44,11 @@ class CellData:
         return next(arm for arm in self.run.arms if arm.is_reference)
 
     @property
+    def is_program(self) -> bool:
+        """Tell whether whole processes of a plain command were timed."""
+        return any(isinstance(block, ProcessRun) for block in self.blocks)
+
+    @property
     def is_strict(self) -> bool:
         """Tell whether intervals rest on restart means alone."""
         return self.run.design.preset == "strict"
@@ -51,8 +58,13 @@ class CellData:
         """Return the primary metric, and why it is not `net` where it is not."""
         return primary_metric(self.blocks, threads=self.run.design.threads)
 
-    def arm_blocks(self, arm: str) -> tuple[Block, ...]:
-        """Return the measured blocks of an arm, warm-up left out."""
+    @property
+    def stopped_by(self) -> StoppedBy:
+        """Return what ended the measuring."""
+        return _stopped_by(self.events)
+
+    def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
+        """Return the measured blocks or processes of an arm, warm-up left out."""
         return tuple(b for b in self.blocks if b.arm == arm and not b.warmup and b.status == "ok")
 
     def failure(self, arm: str) -> Failure | None:
@@ -82,7 +94,7 @@ def to_estimate(
         low=found.low,
         high=found.high,
         level=found.level,
-        unit=found.unit,
+        unit="process" if data.is_program else found.unit,
         restarts=found.restarts,
         generations=found.generations,
         rounds=sum(len(rounds) for gens in pairs.values() for rounds in gens.values()),
@@ -110,10 +122,9 @@ def noise_floor(data: CellData) -> Estimate | None:
 
 
 def step_times(data: CellData, arm: str) -> StepTimes | None:
-    """Return quantiles of the step times of an arm on the clock, in seconds."""
-    # on a GPU a step's wall time is its launch; the events around it hold the work
+    """Return quantiles of the times of an arm's steps or processes on the clock, in seconds."""
     blocks = data.arm_blocks(arm)
-    steps = np.asarray([ns for block in blocks for ns in block.gpu_ns or block.wall_ns]) / 1e9
+    steps = np.asarray([ns for block in blocks for ns in _times_ns(block)]) / 1e9
     if not steps.size:
         return None
     low, median, high = (float(v) for v in np.quantile(steps, (0.05, 0.5, 0.95)))
@@ -127,11 +138,19 @@ def step_times(data: CellData, arm: str) -> StepTimes | None:
     )
 
 
+def _times_ns(block: Measured) -> tuple[int, ...]:
+    if isinstance(block, ProcessRun):
+        return (block.wall_ns,)
+    # on a GPU a step's wall time is its launch; the events around it hold the work
+    return block.gpu_ns or block.wall_ns
+
+
 def summarise_cell(data: CellData) -> CellSummary:
     """Return the summary of a cell."""
     metric, metric_reason = data.metric
     state, reason = _state(data)
     measured = tuple(b for b in data.blocks if not b.warmup and b.status == "ok")
+    blocks = tuple(b for b in measured if isinstance(b, Block))
     times = (step_times(data, arm.id) for arm in data.run.arms)
     return CellSummary(
         id=data.cell.id,
@@ -142,15 +161,16 @@ def summarise_cell(data: CellData) -> CellSummary:
         reason=reason,
         metric="net" if metric == "net" else "wall",
         metric_reason=metric_reason,
-        steps_per_block=measured[0].k if measured else None,
+        steps_per_block=blocks[0].k if blocks else None,
         restarts=len({b.restart for b in measured}),
         generations=len({(b.restart, b.generation) for b in measured}),
         rounds=len({(b.restart, b.generation, b.round) for b in measured}),
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
-        steps=sum(b.k for b in measured),
+        steps=sum(b.k for b in blocks),
+        processes=len(measured) - len(blocks),
         measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
         elapsed_s=data.elapsed_s,
-        stopped_by=_stopped_by(data.events),
+        stopped_by=data.stopped_by,
         noise_floor=noise_floor(data),
         step_times=tuple(found for found in times if found is not None),
         drifts=find_drifts(
@@ -186,5 +206,5 @@ def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
     if any(e.what == "interrupted" for e in events):
         return "interrupted"
     stops = [e.text for e in events if e.what == "stopped"]
-    reasons: tuple[StoppedBy, ...] = ("target", "decided", "budget", "failure")
+    reasons: tuple[StoppedBy, ...] = ("target", "equivalent", "decided", "budget", "failure")
     return next((reason for reason in reasons if stops and stops[-1] == reason), "unknown")

@@ -17,15 +17,16 @@ from envcompare.analysis.model import (
     RunComparison,
 )
 from envcompare.analysis.passes import memory_summaries, startup_summaries
+from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
 from envcompare.fingerprint import compare_fingerprints
 from envcompare.records import (
     ArmRecord,
-    Block,
     CellState,
     Event,
     FactDifference,
     FingerprintRecord,
+    Measured,
     RunRecord,
     Sample,
 )
@@ -43,9 +44,9 @@ class _Read:
     torn: int
 
     def cell_data(self) -> tuple[CellData, ...]:
-        blocks: dict[str, list[Block]] = {}
+        blocks: dict[str, list[Measured]] = {}
         for sample in self.samples:
-            if isinstance(sample, Block):
+            if isinstance(sample, Measured):
                 blocks.setdefault(sample.cell, []).append(sample)
         events = self.standing
         return tuple(
@@ -140,6 +141,7 @@ def _compare(read: _Read) -> RunComparison:
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
+        picked=tuple(found for one in data for found in picked_values(one)),
         failures=_failures(read.standing),
         torn_lines=read.torn,
         duration_s=read.events[-1].t - read.events[0].t if read.events else None,

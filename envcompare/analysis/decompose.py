@@ -15,7 +15,7 @@ import numpy as np
 from envcompare.analysis.cells import CellData
 from envcompare.analysis.model import Decomposition, Estimate
 from envcompare.metrics import METRICS, estimate
-from envcompare.records import ArmRecord, Block
+from envcompare.records import ArmRecord, Measured
 from envcompare.stats.intervals import interval
 
 LEVEL = 0.95
@@ -98,7 +98,7 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
     )
 
 
-def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Block, ...]:
+def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
     """Return the blocks of the rounds in which every corner has a value.
 
     Only then do all parts rest on the same rounds, and sum.
@@ -111,17 +111,17 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Block, ...]:
     return tuple(block for block in own if len(seen[_round(block)]) == len(arms))
 
 
-def _round(block: Block) -> tuple[int, int, int]:
+def _round(block: Measured) -> tuple[int, int, int]:
     return block.restart, block.generation, block.round
 
 
-def _log_times(data: CellData, blocks: tuple[Block, ...], arm: str, *, base: str) -> np.ndarray:
+def _log_times(data: CellData, blocks: tuple[Measured, ...], arm: str, *, base: str) -> np.ndarray:
     """Return ln(time in the arm ÷ time in the base), one value a generation, by restart."""
     _, groups = estimate(blocks, arm=arm, reference=base, metric=data.metric[0])
     return np.asarray(groups, dtype=float)
 
 
-def _estimate(data: CellData, blocks: tuple[Block, ...], values: np.ndarray) -> Estimate | None:
+def _estimate(data: CellData, blocks: tuple[Measured, ...], values: np.ndarray) -> Estimate | None:
     found = interval(
         tuple(tuple(restart) for restart in values.tolist()),
         level=LEVEL,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from envcompare.analysis.model import Drift
 from envcompare.metrics import METRICS, MetricName
-from envcompare.records import Block
+from envcompare.records import Measured
 from envcompare.stats.drift import LEVEL, Trend, trend
 from envcompare.stats.pairs import pair
 
@@ -15,7 +15,7 @@ Generations = Sequence[Sequence[float]]
 
 
 def find_drifts(
-    blocks: Sequence[Block], arms: Sequence[str], *, reference: str, metric: MetricName
+    blocks: Sequence[Measured], arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
     """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.
 
@@ -37,7 +37,7 @@ def find_drifts(
     return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
 
 
-def _times(blocks: Sequence[Block], arm: str, metric: MetricName) -> Generations:
+def _times(blocks: Sequence[Measured], arm: str, metric: MetricName) -> Generations:
     found: dict[tuple[int, int], dict[int, float]] = {}
     for block in blocks:
         value = METRICS[metric].read(block)

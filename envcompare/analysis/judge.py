@@ -18,7 +18,7 @@ from envcompare.stats.verdicts import verdict
 MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
 NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
-_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu")
+_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 
 
 def judge(

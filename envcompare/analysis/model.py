@@ -33,12 +33,12 @@ Leaning = Literal["slower", "faster", "none"]
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A ratio with its interval, both as log ratios; without an interval `low`, `high` are None."""
 
-    metric: Literal["net", "wall", "stretch", "cpu", "gpu"]
+    metric: Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
     log_ratio: float
     low: float | None = None
     high: float | None = None
     level: float  # of the interval before it was widened for looking, e.g. 0.98
-    unit: Literal["restart", "generation"]
+    unit: Literal["restart", "generation", "process"]
     restarts: int
     generations: int
     rounds: int
@@ -112,6 +112,25 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     is_detected: bool  # at 1 % over all tests of its kind in the cell
 
 
+class PickedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A number read from the output of a plain command, in one arm of one cell.
+
+    Which way is better is not known, so that no verdict rests on it.
+    """
+
+    cell: str
+    arm: str
+    name: str
+    processes: int  # in which it was found
+    median: float
+    low: float  # the smallest and the largest seen
+    high: float
+    log_ratio: float | None = None  # to the reference; None for it, and for numbers not above 0
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    level: float = 0.95  # not widened
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One arm against the reference in one cell; exactly one outcome."""
 
@@ -175,6 +194,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
     dropped_rounds: int = 0
     steps: int = 0
+    processes: int = 0  # of a plain command; then each is a restart, a generation and a round
     measured_s: float = 0.0
     elapsed_s: float = 0.0
     stopped_by: StoppedBy = "unknown"
@@ -243,6 +263,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     decompositions: tuple[Decomposition, ...] = ()
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
+    picked: tuple[PickedValue, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     torn_lines: int = 0
     duration_s: float | None = None

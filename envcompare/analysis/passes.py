@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from envcompare.analysis.model import MemorySummary, StartupPart, StartupSummary
-from envcompare.records import Event, Memory, RunRecord, Sample, Startup
+from envcompare.records import Event, Memory, ProcessRun, RunRecord, Sample, Startup
 from envcompare.stats.intervals import interval
 
 LEVEL = 0.95  # of the differences of start-up, each by itself: not widened
@@ -96,8 +96,9 @@ def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:
     """Return the largest peaks seen in any generation, for each cell and arm, in bytes."""
     groups: dict[tuple[str, str], list[Memory]] = {}
     for sample in samples:
-        if isinstance(sample, Memory):
-            groups.setdefault((sample.cell, sample.arm), []).append(sample)
+        peaks = _memory(sample) if isinstance(sample, ProcessRun) else sample
+        if isinstance(peaks, Memory):
+            groups.setdefault((sample.cell, sample.arm), []).append(peaks)
     return tuple(
         MemorySummary(
             cell=cell,
@@ -109,6 +110,19 @@ def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:
             cuda_reserved_peak_bytes=_peak(m.cuda_reserved_peak_bytes for m in found),
         )
         for (cell, arm), found in groups.items()
+    )
+
+
+def _memory(run: ProcessRun) -> Memory | None:
+    """Return the peak of a process as that of a generation; None where it is not known."""
+    if run.max_rss_bytes is None:
+        return None
+    return Memory(
+        cell=run.cell,
+        arm=run.arm,
+        restart=run.restart,
+        generation=0,
+        max_rss_bytes=run.max_rss_bytes,
     )
 
 

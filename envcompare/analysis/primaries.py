@@ -14,6 +14,7 @@ from envcompare.stats.pooling import gather_pooled
 from envcompare.stats.screening import screen
 
 Key = tuple[str, str]  # cell, arm
+RULES = frozenset({"target", "equivalent", "decided"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,15 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
         for arm in one.run.arms
         if not (arm.is_reference or arm.is_control)
     }
-    alike = {(one.cell.id, arm.id): (arm.id, one.metric[0]) for one in data for arm in one.run.arms}
-    own = {key: gather(units, always_restarts=_is_strict(design)) for key, units in groups.items()}
-    found = own if _is_strict(design) else _pooled(groups, alike)
+    alike = {(one.cell.id, arm.id): _kind(one, arm.id) for one in data for arm in one.run.arms}
+    is_strict = design.preset == "strict"
+    found = {key: gather(units, always_restarts=is_strict) for key, units in groups.items()}
+    # what a rule stopped keeps the interval that the rule saw
+    open_cells = {one.cell.id for one in data if one.stopped_by not in RULES}
+    shared = {} if is_strict else _pooled(groups, alike)
+    pooled = {key for key, one in shared.items() if key[0] in open_cells and one != found[key]}
+    found |= {key: shared[key] for key in pooled}
     measured = {key: one for key, one in found.items() if one is not None}
-    pooled = {key for key, one in measured.items() if one != own[key]}
     if not design.screen:
         return {
             key: Primary(interval=printed(one, alpha=ALPHA / m), is_pooled=key in pooled)
@@ -51,8 +56,9 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
     }
 
 
-def _is_strict(design: Design) -> bool:
-    return design.preset == "strict"
+def _kind(data: CellData, arm: str) -> tuple[str, MetricName]:
+    """Return what cells share that may be pooled; commands of the user's need not be alike."""
+    return (f"{data.cell.id} {arm}" if data.is_program else arm), data.metric[0]
 
 
 def _units(data: CellData, arm: str) -> Units:

@@ -13,7 +13,15 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.protocol import Hello
 from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Design, Event, EventKind, Failure, Sample, Scalar
+from envcompare.records import (
+    Design,
+    Event,
+    EventKind,
+    Failure,
+    FingerprintValue,
+    Sample,
+    Scalar,
+)
 from envcompare.stats.intervals import Interval
 
 Values = dict[str, Scalar]
@@ -40,6 +48,10 @@ class Recorder(Protocol):
 
     def fingerprint(self, arm: str, hello: Hello) -> None:
         """Keep what a worker found around itself."""
+        ...
+
+    def facts(self, arm: str, found: dict[str, FingerprintValue], values: Values) -> None:
+        """Keep the facts of an arm, and the values that are noted with them."""
         ...
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:

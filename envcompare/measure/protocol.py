@@ -83,6 +83,29 @@ class Quit(msgspec.Struct, frozen=True, kw_only=True):
     max_rss_bytes: int
 
 
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher of plain commands found in its arm."""
+
+    program: str
+    code_hash: str
+    fingerprint: dict[str, FingerprintValue]
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """One program was run to its end, or to its limit."""
+
+    t0_ns: int
+    wall_ns: int
+    user_ns: int
+    sys_ns: int
+    max_rss_bytes: int | None
+    exit_code: int
+    signal: str | None
+    is_late: bool
+    left_processes: bool
+    values: dict[str, float]
+
+
 class _Refusal(msgspec.Struct):
     error: WorkerFault
 

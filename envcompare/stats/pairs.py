@@ -6,11 +6,10 @@ A log ratio is ln(time in the arm ÷ time in the reference). Source of the trimm
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from envcompare.records import Block
+from envcompare.records import Measured
 
 TRIM = 0.2  # each side, of the rounds of a generation
 MIN_ROUNDS_TO_TRIM = 5  # below that the median
@@ -24,21 +23,21 @@ Units = tuple[tuple[float, ...], ...]
 
 def trimmed_mean(values: Iterable[float]) -> float:
     """Return the 20 % trimmed mean, below 5 values the median; raises ValueError when empty."""
-    data = np.sort(np.fromiter(values, dtype=float))
-    if data.size == 0:
+    data = sorted(values)
+    if not data:
         raise ValueError("no values")
-    if data.size < MIN_ROUNDS_TO_TRIM:
-        return float(np.median(data))
-    cut = int(TRIM * data.size)
-    return float(data[cut : data.size - cut].mean())
+    if len(data) < MIN_ROUNDS_TO_TRIM:
+        return statistics.median(data)
+    cut = int(TRIM * len(data))
+    return statistics.fmean(data[cut : len(data) - cut])
 
 
 def pair(
-    blocks: Iterable[Block],
+    blocks: Iterable[Measured],
     *,
     arm: str,
     reference: str,
-    read: Callable[[Block], float | None],
+    read: Callable[[Measured], float | None],
 ) -> Pairs:
     """Pair the blocks of one cell by round and return their log ratios.
 

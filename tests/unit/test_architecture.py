@@ -20,7 +20,7 @@ LAYERS = (
     ("sites", "opening"),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
-    ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice"),
+    ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice", "programs"),
     ("command", "console", "interrupt", "records"),
     ("errors",),
 )
