@@ -261,7 +261,7 @@ class Site:
             uid=self.uid,
             gid=self.gid,
             has_gpu=self.has_gpu,
-            mounts=(*seat.prepared.mounts, *mounts),
+            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
             scratch=self._scratch(seat.arm.id),
         )
         command = replace(command, env=(*seat.prepared.variables, *command.env))

@@ -1,0 +1,238 @@
+"""Reproduce two explanations: software that looks like a container, and a container that is one.
+
+One command makes the images it needs, measures what is missing, keeps the results under
+benchmarks/results/explanations, and writes docs/benchmarks/explanations.md from them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
+from envcompare.command import Command
+from envcompare.report.decomposed import HEADS, split_rows, split_sentences
+from envcompare.report.headlines import headlines
+from envcompare.results import RunFolder
+from envcompare.stack import Options
+from envcompare.stack.prepare import prepare
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
+from envcompare.transport.ssh_settings import SshOptions
+from ground import DOCS, HERE, RESULTS, WORK, load_average
+
+KEPT = RESULTS / "explanations"
+RUNS = WORK / "explanations"
+WORKLOADS = HERE / "workloads"
+NEWER_IMAGE = "envcompare-explanation:python"
+TUNED_IMAGE = "envcompare-explanation:malloc"
+NEWER = """FROM {base}
+RUN apt-get update && apt-get install -y --no-install-recommends python3 \
+ && rm -rf /var/lib/apt/lists/*
+"""
+TUNED = """FROM {base}
+ENV MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=536870912
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The host that measures, and how to reach it."""
+
+    host: str
+    ssh_config: Path | None
+    options: Options
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Return what every run is told of the host."""
+        base = ("--base-image", self.options.base_image) if self.options.base_image else ()
+        config = ("--ssh-config", str(self.ssh_config)) if self.ssh_config else ()
+        return ("--hosts", self.host, *config, *base)
+
+    def connect(self) -> Transport:
+        """Return a transport to the host."""
+        return connect(parse_hosts([self.host])[0], options=SshOptions(config=self.ssh_config))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One run and what it is to show."""
+
+    name: str
+    title: str
+    why: str
+    flags: tuple[str, ...]
+
+
+SOFTWARE = ("--envs", f"vm@host,docker@host,image=docker:{NEWER_IMAGE}")
+EXPLANATIONS = (
+    Explanation(
+        name="interpreter",
+        title="Another interpreter, which looks like a container",
+        why="The image has its distribution's newer Python, the host an older one; the workload "
+        "is plain Python. Whoever times `python3` here and `docker run` there compares both at "
+        "once.",
+        flags=(*SOFTWARE, "--workload", f"{WORKLOADS / 'pythonbound.py'}:PythonBound"),
+    ),
+    Explanation(
+        name="allocator",
+        title="Two variables of an image, which look like a container",
+        why="The image is the workload image with two `ENV` lines for glibc's malloc "
+        "(`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_`); nothing else differs. "
+        "`--stabilise` would set them in every arm, so it is off.",
+        flags=("--envs", f"vm@host,docker@host,image=docker:{TUNED_IMAGE}", "--workloads", "cnn",
+               "--no-stabilise"),
+    ),
+    Explanation(
+        name="seccomp",
+        title="System calls, which a container does make slower",
+        why="The workload does nothing but small system calls. Docker filters them (seccomp), "
+        "Apptainer and the plain process do not. The same stack twice: the difference stays.",
+        flags=("--envs", "vm,docker,singularity@host", "--stacks", "image,host",
+               "--reference", "vm-host",
+               "--workload", f"{WORKLOADS / 'systemcalls.py'}:SystemCalls"),
+    ),
+)  # fmt: skip
+
+
+@click.command(help=__doc__)
+@click.option("--host", default="lab-h1", show_default=True)
+@click.option("--ssh-config", type=click.Path(path_type=Path), default=Path(".lab/ssh_config"))
+@click.option("--base-image", default="envcompare-base:python3.11", show_default=True)
+@click.option("--debian", default="envcompare-base:trixie", help="Base of the newer Python.")
+@click.option("--budget", default=150.0, help="Seconds a run.", show_default=True)
+@click.option("--only", multiple=True, help="Measure these alone.")
+def main(**given: object) -> None:
+    """Measure what is missing, then write the page."""
+    options = Options(base_image=str(given["base_image"]))
+    config = given["ssh_config"]
+    place = Place(
+        host=str(given["host"]),
+        ssh_config=config if isinstance(config, Path) else None,
+        options=options,
+    )
+    chosen = given["only"] or tuple(one.name for one in EXPLANATIONS)
+    for one in EXPLANATIONS:
+        if one.name in chosen and not (KEPT / one.name / "comparison.json").exists():  # type: ignore[operator]
+            extra = make_ready(one, place, debian=str(given["debian"]))
+            keep(one, measure(one, place, (*extra, "--budget", str(given["budget"]))))
+    write_page()
+
+
+def make_ready(one: Explanation, place: Place, *, debian: str) -> tuple[str, ...]:
+    """Make the image of a run; return the flags that name the host's interpreter."""
+    if one.name == "interpreter":
+        _build(LOCAL, NEWER_IMAGE, NEWER.format(base=debian), network="host")
+        return ()
+    if one.name == "seccomp":
+        return ()
+    transport = place.connect()
+    try:
+        image = prepare(transport, "docker", options=place.options, progress=_say)
+        venv = prepare(transport, "vm", options=place.options, progress=_say)
+        name = dict(image.identity)["image.name"]
+        _build(transport, TUNED_IMAGE, TUNED.format(base=name), network="none")
+    finally:
+        transport.close()
+    return ("--host-python", venv.interpreter)
+
+
+def measure(one: Explanation, place: Place, extra: tuple[str, ...]) -> Path:
+    """Carry out the run, or go on with one that was interrupted; return its folder."""
+    out = RUNS / one.name
+    begun = sorted(out.glob("*/run.json"))
+    words = ("--out", str(out), "--quick", "--seed", "1", "--no-startup", "--title", one.title)
+    flags = (*words, *place.flags, *one.flags, *extra)
+    if begun:
+        flags = ("--resume", str(begun[-1].parent))
+    argv = (sys.executable, "-m", "envcompare", "run", *flags)
+    _say(f"{one.name}: load {load_average()}")
+    subprocess.run(argv, check=True)
+    return max(out.glob("*/run.json")).parent
+
+
+def keep(one: Explanation, folder: Path) -> None:
+    """Keep what the run found and what it was made of."""
+    target = KEPT / one.name
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("run.json", "events.jsonl"):
+        shutil.copy(folder / name, target / name)
+    packed = gzip.compress((folder / "samples.jsonl").read_bytes(), mtime=0)
+    (target / "samples.jsonl.gz").write_bytes(packed)
+    found = compare_run(RunFolder.open(folder))
+    text = msgspec.json.format(msgspec.json.encode(found), indent=1)
+    (target / "comparison.json").write_bytes(text + b"\n")  # last: it marks the run as kept
+
+
+def write_page() -> None:
+    """Write the page from the kept results."""
+    lines = [
+        "# Environment or software?",
+        "",
+        "`python benchmarks/explanations.py` made this page and can make it again; what it rests "
+        "on lies in `benchmarks/results/explanations`. The sentences are those of the reports.",
+    ]
+    for one in EXPLANATIONS:
+        path = KEPT / one.name / "comparison.json"
+        if path.exists():
+            lines += _section(one, msgspec.json.decode(path.read_bytes(), type=RunComparison))
+    DOCS.mkdir(parents=True, exist_ok=True)
+    (DOCS / "explanations.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _section(one: Explanation, found: RunComparison) -> Iterable[str]:
+    yield from ("", f"## {one.title}", "", one.why, "")
+    for headline in headlines(found):
+        yield f"- {' '.join(text for text in (headline.lead, headline.caution) if text)}"
+    yield from ("", *split_sentences(found), "")
+    yield f"| arm | {' | '.join(_heads())} |"
+    yield f"|---|{'---|' * len(HEADS)}"
+    for row in split_rows(found):
+        parts = (" ".join(part[:2]) for part in row.parts)
+        yield f"| {row.arm} | {' | '.join(parts)} |"
+    yield from _facts(found)
+
+
+def _heads() -> tuple[str, ...]:
+    first, second = ("environment first: ", "software first: ")
+    whole, a, b, c, d, interaction = HEADS
+    return (whole, first + a, b, second + c, d, interaction)
+
+
+def _facts(found: RunComparison) -> Iterable[str]:
+    """Say what the fingerprints tell of the confounders and of seccomp."""
+    modes: Mapping[str, object] = {one.arm: one.facts.get("seccomp.mode") for one in found.arms}
+    told = ", ".join(f"{arm} {mode}" for arm, mode in modes.items() if "~" not in arm)
+    cell = found.cells[0]
+    yield from ("", f"Seccomp mode (0 none, 2 filter): {told}.")
+    yield (
+        f"{cell.generations} generations in {cell.restarts} restarts, {cell.rounds} rounds, "
+        f"{cell.elapsed_s:.0f} s; run {found.run_id} on a shared two-core VM."
+    )
+
+
+def _build(transport: Transport, name: str, dockerfile: str, *, network: str) -> None:
+    argv = ("docker", "build", f"--network={network}", "--tag", name, "-")
+    result = run(transport, Command(argv=argv), stdin=dockerfile.encode())
+    if not result.succeeded:
+        raise click.ClickException(f"{name} cannot be built: {result.tail(3)}")
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The stack `host` on real engines: what a container sees of the host, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from runs import BASE, Done, envcompare
+
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Isolation
+from envcompare.environments.registry import environment
+from envcompare.stack.cache import LOCK_LABEL, host_cache, shell
+from envcompare.stack.host import prepare_host
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.operations import run
+
+pytestmark = [
+    pytest.mark.engine("ssh"),
+    pytest.mark.engine("docker"),
+    pytest.mark.engine("singularity"),
+    pytest.mark.timeout(420),
+]
+CONTAINERS = ("docker", "singularity")
+SAME = (
+    "python.executable", "python.sha256", "python.flags", "libc.version", "os.release", "packages",
+    "loaded_libraries", "torch.version", "torch.build_sha256",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def host(lab: Lab) -> Iterator[Transport]:
+    """Give a connection to the lab host."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def host_python(lab: Lab) -> str:
+    """Return an interpreter of the lab host that imports torch: the one of vm's venv."""
+    words = ("-q", "build", "--hosts", lab.alias, "--envs", "vm", "--base-image", BASE)
+    argv = (sys.executable, "-m", "envcompare", *words)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return done.stdout.partition(f"{lab.alias} vm: ")[2].strip()
+
+
+@pytest.fixture(scope="module")
+def whole_run(
+    lab: Lab, host_python: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Done, Path]:
+    """Return a run of the three host arms, and the cache of this machine that it began without."""
+    out = tmp_path_factory.mktemp("host")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(out / "cache"))
+        done = envcompare(
+            out / "runs",
+            *("--hosts", lab.alias, "--stacks", "host", "--host-python", host_python),
+            *("--workloads", "cnn", "--budget", "25", "--no-startup"),
+        )
+    return done, out / "cache"
+
+
+def test_only_the_isolation_differs_between_the_arms(whole_run: tuple[Done, Path]) -> None:
+    """Interpreter, C library, packages and every loaded library are the same by their hashes."""
+    done, _ = whole_run
+    assert done.exit_code == 0, done.stderr
+    assert done.folder is not None
+    prints = {
+        path.parent.name: json.loads(path.read_text())["facts"]
+        for path in done.folder.glob("fingerprints/*/*/cnn_default.json")
+    }
+    assert {"vm-host", "docker-host", "singularity-host"} <= prints.keys()
+    for key in SAME:
+        assert prints["vm-host"][key], key
+        assert len({json.dumps(facts[key]) for facts in prints.values()}) == 1, key
+    differences = done.read("comparison.json")["differences"]
+    classes = {one["fact_class"] for one in differences}
+    assert classes <= {"varied", "identity", "possible-influence"}
+    assert ("docker-host", "seccomp.mode") in {(one["arm"], one["key"]) for one in differences}
+
+
+def test_nothing_is_resolved_built_or_sent_for_the_hosts_own_files(
+    whole_run: tuple[Done, Path],
+) -> None:
+    """No wheel, no image and no SIF are made where every arm has the stack host."""
+    done, cache = whole_run
+    assert not cache.exists()
+    for word in ("resolving", "building", "sending", "making"):
+        assert word not in done.stderr
+
+
+def test_a_host_python_without_torch_leaves_the_arms_not_run(lab: Lab, tmp_path: Path) -> None:
+    """Exit code 3, the reason, and the flag that names another interpreter."""
+    done = envcompare(
+        tmp_path,
+        *("--hosts", lab.alias, "--envs", "vm,docker", "--stacks", "host"),
+        *("--workloads", "cnn", "--budget", "8", "--host-python", "/usr/bin/python3"),
+    )
+    assert done.exit_code == 3
+    assert done.outcomes()[("cnn", "docker-host")] == "not-run"
+    assert "No module named 'torch'" in done.stderr
+    assert "an interpreter that imports torch with --host-python" in done.stderr
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_hosts_files_are_there_and_cannot_be_changed(host: Transport, name: str) -> None:
+    """The login's interpreter runs at its own path, and nothing of the host can be written."""
+    said = inside(host, name, "python3 -c 'import ssl' && ls -d /usr/bin && touch /usr/bin/new")
+    assert said.stdout.split() == ["/usr/bin"]
+    assert "Read-only file system" in said.stderr
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_what_is_not_bound_is_not_seen(host: Transport, name: str) -> None:
+    """The host's users, homes and services stay outside."""
+    shell(host, ": >~/.envcompare-not-seen")
+    said = inside(host, name, "ls -A /home/*/.envcompare-not-seen /etc/ssh /var/lib")
+    shell(host, "rm ~/.envcompare-not-seen")
+    assert said.stdout.strip() == ""
+    assert said.stderr.count("No such file or directory") == 3
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_skeleton_is_made_once_and_found_by_clean(host: Transport, name: str) -> None:
+    """A second call finds it; it carries clean's label, or lies in the cache that clean removes."""
+    first, second = (prepare_host(host, name, python=None, imports=()) for _ in range(2))
+    assert first == second
+    if name == "docker":
+        form = f'{{{{index .Config.Labels "{LOCK_LABEL}"}}}} {{{{.Size}}}}'
+        argv = ("docker", "image", "inspect", "--format", form, first.reference)
+        label, size = run(host, Command(argv=argv)).stdout.split()
+        assert (label, int(size) < 10_000) == ("skeleton", True)
+    else:
+        assert first.reference.startswith(f"{host_cache(host)}/skeleton-")
+
+
+def inside(host: Transport, name: str, script: str) -> CommandResult:
+    """Run a script in a container that shows the host's own files."""
+    prepared = prepare_host(host, name, python=None, imports=())
+    scratch = f"/tmp/envcompare-inside-{os.getpid()}"
+    uid, gid = (
+        int(word) for word in shell(host, f"mkdir -p {scratch}; id -u; id -g").stdout.split()
+    )
+    isolation = Isolation(
+        run_id="inside",
+        arm="inside",
+        reference=prepared.reference,
+        uid=uid,
+        gid=gid,
+        mounts=prepared.mounts,
+        scratch=scratch,
+    )
+    wrapped = environment(name).wrap(Command(argv=("sh", "-c", script)), isolation)
+    result = run(host, wrapped, timeout_s=60)
+    shell(host, f"rm -rf {scratch}")
+    return result
