@@ -19,8 +19,10 @@ from envcompare.measure.limits import (
     steps_a_block,
     too_long,
     too_short,
+    warmup_steps,
 )
 from envcompare.measure.protocol import Hello, Ran
+from envcompare.measure.stopping import first_rounds
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Block, Memory
@@ -103,7 +105,7 @@ class GenerationRun:
         return LOOSE_TOLERANCE if any(map(_uses_tf32, hellos)) else TOLERANCE
 
     def _calibrate(self) -> None:
-        """Choose k on the reference so that a block lasts about 0.3 s; all arms do these steps."""
+        """Choose k on the reference so that a block lasts about 0.1 s; all arms do these steps."""
         bench = self.crew.roster.bench
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(CALIBRATION_STEPS * self._first_step_s)
@@ -118,14 +120,18 @@ class GenerationRun:
             self.crew.drop(bench.reference, failure)
             return
         self.steps = steps_a_block(step_s)
+        self.rounds = min(self.rounds, first_rounds(self.steps * step_s))
         bench.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
         if caution := short_block_caution(step_s, self.steps):
             bench.note("caution", text=caution)
 
     def _run_round(self, number: int) -> None:
+        steps = self.steps or MIN_STEPS
+        if number == WARMUP:
+            steps = warmup_steps(steps, self._first_step_s)
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            ran = self.crew.ask(arm, _steps(self.steps or MIN_STEPS, limit_s))
+            ran = self.crew.ask(arm, _steps(steps, limit_s))
             if ran is None:
                 self.crew.roster.bench.note("round-dropped", arm=arm, text=f"round {number}")
                 return

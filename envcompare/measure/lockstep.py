@@ -15,6 +15,7 @@ from envcompare.measure.startup import SHARE
 from envcompare.measure.stopping import (
     FIRST_ROUNDS,
     Costs,
+    StopReason,
     generations_per_restart,
     rounds_per_generation,
     stop_reason,
@@ -36,7 +37,7 @@ class Lockstep:
     roster: Roster
     blocks: list[Block] = field(default_factory=list)
     tuning: dict[str, int] = field(default_factory=dict)  # as noted before an interruption
-    stopped_by: Literal["target", "decided", "budget", "failure"] | None = None
+    stopped_by: StopReason | Literal["budget", "failure"] | None = None
     _restart: int = 0
     _rounds: int = FIRST_ROUNDS
     _steps: int | None = None
@@ -90,10 +91,10 @@ class Lockstep:
             self.stopped_by = "budget"
         return self.stopped_by is not None
 
-    def _stop_reason(self) -> Literal["target", "decided"] | None:
+    def _stop_reason(self) -> StopReason | None:
         return stop_reason(
             self.intervals().values(),
-            target=self.bench.design.target,
+            design=self.bench.design,
             min_restarts=self._min_restarts(),
         )
 
@@ -146,8 +147,12 @@ class Lockstep:
         run.run()
         self._steps = run.steps
         self.blocks += run.blocks
+        self._rounds = run.rounds
         self._costs = Costs(
-            launch_s=launch_s, generation_s=time.monotonic() - began, round_s=run.round_s
+            launch_s=launch_s,
+            generation_s=time.monotonic() - began,
+            round_s=run.round_s,
+            block_s=run.round_s / max(1, len(crew.arms)),
         )
         if "rounds_per_generation" not in self.tuning:
             self._tune_rounds()

@@ -9,13 +9,22 @@ from typing import Literal
 
 import numpy as np
 
+from envcompare.records import Design
 from envcompare.stats.intervals import Interval
 from envcompare.stats.pairs import Pairs
 
-FIRST_ROUNDS = 3
-MIN_ROUNDS, MAX_ROUNDS = 2, 6
+FIRST_ROUNDS = 6
+MIN_ROUNDS, MAX_ROUNDS = 5, 18  # from 5 on a mean is trimmed
+SLOW_BLOCK_S = 0.25  # two steps of such a workload last longer than a block should
+SLOW_FIRST_ROUNDS = 3
+SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS = 2, 6
 MIN_GENERATIONS = 8  # before the first look
 MIN_GENERATIONS_A_RESTART, MAX_GENERATIONS_A_RESTART = 2, 6
+
+SPARE = 1.15  # of the half-width: an interval that lies inside the margin was looked at often, too
+
+StopReason = Literal["decided", "equivalent", "target"]
+REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,29 +34,34 @@ class Costs:
     launch_s: float
     generation_s: float  # all of it, rounds included
     round_s: float
+    block_s: float = 0.0
 
 
 def stop_reason(
-    intervals: Iterable[Interval | None], *, target: float, min_restarts: int
-) -> Literal["target", "decided"] | None:
-    """Tell whether every arm is done, after enough generations, and by which rule.
+    intervals: Iterable[Interval | None], *, design: Design, min_restarts: int
+) -> StopReason | None:
+    """Tell whether every arm is done, after enough generations, and which rule the last one took.
 
-    An arm is done when its printed interval is narrower than the target, or when its confidence
-    sequence excludes 0; "decided" where at least one arm needed the latter.
+    An arm is done when its printed interval is narrower than the target or lies inside the margin
+    with room to spare, or when its confidence sequence excludes 0. A target below half the margin
+    asks for precision: there lying inside the margin is not enough.
     """
-    found = tuple(intervals)
-    narrow = math.log1p(target)
-    done = [
-        one is not None
-        and one.restarts >= min_restarts
-        and one.generations >= MIN_GENERATIONS
-        and (one.is_decided or one.half_width <= narrow)
-        for one in found
-    ]
-    if not done or not all(done):
+    reasons = {_reason(one, design, min_restarts) for one in intervals}
+    if not reasons or None in reasons:
         return None
-    is_narrow = all(one is not None and one.half_width <= narrow for one in found)
-    return "target" if is_narrow else "decided"
+    return next(reason for reason in REASONS if reason in reasons)
+
+
+def _reason(found: Interval | None, design: Design, min_restarts: int) -> StopReason | None:
+    if found is None or found.restarts < min_restarts or found.generations < MIN_GENERATIONS:
+        return None
+    if found.half_width <= math.log1p(design.target):
+        return "target"
+    if found.is_decided:
+        return "decided"
+    far_end = abs(found.mean) + SPARE * found.half_width
+    is_inside = far_end < math.log1p(design.margin)
+    return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 
 def generations_per_restart(costs: Costs, *, remaining_s: float, restarts_to_come: int) -> int:
@@ -63,22 +77,30 @@ def generations_per_restart(costs: Costs, *, remaining_s: float, restarts_to_com
     return max(1, min(wanted, affordable))
 
 
+def first_rounds(block_s: float) -> int:
+    """Return the rounds of a generation before their spread is known."""
+    return SLOW_FIRST_ROUNDS if block_s > SLOW_BLOCK_S else FIRST_ROUNDS
+
+
 def rounds_per_generation(samples: Iterable[Pairs], costs: Costs, *, rounds: int) -> int:
     """Return r = √((cost of a generation ÷ cost of a round) · (variance within ÷ between)).
 
-    Clamped to 2…6; 6 where the variance between generations is not positive (Kalibera and Jones
-    2013). `rounds` is what the generations so far had.
+    Clamped to 5…18, with slow steps to 2…6; the most where the variance between generations is not
+    positive (Kalibera and Jones 2013). `rounds` is what the generations so far had.
     """
     variances = [found for pairs in samples if (found := _variances(pairs)) is not None]
     if not variances:
         return rounds
+    least, most = MIN_ROUNDS, MAX_ROUNDS
+    if costs.block_s > SLOW_BLOCK_S:
+        least, most = SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS
     within = float(np.mean([one[0] for one in variances]))
     between = float(np.mean([one[1] for one in variances])) - within / rounds
     if between <= 0:
-        return MAX_ROUNDS
+        return most
     base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
     best = math.sqrt(base_s / max(costs.round_s, 1e-9) * within / between)
-    return min(MAX_ROUNDS, max(MIN_ROUNDS, round(best)))
+    return min(most, max(least, round(best)))
 
 
 def _variances(pairs: Pairs) -> tuple[float, float] | None:

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from builders import design
 
 from envcompare.measure.stopping import (
     MAX_ROUNDS,
@@ -24,14 +25,14 @@ NARROW = Interval(
 )
 
 
-def reason(*intervals: Interval | None) -> str | None:
-    """Ask the rule at a target of 2.5 % and four restarts."""
-    return stop_reason(intervals, target=0.025, min_restarts=4)
+def reason(*intervals: Interval | None, **changes: float) -> str | None:
+    """Ask the rule at a margin of 5 %, a target of 2.5 % and four restarts."""
+    return stop_reason(intervals, design=design(**changes), min_restarts=4)
 
 
 def test_cell_stops_when_every_interval_is_narrow() -> None:
     """One wide arm keeps the cell going."""
-    wide = replace(NARROW, half_width=0.03)
+    wide = replace(NARROW, half_width=0.06)
     assert reason(NARROW, NARROW) == "target"
     assert reason(NARROW, wide) is None
 
@@ -41,6 +42,14 @@ def test_arm_that_is_decided_holds_no_cell() -> None:
     decided = replace(NARROW, mean=0.2, half_width=0.1, is_decided=True)
     assert reason(NARROW, decided) == "decided"
     assert reason(replace(NARROW, is_decided=True), NARROW) == "target"
+
+
+def test_arm_inside_the_margin_holds_no_cell_unless_precision_is_asked_for() -> None:
+    """A target below half the margin is a wish for a narrow interval, whatever it says."""
+    inside = replace(NARROW, half_width=0.03)
+    assert reason(inside, NARROW) == "equivalent"
+    assert reason(inside, target=0.024) is None
+    assert reason(replace(inside, mean=0.02)) is None
 
 
 @pytest.mark.parametrize("changes", [{"restarts": 3}, {"generations": 7}])
