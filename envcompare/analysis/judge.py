@@ -116,7 +116,8 @@ def _outcome(
     data: CellData, primary: Estimate, floor: Estimate | None
 ) -> tuple[Outcome, str, bool]:
     if primary.restarts < MIN_RESTARTS:
-        reason = f"{primary.restarts} of at least {MIN_RESTARTS} restarts fitted into the budget"
+        word = "rounds" if primary.unit == "process" else "restarts"
+        reason = f"{primary.restarts} of at least {MIN_RESTARTS} {word} fitted into the budget"
         return "inconclusive", reason, False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)

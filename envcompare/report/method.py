@@ -11,10 +11,12 @@ from envcompare.report.boxes import level_sentence, replication_sentence
 from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels, one_line, shortened
 from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
+from envcompare.report.programs import has_steps, piece_words, program_sentences
 from envcompare.report.verdicts import control_sentence, margin_sentence
 
 _STOPS: Final = {
     "target": "the interval was narrow enough",
+    "equivalent": "the interval lay inside the margin",
     "decided": "the confidence sequence excluded 0",
     "budget": "the budget was spent",
     "failure": "a failure",
@@ -43,6 +45,7 @@ class MethodView:
     facts: tuple[tuple[str, str], ...]
     command: str
     configuration: str
+    has_steps: bool
 
 
 def method_view(run: RunComparison) -> MethodView:
@@ -52,11 +55,12 @@ def method_view(run: RunComparison) -> MethodView:
         sentences=_sentences(run),
         controls=tuple(control_sentence(one, label=labels[one.id], run=run) for one in run.cells),
         heads=("state", "verdict on", "steps a block", "restarts", "generations", "rounds",
-               "dropped", "steps", "measured", "elapsed", "stopped by"),
+               "dropped", piece_words(run), "measured", "elapsed", "stopped by"),
         cells=tuple(_cell(one, labels[one.id]) for one in run.cells),
         facts=_facts(run),
         command=shell_text(run.command_line),
         configuration=shortened(run.configuration, most=20_000),
+        has_steps=has_steps(run),
     )  # fmt: skip
 
 
@@ -67,11 +71,13 @@ def _sentences(run: RunComparison) -> tuple[str, ...]:
         f"or after {duration(run.budget_s)}."
     )
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), stop)
-    return tuple(text for text in (*found, *guard_sentences(run)) if text)
+    others = (*program_sentences(run), *guard_sentences(run))
+    return tuple(text for text in (*found, *others) if text)
 
 
 def _cell(cell: CellSummary, label: str) -> CellView:
-    counts = (cell.restarts, cell.generations, cell.rounds, cell.dropped_rounds, cell.steps)
+    pieces = cell.processes or cell.steps
+    counts = (cell.restarts, cell.generations, cell.rounds, cell.dropped_rounds, pieces)
     return CellView(
         label=label,
         columns=(

@@ -1,0 +1,109 @@
+"""Record the round log ratios of the A/A pairs of run folders: what the simulation resamples.
+
+The reference against its control has the truth 0. The file is a list of streams, each with a name,
+a note on the host, whether that was calm, its costs in seconds, and restarts of generations of
+round log ratios:
+
+    {"streams": [{"name": "…", "note": "…", "calm": true,
+                  "cost": {"launch_s": 4.0, "generation_s": 1.4, "round_s": 0.24, "arms": 2},
+                  "restarts": [[[0.01, -0.02], [0.0, 0.01]], …]}]}
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from envcompare.metrics import estimate, primary_metric
+from envcompare.records import Block, RunRecord
+from envcompare.results import RunFolder
+from streams import RECORDED
+
+DIGITS = 6
+
+
+@click.command(help=__doc__.partition("\n\n")[0])
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--note", default="", help="What is to be known of the host.")
+@click.option("--calm", is_flag=True, help="Nothing else ran: the goals for a calm host apply.")
+@click.option("--out", default=RECORDED, type=click.Path(path_type=Path), show_default=True)
+@click.option("--append", is_flag=True, help="Keep the streams that are there under other names.")
+def main(folders: tuple[Path, ...], note: str, out: Path, *, calm: bool, append: bool) -> None:
+    """Write the streams of all folders."""
+    found = [
+        {**stream, "note": note or stream["note"], "calm": calm}
+        for folder in folders
+        for stream in streams_of(folder)
+    ]
+    names = {one["name"] for one in found}
+    kept = json.loads(out.read_text(encoding="utf-8"))["streams"] if append else []
+    found = [*(one for one in kept if one["name"] not in names), *found]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in found)
+    out.write_text(f'{{"streams": [\n{lines}\n]}}\n', encoding="utf-8")
+    print(f"{len(found)} streams: {out}")
+
+
+def streams_of(folder: Path) -> Iterable[dict[str, object]]:
+    """Yield the stream of each cell of a run folder that has one."""
+    read = RunFolder.open(folder)
+    run, samples = read.read_run(), read.read_samples().samples
+    for cell in run.cells:
+        blocks = [s for s in samples if isinstance(s, Block) and s.cell == cell.id]
+        restarts = _restarts(run, blocks)
+        if len(restarts) > 1:
+            yield {
+                "name": f"recorded-{cell.workload}-{run.run_id}",
+                "note": cell.host,
+                "cost": _cost(blocks),
+                "restarts": restarts,
+            }
+
+
+def _restarts(run: RunRecord, blocks: list[Block]) -> list[list[list[float]]]:
+    reference = next(arm.id for arm in run.arms if arm.is_reference)
+    control = next(arm.id for arm in run.arms if arm.is_control)
+    metric, _ = primary_metric(blocks, threads=run.design.threads)
+    pairs, _ = estimate(blocks, arm=control, reference=reference, metric=metric)
+    return [
+        [[round(value, DIGITS) for value in rounds] for rounds in gens.values()]
+        for gens in pairs.values()
+    ]
+
+
+def _cost(blocks: list[Block]) -> dict[str, float | int]:
+    """Return the median seconds of a launch, of a generation without rounds, and of a round."""
+    spans: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for block in blocks:
+        key = (block.restart, block.generation, block.round)
+        begin, end = block.t0_ns, block.t0_ns + sum(block.wall_ns)
+        known = spans.get(key, (begin, end))
+        spans[key] = (min(begin, known[0]), max(end, known[1]))
+    order = sorted(spans)
+    rounds = [spans[key][1] - spans[key][0] for key in order if key[2] >= 0]
+    gaps: dict[bool, list[int]] = {True: [], False: []}  # whether a restart lies in it
+    for last, key in itertools.pairwise(order):
+        if key[:2] != last[:2]:
+            gaps[key[0] != last[0]].append(spans[key][0] - spans[last][1])
+    between = statistics.median(gaps[False]) if gaps[False] else 0.0
+    warmups = [spans[key][1] - spans[key][0] for key in order if key[2] < 0]
+    warmup = statistics.median(warmups) if warmups else 0.0
+    return {
+        "launch_s": _seconds(max(0.0, statistics.median(gaps[True]) - between)),
+        "generation_s": _seconds(between + warmup),
+        "round_s": _seconds(statistics.median(rounds)),
+        "arms": len({block.arm for block in blocks}),
+    }
+
+
+def _seconds(duration_ns: float) -> float:
+    return round(duration_ns / 1e9, 3)
+
+
+if __name__ == "__main__":
+    main()
