@@ -58,11 +58,16 @@ def replication_sentence(run: RunComparison) -> str:
     primaries = [one.primary for one in _compared(run) if one.primary is not None]
     if not primaries:
         return "There is no interval: no comparison was measured."
+    processes = [one.rounds for one in primaries if one.unit == "process"]
+    if len(processes) == len(primaries):
+        return f"Intervals come from {_range(processes, 'round')} of whole processes a cell."
+    primaries = [one for one in primaries if one.unit != "process"]
     generations = _range([one.generations for one in primaries], "generation")
     restarts = _range([one.restarts for one in primaries], "restart")
+    beside = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
     return (
         f"Intervals come from {generations} a cell (fresh starts of the workers, in {restarts}), "
-        "not from the steps inside them."
+        f"not from the steps inside them{beside}."
     )
 
 

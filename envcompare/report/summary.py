@@ -9,6 +9,7 @@ from envcompare.analysis.model import Outcome, RunComparison, StepTimes
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cell_labels, one_line, visible
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
+from envcompare.report.programs import piece_word
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
 
 Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
@@ -83,7 +84,12 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
 
 def table_head(run: RunComparison) -> tuple[str, ...]:
     """Return the heads of the short table."""
-    return "environment", "workload", "verdict", f"step, {_flat(run.reference_arm)} → this"
+    return (
+        "environment",
+        "workload",
+        "verdict",
+        f"{piece_word(run)}, {_flat(run.reference_arm)} → this",
+    )
 
 
 def table_row(run: RunComparison, one: Verdict) -> tuple[str, ...]:

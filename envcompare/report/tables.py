@@ -20,6 +20,7 @@ from envcompare.report.numbers import (
     signed_percent,
     three_digits,
 )
+from envcompare.report.programs import has_programs
 from envcompare.report.summary import step_times, steps_of
 from envcompare.report.verdicts import (
     SYMBOLS,
@@ -36,7 +37,11 @@ METRICS: Final[dict[str, str]] = {
     "stretch": "waiting (stretch)",
     "cpu": "CPU time",
     "gpu": "GPU time",
+    "user": "user",
+    "sys": "sys",
+    "real": "real, with the engine's start",
 }
+_OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
 
 
@@ -54,7 +59,7 @@ class Row:
     rate: str
     start: str
     wall: tuple[str, str] | None  # number and interval
-    parts: tuple[tuple[str, str] | None, ...]  # the same for each of METRICS
+    parts: tuple[tuple[str, str] | None, ...]  # the same for each of the metrics shown
     text: str
     notes: tuple[str, ...]
     log: Link | None
@@ -89,6 +94,12 @@ class Overview:
 
     arms: tuple[str, ...]
     rows: tuple[tuple[str, tuple[OverviewCell, ...]], ...]
+
+
+def shown_metrics(run: RunComparison) -> tuple[str, ...]:
+    """Return the metrics that have a column; those of whole processes only where there are any."""
+    hidden = () if has_programs(run) else _OF_PROCESSES
+    return tuple(metric for metric in METRICS if metric not in hidden)
 
 
 def comparison_rows(run: RunComparison, on: Axis, *, files: tuple[str, ...]) -> tuple[Row, ...]:
@@ -152,7 +163,7 @@ def _row(
         rate=_rate(run, words),
         start=_engine_start(run, one),
         wall=_pair(one, "wall"),
-        parts=tuple(_pair(one, metric) for metric in METRICS),
+        parts=tuple(_pair(one, metric) for metric in shown_metrics(run)),
         text=_CONTROL_TEXT if one.is_control else words.text,
         notes=_notes(one, words),
         log=link(one.failure.log if one.failure else "", files),
@@ -183,6 +194,8 @@ def _pair(one: Comparison, metric: str) -> tuple[str, str] | None:
 def _replication(primary: Estimate | None) -> str:
     if primary is None:
         return ""
+    if primary.unit == "process":
+        return f"{counted(primary.rounds, 'round')} of whole processes"
     generations = counted(primary.generations, "generation")
     unit = ", unit restart" if primary.unit == "restart" else ""
     return f"{generations} in {counted(primary.restarts, 'restart')}{unit}"

@@ -19,6 +19,7 @@ from envcompare.report.numbers import (
     signed_interval,
     signed_percent,
 )
+from envcompare.report.programs import unit_word
 
 SYMBOLS: Final[dict[Outcome, str]] = {
     "slower": "▶",
@@ -233,10 +234,11 @@ def _excludes_zero(comparison: Comparison) -> bool:
 
 def _forecast(comparison: Comparison) -> str:
     ran = f"(ran {comparison.primary.generations if comparison.primary else 0})"
+    word = unit_word(comparison.primary)
     if (comparison.forecast_generations or 0) >= _HOPELESS:
-        return f"thousands more generations would be needed {ran}"
+        return f"thousands more {word}s would be needed {ran}"
     if comparison.forecast_generations:
-        more = counted(comparison.forecast_generations, "more generation")
+        more = counted(comparison.forecast_generations, f"more {word}")
         time = f" ({rough_time(comparison.forecast_s)})" if comparison.forecast_s else ""
         return f"about {more}{time} would decide {ran}"
     if comparison.forecast_s:

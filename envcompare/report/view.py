@@ -16,6 +16,7 @@ from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
 from envcompare.report.summary import warnings
 from envcompare.report.tables import (
@@ -26,6 +27,7 @@ from envcompare.report.tables import (
     arm_row,
     comparison_rows,
     overview,
+    shown_metrics,
 )
 from envcompare.report.verdicts import SYMBOLS, WORDS
 
@@ -47,6 +49,9 @@ class Page:
     headlines: tuple[Headline, ...]
     rows: tuple[Row, ...]
     metrics: tuple[str, ...]
+    piece: str  # "step", "process", or either
+    picked: tuple[PickedRow, ...]
+    picked_level: str
     arm_rows: tuple[ArmRow, ...]
     overview: Overview | None
     split: tuple[SplitRow, ...]
@@ -79,7 +84,10 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         axis=shared,
         headlines=found,
         rows=rows,
-        metrics=tuple(METRICS.values()),
+        metrics=tuple(METRICS[name] for name in shown_metrics(run)),
+        piece=piece_word(run),
+        picked=picked_rows(run),
+        picked_level=picked_level(run.picked),
         arm_rows=tuple(arm_row(one, rows) for one in found) if is_wide else (),
         overview=overview(rows, run) if is_wide else None,
         split=split_rows(run),
@@ -108,9 +116,17 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
     return (
         _moment(run.created),
         f"{environments} × {counted(len(workloads), 'workload')} on {where}",
-        f"{counted(sum(one.steps for one in run.cells), 'step')} measured",
+        f"{_pieces(run)} measured",
         f"envcompare {run.tool_version}",
     )
+
+
+def _pieces(run: RunComparison) -> str:
+    steps = sum(one.steps for one in run.cells)
+    processes = sum(one.processes for one in run.cells)
+    parts = [counted(steps, "step")] * bool(steps or not processes)
+    parts += [counted(processes, "process", "processes")] * bool(processes)
+    return " and ".join(parts)
 
 
 def _moment(created: str) -> str:
