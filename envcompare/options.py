@@ -76,9 +76,7 @@ _COMMAND = (
         metavar="DIR",
         help="Folder of the host the command runs in. [default: the current folder]",
     ),
-    click.option(
-        "--command-timeout", type=float, metavar="SECONDS", help="Limit of one process."
-    ),
+    click.option("--command-timeout", type=float, metavar="SECONDS", help="Limit of one process."),
 )
 _HOW = (
     click.option("--quick", "preset", flag_value="quick", help="Margin 5 %, 90 s a cell."),

@@ -121,7 +121,7 @@ def _words(text: str) -> tuple[str, ...]:
         if word in _SHELL_WORDS:
             raise ConfigError(
                 f"the command {text!r} holds `{word}`, but no shell runs it",
-                hint=f"give it to one: --command {shlex.quote('sh -c ' + shlex.quote(text))}",
+                hint="give it to one: --command \"sh -c '…'\"",
             )
     return ("env", *words) if words and _SETTING.fullmatch(words[0]) else tuple(words)
 

@@ -41,6 +41,8 @@ def answer(sink: int, entry_ns: int) -> int:
             reply = _look(request) if op == "look" else Run(request).reply()
     except PhaseError as error:
         reply = failure_reply(op, error)
+        if isinstance(error.__cause__, (DataError, ProcessError)):  # the words are our own
+            reply["error"].update(brief=str(error.__cause__), traceback="")
     send(sink, encode({"op": op, "ok": True, "entry_ns": entry_ns, **reply}))
     return 0
 
@@ -77,8 +79,8 @@ def find(name: str) -> str:
         return found
     with phase("setup"):
         if os.path.exists(name):
-            raise ProcessError(f"{name} is not executable here (exit 126); try chmod +x")
-        raise ProcessError(f"{name} is not found here (exit 127); PATH is {os.environ['PATH']}")
+            raise ProcessError(f"{name} is not executable there (exit 126)")
+        raise ProcessError(f"{name} is not found there (exit 127)")
 
 
 def _files_hash(argv: List[str]) -> str:
@@ -105,14 +107,13 @@ class Run:
         self._output = Output(patterns, log=2)
         self._is_late = False
         self._pid = 0
+        self._has_started = threading.Event()
 
     def reply(self) -> Dict[str, Any]:
         """Run it and return what it took."""
         path = find(self._argv[0])
-        self._output.start()
         own_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        start_ns = time.monotonic_ns()
-        end_ns, status, used = self._run(path)
+        (start_ns, end_ns), status, used = self._run(path)
         # Whatever of its group is left would disturb the next process.
         leaves = _is_group(self._pid)
         has_ended = self._output.finish(_DRAIN_S)
@@ -131,7 +132,13 @@ class Run:
             "values": self._output.values,
         }
 
-    def _run(self, path: str) -> Tuple[int, int, resource.struct_rusage]:
+    def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
+        # Threads are there before the clock starts: their start would disturb a short program.
+        timer = threading.Timer(self._limit_s, self._end_late)
+        threads = (timer, self._output, threading.Thread(target=self._end_with_input, daemon=True))
+        for thread in threads:
+            thread.start()
+        start_ns = time.monotonic_ns()
         with phase("setup"):
             process = subprocess.Popen(
                 self._argv,
@@ -142,24 +149,24 @@ class Run:
                 start_new_session=True,
             )
         self._pid = process.pid
-        threading.Thread(target=self._end_with_input, daemon=True).start()
-        timer = threading.Timer(self._limit_s, self._end_late)
-        timer.start()
+        self._has_started.set()
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         end_ns = time.monotonic_ns()
         timer.cancel()
         self._kill()  # its number is its own until it is reaped
         _, status, used = os.wait4(self._pid, 0)
         process.returncode = status  # told, so that it is not waited for again
-        return end_ns, status, used
+        return (start_ns, end_ns), status, used
 
     def _end_with_input(self) -> None:
         while os.read(0, 4096):
             pass
+        self._has_started.wait()
         self._kill()
         leave(0)
 
     def _end_late(self) -> None:
+        self._has_started.wait()
         self._is_late = True
         self._kill()
 

@@ -41,7 +41,7 @@ class ProcessPass:
     _number: int = 0
     _round_s: float | None = None  # of the last round since the start or the resumption
     _is_spent: bool = False
-    _leaving: list[str] = field(default_factory=list)  # arms in which processes were left
+    _is_leaving: bool = False  # it left processes when it ended, and that was said
 
     def __post_init__(self) -> None:
         self._number = 1 + max((run.number for run in self.runs), default=-1)
@@ -104,7 +104,9 @@ class ProcessPass:
                 request = self._request()
                 found = worker.ask_once("look", request, kind=Looked, limit_s=HELLO_LIMIT_S)
             except WorkloadError as error:
-                self._fail(arm, failure_of(error))
+                failure = failure_of(error)
+                is_own = failure.phase == "setup"
+                self._fail(arm, replace(failure, hint=_SETUP_HINT) if is_own else failure)
             else:
                 self._take_look(arm, found)
             finally:
@@ -177,8 +179,9 @@ class ProcessPass:
             return None
         finally:
             worker.kill()
-        if done.left_processes and not done.is_late and arm not in self._leaving:
-            self._note_left(arm)
+        if done.left_processes and not (done.is_late or self._is_leaving):
+            self._is_leaving = True
+            self.bench.note("caution", text=_LEAVING)
         if failure is not None:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
@@ -238,16 +241,12 @@ class ProcessPass:
         self.bench.check_interruption()
         self.roster.fail(arm, failure)
 
-    def _note_left(self, arm: str) -> None:
-        self._leaving.append(arm)
-        self.bench.note(
-            "caution",
-            arm=arm,
-            text="the command leaves processes running when it ends; what they do is in no number, "
-            "and they are killed: let it wait for them",
-        )
 
-
+_LEAVING = (
+    "the command leaves processes running when it ends; what they do is in no number, and they are "
+    "killed: let it wait for them"
+)
+_SETUP_HINT = "install it there, or name it by the path it has in each environment"
 _EXIT_HINT = (
     "read its log; containers have no network, and see the command's folder read-only: write to "
     "$HOME or /tmp"

@@ -133,9 +133,7 @@ class Worker:
         """Wait until the worker and what contains it are gone."""
         return self._await_last("quit", Quit, QUIT_LIMIT_S)
 
-    def ask_once(
-        self, op: str, fields: dict[str, object], *, kind: type[_T], limit_s: float
-    ) -> _T:
+    def ask_once(self, op: str, fields: dict[str, object], *, kind: type[_T], limit_s: float) -> _T:
         """Ask what answers one request and ends; wait until it and what contains it are gone."""
         self._send(op, fields)
         return self._await_last(op, kind, limit_s)
