@@ -30,6 +30,10 @@ own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.
        *(os.path.dirname(path) for path in mapped if ".so" in path)]
 if site.ENABLE_USER_SITE:
     own.append(site.getusersitepackages())
+hop = sys.executable
+while os.path.islink(hop):
+    hop = os.path.normpath(os.path.join(os.path.dirname(hop), os.readlink(hop)))
+    own.append(os.path.dirname(hop))
 own += [os.path.realpath(path) for path in own if path]
 libs = sorted("/" + name for name in os.listdir("/") if name.startswith("lib"))
 

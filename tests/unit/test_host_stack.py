@@ -10,6 +10,7 @@ import shlex
 import sys
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,16 @@ def test_this_interpreter_says_where_it_lives() -> None:
     assert "/usr" in {path for path, kind, _ in found.system if kind == "folder"}
     bound = layout(found)
     assert any(f"{sys.prefix}/".startswith(f"{folder}/") for folder in bound.folders)
+
+
+def test_every_link_on_the_way_to_the_interpreter_is_shown(tmp_path: Path) -> None:
+    """A container that lacked one of the folders could not start it."""
+    first, second = tmp_path / "first" / "python", tmp_path / "second" / "python"
+    for path, target in ((first, Path("../second/python")), (second, Path(sys.executable))):
+        path.parent.mkdir()
+        path.symlink_to(target)
+    found = find_python(LOCAL, python=str(first), imports=())
+    assert {str(first.parent), str(second.parent), str(Path(sys.executable).parent)} <= {*found.own}
 
 
 def test_the_plain_process_has_no_skeleton() -> None:
