@@ -8,7 +8,7 @@ from typing import Literal
 
 from envcompare.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import Interval, printed_interval
-from envcompare.stats.pairs import Pairs, pair, units
+from envcompare.stats.pairs import Pairs, Units, pair, units
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
 
@@ -122,9 +122,31 @@ def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricN
 def estimate(
     blocks: Iterable[Measured], *, arm: str, reference: str, metric: MetricName
 ) -> tuple[Pairs, tuple[tuple[float, ...], ...]]:
-    """Return the paired log ratios of an arm and its balanced units."""
-    pairs = pair(blocks, arm=arm, reference=reference, read=METRICS[metric].read)
+    """Return the paired log ratios of an arm and its balanced units.
+
+    Units of `stretch` are those of wall − net: log(wall) = log(net) + log(stretch) then holds for
+    what is reported as it does for each block, though a median or a trimmed mean is not additive.
+    """
+    seen = tuple(blocks)
+
+    def paired(name: MetricName) -> Pairs:
+        return pair(seen, arm=arm, reference=reference, read=METRICS[name].read)
+
+    pairs = paired(metric)
+    if metric == "stretch" and _rounds(wall := paired("wall")) == _rounds(net := paired("net")):
+        return pairs, _subtracted(units(wall), units(net))
     return pairs, units(pairs)
+
+
+def _rounds(pairs: Pairs) -> list[list[int]]:
+    return [[len(rounds) for rounds in generations.values()] for generations in pairs.values()]
+
+
+def _subtracted(minuends: Units, subtrahends: Units) -> Units:
+    return tuple(
+        tuple(a - b for a, b in zip(one, other, strict=True))
+        for one, other in zip(minuends, subtrahends, strict=True)
+    )
 
 
 def look(

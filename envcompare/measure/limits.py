@@ -104,7 +104,7 @@ def small_budget_caution(budget_s: float, *, generations: int, needed_s: float) 
 class ClockWatch:
     """Finds the blocks of a cell whose times cannot be true; it remembers those before."""
 
-    _walls_ns: dict[str, list[int]] = field(default_factory=dict)
+    _steps_ns: dict[str, list[float]] = field(default_factory=dict)
     _ends_ns: dict[str, int] = field(default_factory=dict)
 
     def fault(self, block: Block, *, cpus: int | None) -> str:
@@ -117,7 +117,7 @@ class ClockWatch:
         )
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
         if not found:
-            self._walls_ns.setdefault(block.arm, []).append(wall_ns)
+            self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)
         return found
 
     def _backwards(self, block: Block) -> str:
@@ -131,10 +131,10 @@ class ClockWatch:
 
         A block that is as slow for a reason of its own has used its time, and stays.
         """
-        walls = self._walls_ns.get(block.arm, [])
-        if len(walls) < _BLOCKS_TO_KNOW:
+        steps = self._steps_ns.get(block.arm, [])
+        if len(steps) < _BLOCKS_TO_KNOW:
             return ""
-        usual_ns = statistics.median(walls)
+        usual_ns = statistics.median(steps) * block.k
         used_ns = sum(block.cpu_ns) + (block.wait_ns or 0)
         if wall_ns <= SLOWEST_BLOCK * usual_ns or 2 * used_ns > wall_ns:
             return ""

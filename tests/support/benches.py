@@ -1,0 +1,142 @@
+"""A cell measured with real workers on this machine, in a moment and without any engine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builders import CELL, design, run_record
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.command import Command, CommandResult
+from envcompare.interrupt import Interruption
+from envcompare.measure.bench import Bench
+from envcompare.measure.crew import Roster
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.protocol import Hello
+from envcompare.measure.startup import StartupPass
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.records import Event, Sample
+from envcompare.results import RunFolder
+from envcompare.stats.intervals import Interval
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
+
+WORKER = Path(__file__).parents[2] / "workloads" / "worker.py"
+ARMS = ("vm", "docker", "vm~control")
+Answer = Callable[[str], CommandResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Keeps what is measured in a run folder, and the events for the test."""
+
+    folder: RunFolder
+    events: list[Event] = field(default_factory=list)
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement."""
+        self.folder.append_sample(sample)
+
+    def event(self, event: Event) -> None:
+        """Keep one event."""
+        self.events.append(event)
+        self.folder.append_event(event)
+
+    def fingerprint(self, arm: str, hello: Hello) -> None:
+        """Leave the surroundings out."""
+
+    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What came of a cell."""
+
+    comparison: RunComparison
+    events: tuple[Event, ...]
+    folder: RunFolder
+
+    @property
+    def docker(self) -> Comparison:
+        """Return the comparison of the arm that is no control."""
+        return next(one for one in self.comparison.comparisons if one.arm == "docker")
+
+    @property
+    def cautions(self) -> str:
+        """Return what was noted for the reader."""
+        return "\n".join(self.comparison.cells[0].cautions)
+
+    def failures(self) -> str:
+        """Return brief and hint of every failure."""
+        rows = self.comparison.failures
+        return "\n".join(f"{row.brief} | {row.hint}" for row in rows)
+
+
+def bench(path: Path, workload: str, *, on_host: Answer | None = None, **changes: Any) -> Bench:
+    """Return a bench of three arms, each a plain process that knows its arm by a variable."""
+    spec = {name: changes.pop(name) for name in ("cpus",) if name in changes}
+    plan = design(**{"quiet_gate": False, "has_startup": False, **changes})
+    kept = Kept(RunFolder.create(path, run_record(design=plan)))
+    return Bench(
+        cell=CELL,
+        host="local",
+        arms=ARMS,
+        reference="vm",
+        control="vm~control",
+        launch=lambda arm, variables=(): _launch(path, arm, variables),
+        spec=LaunchSpec(
+            workload=workload,
+            params={},
+            data=str(path),
+            threads=1,
+            cpus=spec.get("cpus"),
+            generation="auto",
+            device="auto",
+        ),
+        design=plan,
+        seed=7,
+        comparisons=1,
+        recorder=kept,
+        on_host=on_host or on_this_machine,
+        interruption=Interruption(),
+        deadline=time.monotonic() + plan.budget_s,
+    )
+
+
+def on_this_machine(script: str) -> CommandResult:
+    """Run a script of sh here."""
+    return run(LOCAL, Command(argv=("sh", "-c", script)), timeout_s=60)
+
+
+def _launch(path: Path, arm: str, variables: tuple[tuple[str, str], ...]) -> Worker:
+    environment = (("ENVCOMPARE_ENVIRONMENT", arm), *variables)
+    command = Command(argv=(sys.executable, str(WORKER)), env=environment)
+    return Worker(
+        lambda: LOCAL.spawn(command),
+        arm=arm,
+        log=path / f"{arm}.log",
+        log_name=f"{arm}.log",
+        explain=lambda _code, _text: None,
+    )
+
+
+def measure(made: Bench, *, passes: tuple[str, ...] = ("lockstep",)) -> Measured:
+    """Run the passes and analyse what they left."""
+    kept = made.recorder
+    assert isinstance(kept, Kept)
+    roster = Roster(made)
+    if "startup" in passes:
+        StartupPass(made, roster).measure()
+    if "lockstep" in passes:
+        Lockstep(made, roster).measure()
+    kept.folder.close()
+    return Measured(
+        comparison=compare_run(kept.folder), events=tuple(kept.events), folder=kept.folder
+    )

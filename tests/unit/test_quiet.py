@@ -1,0 +1,228 @@
+"""The quiet gate: it lets a calm machine pass at once, and waits a bounded time for a busy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import Kept, bench, measure, on_this_machine
+
+from envcompare.command import Command, CommandResult
+from envcompare.errors import InterruptedRunError
+from envcompare.measure import quiet
+from envcompare.measure.bench import Bench
+from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
+from envcompare.records import Event
+from envcompare.report.method import method_view
+from envcompare.report.view import page
+
+WORKLOAD = """
+class Steady:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return float(sum(i * i for i in range(3000)) % 97)
+"""
+
+
+def glance(*, load: float = 0.3, pressure: float | None = 0.5) -> str:
+    """Return what a host with two CPUs answers to the first glance."""
+    lines = ["2", f"{load:.2f} 0.40 0.30 1/140 4711"]
+    if pressure is not None:
+        lines += [f"some avg10={pressure:.2f} avg60=1.00 avg300=5.00 total=46195708"]
+        lines += ["full avg10=0.00 avg60=0.00 avg300=0.00 total=0"]
+    return "\n".join(lines) + "\n"
+
+
+def look(tasks: Iterable[int], *, waited_us: int | None = 0) -> str:
+    """Return what it answers to the second look: tasks in each sample, waits over 0.2 s."""
+    lines = ["2"]
+    for number, count in enumerate(tasks):
+        lines += [f"{100 + number / 10:.2f} 150.00", f"9.00 9.00 9.00 {count + 1}/140 4711"]
+        if waited_us is not None:
+            total = 1_000_000 + waited_us * number // 2
+            lines += [f"some avg10=55.00 avg60=1.00 avg300=5.00 total={total}"]
+            lines += ["full avg10=0.00 avg60=0.00 avg300=0.00 total=0"]
+    return "\n".join(lines) + "\n"
+
+
+CALM, BUSY = look([0, 1, 0]), look([3, 4, 3], waited_us=180_000)
+
+
+class Host:
+    """Answers each command with the next line of a script; the last one for ever."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def __call__(self, _script: str) -> CommandResult:
+        """Give the next answer."""
+        self.asked += 1
+        text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return CommandResult(command=Command(argv=("sh",)), exit_code=0, stdout=text, stderr="")
+
+
+@pytest.fixture(autouse=True)
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again at once."""
+    monkeypatch.setattr(quiet, "POLL_S", 0.01)
+
+
+Gate = Callable[..., tuple[QuietGate, Bench]]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Give a function that makes a gate before a host."""
+    kept: list[Kept] = []
+
+    def make(host: Host, **changes: Any) -> tuple[QuietGate, Bench]:
+        made = bench(
+            tmp_path, "none", on_host=host, **{"quiet_gate": True, "budget_s": 5.0, **changes}
+        )
+        assert isinstance(made.recorder, Kept)
+        kept.append(made.recorder)
+        return QuietGate(made), made
+
+    yield make
+    for one in kept:
+        one.folder.close()
+
+
+def events(made: Bench, what: str) -> list[Event]:
+    """Return the events of a kind."""
+    assert isinstance(made.recorder, Kept)
+    return [event for event in made.recorder.events if event.what == what]
+
+
+def test_calm_machine_passes_after_one_command(gate: Gate) -> None:
+    """No wait, no event."""
+    host = Host(glance())
+    tried, made = gate(host)
+    tried.wait()
+    assert (host.asked, tried.waited_s, events(made, "waited")) == (1, 0.0, [])
+
+
+@pytest.mark.parametrize("first", [glance(pressure=60), glance(load=4), glance(load=3)])
+def test_launches_of_our_own_raise_a_suspicion_only(gate: Gate, first: str) -> None:
+    """The averages still hold them; the second look finds the machine free."""
+    host = Host(first, CALM)
+    tried, made = gate(host)
+    tried.wait()
+    assert (host.asked, tried.waited_s, events(made, "waited")) == (2, 0.0, [])
+
+
+def test_busy_machine_is_waited_for_and_the_wait_is_recorded(gate: Gate) -> None:
+    """The event holds the seconds and the reading."""
+    host = Host(glance(pressure=60), BUSY, BUSY, CALM)
+    tried, made = gate(host)
+    tried.wait()
+    found = events(made, "waited")
+    assert len(found) == 1
+    assert found[0].values["seconds"] == pytest.approx(tried.waited_s, abs=0.01)
+    assert (found[0].values["is_quiet"], found[0].values["tasks"]) == (True, 3)
+    assert found[0].values["pressure_percent"] == pytest.approx(90)
+    assert events(made, "caution") == []
+
+
+def test_wait_ends_after_a_fifth_of_the_budget(gate: Gate) -> None:
+    """Then it is measured nevertheless, with a caution, and never waited again."""
+    host = Host(glance(pressure=60), BUSY)
+    tried, made = gate(host, budget_s=1.0)
+    tried.wait()
+    assert tried.waited_s >= 0.2
+    caution = events(made, "caution")[0].text
+    assert "the machine stayed busy" in caution
+    assert "raise --quiet-pressure" in caution
+    asked = host.asked
+    tried.wait()
+    assert host.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_busy"),
+    [(look([1, 1, 1]), False), (look([2, 2, 3]), True), (look([9, 9, 0]), False)],
+)
+def test_one_free_cpu_is_enough(gate: Gate, seen: str, is_busy: bool) -> None:  # noqa: FBT001
+    """Two tasks of others on two CPUs leave none for our worker; a passing burst does."""
+    tried, _ = gate(Host(glance(load=5), seen, CALM))
+    tried.wait()
+    assert (tried.waited_s > 0) is is_busy
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [({"quiet_pressure": 70.0}, 1), ({"quiet_pressure": 50.0}, 2), ({"quiet_gate": False}, 0)],
+)
+def test_thresholds_are_those_of_the_user(gate: Gate, changes: dict[str, Any], asked: int) -> None:
+    """Pressure above the given percentage is looked into; a gate switched off asks nothing."""
+    host = Host(glance(pressure=60), CALM)
+    tried, _ = gate(host, **changes)
+    tried.wait()
+    assert host.asked == asked
+
+
+def test_load_alone_decides_where_the_kernel_has_no_pressure(gate: Gate) -> None:
+    """Kernels before 4.20, or without PSI."""
+    host = Host(glance(load=4, pressure=None), look([3, 3, 3], waited_us=None), CALM)
+    tried, made = gate(host)
+    tried.wait()
+    assert events(made, "waited")[0].values["pressure_percent"] is None
+
+
+def test_host_that_tells_nothing_is_said_once(gate: Gate) -> None:
+    """Blind, the gate stays open."""
+    host = Host("")
+    tried, made = gate(host)
+    for _ in range(3):
+        tried.wait()
+    assert host.asked == 1
+    assert len(events(made, "caution")) == 1
+    assert "--no-quiet-gate" in events(made, "caution")[0].text
+
+
+def test_interruption_ends_the_wait(gate: Gate) -> None:
+    """Ctrl-C need not wait for a quiet machine."""
+    tried, made = gate(Host(glance(load=5), BUSY), budget_s=600.0)
+    made.interruption.request()
+    with pytest.raises(InterruptedRunError):
+        tried.wait()
+
+
+@pytest.mark.parametrize("text", ["", "two\n", "2\n", "2\nno numbers here\n"])
+def test_answers_that_make_no_sense_are_no_reading(text: str) -> None:
+    """None, never a number that was not there."""
+    assert parse_glance(text) is None
+    assert parse_look(text) is None
+
+
+def test_this_machine_can_be_read() -> None:
+    """The scripts and the parsers fit a real kernel."""
+    first = parse_glance(on_this_machine(quiet._GLANCE).stdout)
+    second = parse_look(on_this_machine(quiet._LOOK).stdout)
+    for seen in (first, second):
+        assert isinstance(seen, Reading)
+        assert seen.cpus >= 1
+        assert seen.load >= 0
+        assert seen.pressure is None or 0 <= seen.pressure <= 110
+
+
+def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
+    """It is part of the budget, and no block is lost by it."""
+    path = tmp_path / "own.py"
+    path.write_text(WORKLOAD)
+    host = Host(glance(pressure=60), BUSY, CALM, glance())
+    made = bench(tmp_path, f"{path}:Steady", on_host=host, quiet_gate=True, budget_s=2.0)
+    found = measure(made)
+    assert found.docker.primary is not None
+    assert found.comparison.cells[0].waited_s > 0
+    told = " ".join(method_view(found.comparison).sentences)
+    assert "for a quiet machine" in told
+    cautions = " ".join(item.text for item in page(found.comparison, ()).boxes[-1].items)
+    assert "stayed busy" not in cautions

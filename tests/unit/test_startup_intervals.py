@@ -1,0 +1,186 @@
+"""The start-up pass: phases against the reference in seconds, cold and warm apart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import Measured, bench, measure, on_this_machine
+from builders import CELL, design, run_record
+
+from envcompare.analysis.model import RunComparison, StartupPart, StartupSummary
+from envcompare.analysis.passes import startup_summaries
+from envcompare.choice import Known
+from envcompare.command import CommandResult
+from envcompare.config import Settings
+from envcompare.experiment import resolve
+from envcompare.plan import make_plan
+from envcompare.records import Event, Startup
+from envcompare.report.resources import StartupRow, startup_views
+
+WORKLOAD = """
+import os, time
+
+
+class Steady:
+    batch = 1
+
+    def load(self, data):
+        time.sleep(0.5 if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker" else 0.0)
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return float(sum(i * i for i in range(3000)) % 97)
+"""
+
+
+def launch(arm: str, repetition: int, seconds: float, **changes: Any) -> Startup:
+    """Return a launch in which each phase took this long."""
+    phases = ("engine", "import", "data", "build", "first_step", "train", "exit", "real")
+    times = {f"{name}_ns": round(seconds * 1e9) for name in (*phases, "user", "sys")}
+    fields = {"page_cache": "warm", "train_steps": 10, "order": 0, **times, **changes}
+    return Startup(cell=CELL, arm=arm, repetition=repetition, **fields)
+
+
+def summaries(launches: list[Startup], *, cold_start: bool = False) -> tuple[StartupSummary, ...]:
+    """Summarise launches of a run."""
+    run = run_record(design=design(cold_start=cold_start))
+    return startup_summaries(launches, run, ())
+
+
+def part(found: tuple[StartupSummary, ...], arm: str, phase: str = "import") -> StartupPart:
+    """Return a phase of an arm."""
+    summary = next(one for one in found if one.arm == arm)
+    return next(one for one in summary.parts if one.phase == phase)
+
+
+def test_difference_is_paired_by_repetition() -> None:
+    """What slows a whole repetition cancels: the interval is narrow though the ranges are wide."""
+    pairs = [(1.0, 2.4), (3.0, 4.41), (2.0, 3.39), (5.0, 6.4)]
+    launches = [launch("vm", n, a) for n, (a, _) in enumerate(pairs)]
+    launches += [launch("docker", n, b) for n, (_, b) in enumerate(pairs)]
+    found = part(summaries(launches), "docker")
+    assert found.pairs == 4
+    assert found.difference_s == pytest.approx(1.4)
+    assert found.difference_low_s is not None
+    assert found.difference_high_s is not None
+    # Student t with 3 degrees of freedom, by hand: 3.182 · 0.00816 / √4
+    assert found.difference_high_s - found.difference_s == pytest.approx(0.01299, abs=1e-4)
+    assert found.difference_s - found.difference_low_s == pytest.approx(0.01299, abs=1e-4)
+
+
+def test_repetition_that_one_arm_lacks_is_left_out_of_the_pairs() -> None:
+    """The median still holds it."""
+    found = part(
+        summaries([launch("vm", 0, 1.0), launch("vm", 1, 1.0), launch("docker", 1, 2.0)]), "docker"
+    )
+    assert (found.pairs, found.difference_s, found.difference_low_s) == (1, 1.0, None)
+
+
+def test_reference_has_no_difference_to_itself() -> None:
+    """There is nothing to compare."""
+    found = part(summaries([launch("vm", 0, 1.0), launch("vm", 1, 1.0)]), "vm")
+    assert (found.pairs, found.difference_s) == (0, None)
+
+
+def test_cold_and_warm_launches_are_never_mixed() -> None:
+    """Each has its own summary, with pairs of its own."""
+    launches = [launch(arm, n, 1.0) for arm in ("vm", "docker") for n in (0, 1)]
+    launches += [launch(arm, n, 9.0, page_cache="cold") for arm in ("vm", "docker") for n in (2, 3)]
+    found = summaries(launches, cold_start=True)
+    kinds = {(one.arm, one.page_cache): one for one in found}
+    assert len(found) == len(kinds) == 4
+    assert all(one.launches == 2 and one.cold_reason == "" for one in found)
+    assert part((kinds["docker", "cold"],), "docker").median_s == 9.0
+
+
+def test_reason_without_cold_launches_is_kept() -> None:
+    """Not asked for, or what the host said."""
+    warm = [launch("vm", 0, 1.0)]
+    assert summaries(warm)[0].cold_reason == "not asked for"
+    run = run_record(design=design(cold_start=True))
+    refused = Event(
+        t=1.0,
+        what="note",
+        cell=CELL,
+        text="cold start not measured: Permission denied; log in as root there",
+        values={"cold": False},
+    )
+    found = startup_summaries(warm, run, (refused,))
+    assert found[0].cold_reason == "Permission denied; log in as root there"
+
+
+def started(folder: Path, **changes: Any) -> Measured:
+    """Run the start-up pass with real workers."""
+    path = folder / "own.py"
+    path.write_text(WORKLOAD)
+    made = bench(folder, f"{path}:Steady", **{"has_startup": True, "budget_s": 600.0, **changes})
+    return measure(made, passes=("startup",))
+
+
+def row(run: RunComparison, name: str) -> StartupRow:
+    """Return a row of the first table."""
+    return next(one for one in startup_views(run)[0].rows if one.name == name)
+
+
+def test_phase_that_is_slower_in_an_arm_shows_in_its_interval(tmp_path: Path) -> None:
+    """Half a second of loading are found in `data`, by real workers."""
+    run = started(tmp_path).comparison
+    found = part(run.startup, "docker", "data")
+    assert found.pairs == 4  # the first launches are of unknown cache
+    assert found.difference_low_s is not None
+    assert found.difference_low_s > 0.1
+    assert re.fullmatch(r"\+\S+ m?s \(\+\S+( m?s)? to \+\S+ m?s\)", row(run, "data").values[1][2])
+    assert row(run, "data").values[0][2] == ""
+    assert "mean difference to vm over 4 pairs" in startup_views(run)[0].note
+    assert "cold: not asked for" in startup_views(run)[0].note
+
+
+def test_order_of_arms_is_drawn_for_each_repetition(tmp_path: Path) -> None:
+    """No arm is always first."""
+    found = started(tmp_path).folder.read_samples().samples
+    firsts = Counter(one.arm for one in found if isinstance(one, Startup) and one.order == 0)
+    assert set(firsts) == {"vm", "docker"}
+
+
+def test_caches_are_dropped_before_each_cold_launch_and_no_other(tmp_path: Path) -> None:
+    """The host is asked once to try, then before every cold launch."""
+    asked: list[str] = []
+
+    def host(script: str) -> CommandResult:
+        asked.append(script)
+        return on_this_machine("true")
+
+    run = started(tmp_path, cold_start=True, on_host=host, budget_s=20.0).comparison
+    cold = [one for one in run.startup if one.page_cache == "cold"]
+    assert {one.arm for one in cold} == {"vm", "docker"}
+    assert len(asked) == 1 + sum(one.launches for one in cold)
+    assert set(asked) == {"sync && echo 1 >/proc/sys/vm/drop_caches"}
+    assert [view.cell for view in startup_views(run)][-1].endswith(", cold page cache")
+
+
+def test_refused_drop_leaves_the_warm_launches_and_says_why(tmp_path: Path) -> None:
+    """A user who is not root gets what can be had."""
+    run = started(
+        tmp_path,
+        cold_start=True,
+        budget_s=10.0,
+        on_host=lambda _script: on_this_machine("echo 'Permission denied' >&2; exit 1"),
+    ).comparison
+    assert {one.page_cache for one in run.startup} <= {"warm", "unknown"}
+    note = startup_views(run)[0].note
+    assert "cold: Permission denied; only root of the host may drop its page cache" in note
+
+
+def test_cold_start_is_off_unless_asked_for() -> None:
+    """Emptying the page cache harms others on a shared machine."""
+    known = Known(environments=("vm", "docker"), workloads={"cnn": {}, "rnn": {}})
+    for asked in (None, True):
+        experiment = resolve(Settings(envs="vm,docker", cold_start=asked), Settings(), known=known)
+        plan = make_plan(experiment, ("local",), accept_many=False)
+        assert plan.design.cold_start is bool(asked)
