@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "simulation.json"
 PAGE = HERE.parent / "docs" / "benchmarks" / "simulation.md"
 SEED = 20_261_121
-CELLS = 1500
+CELLS = 1000
 EFFECTS: dict[Preset, tuple[float, ...]] = {
     "default": (0.0, 0.01, 0.02, 0.05),
     "quick": (0.0, 0.02, 0.05),

@@ -12,6 +12,7 @@ import numpy as np
 from envcompare.records import Design
 from envcompare.stats.intervals import Interval
 from envcompare.stats.pairs import Pairs
+from envcompare.stats.verdicts import verdict
 
 FIRST_ROUNDS = 6
 MIN_ROUNDS, MAX_ROUNDS = 5, 18  # from 5 on a mean is trimmed
@@ -20,8 +21,6 @@ SLOW_FIRST_ROUNDS = 3
 SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS = 2, 6
 MIN_GENERATIONS = 8  # before the first look
 MIN_GENERATIONS_A_RESTART, MAX_GENERATIONS_A_RESTART = 2, 6
-
-SPARE = 1.15  # of the half-width: an interval that lies inside the margin was looked at often, too
 
 StopReason = Literal["decided", "equivalent", "target"]
 REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target")
@@ -42,9 +41,9 @@ def stop_reason(
 ) -> StopReason | None:
     """Tell whether every arm is done, after enough generations, and which rule the last one took.
 
-    An arm is done when its printed interval is narrower than the target or lies inside the margin
-    with room to spare, or when its confidence sequence excludes 0. A target below half the margin
-    asks for precision: there lying inside the margin is not enough.
+    An arm is done when its printed interval is narrower than the target or lies inside the margin,
+    or when its confidence sequence excludes 0. A target below half the margin asks for precision:
+    there lying inside the margin is not enough.
     """
     reasons = {_reason(one, design, min_restarts) for one in intervals}
     if not reasons or None in reasons:
@@ -59,8 +58,7 @@ def _reason(found: Interval | None, design: Design, min_restarts: int) -> StopRe
         return "target"
     if found.is_decided:
         return "decided"
-    far_end = abs(found.mean) + SPARE * found.half_width
-    is_inside = far_end < math.log1p(design.margin)
+    is_inside = verdict(found.low, found.high, margin=design.margin) == "equivalent"
     return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 

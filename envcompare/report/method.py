@@ -10,7 +10,7 @@ from envcompare.command import shell_text
 from envcompare.report.boxes import level_sentence, replication_sentence
 from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels, one_line, shortened
-from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
+from envcompare.report.numbers import NOT_MEASURED, counted, duration, margin_percent
 from envcompare.report.programs import has_steps, piece_words, program_sentences
 from envcompare.report.verdicts import control_sentence, margin_sentence
 
@@ -66,13 +66,29 @@ def method_view(run: RunComparison) -> MethodView:
 
 def _sentences(run: RunComparison) -> tuple[str, ...]:
     """Describe the design with the numbers of this run."""
-    stop = (
-        f"Measuring stops in each cell at a half-width of {margin_percent(run.target)}, "
-        f"or after {duration(run.budget_s)}."
-    )
-    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), stop)
+    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
     others = (*program_sentences(run), *guard_sentences(run))
     return tuple(text for text in (*found, *others) if text)
+
+
+def _stopping(run: RunComparison) -> tuple[str, ...]:
+    """Say when a cell is done, and how its interval was made where that is not the usual way."""
+    # a target below half the margin asks for precision, and equivalence alone ends nothing
+    inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
+    stop = (
+        f"Intervals are looked at after each restart, from {counted(run.min_restarts, 'restart')} "
+        "on. Measuring a cell stops once each of its intervals has a half-width of "
+        f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
+        "holds however often it is looked at, excludes 0, and the interval printed is the union of "
+        f"both. It stops after {duration(run.budget_s)} in any case."
+    )
+    strict = "The units are restarts alone (preset strict)." * (run.preset == "strict")
+    is_pooled = any(one.primary is not None and one.primary.is_pooled for one in run.comparisons)
+    pooled = (
+        "Where the budget ended a cell, the variance between its restarts is the mean over all "
+        "cells of its environment." * is_pooled
+    )
+    return stop, strict, pooled
 
 
 def _cell(cell: CellSummary, label: str) -> CellView:

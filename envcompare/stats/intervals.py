@@ -17,7 +17,7 @@ from scipy import special
 from envcompare.stats.pairs import Units
 from envcompare.stats.sequence import sequence_half_width
 
-LOOK_FACTOR = 1.1  # the half-width pays for looking after each restart
+LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart, and for choosing units
 ALPHA = 0.05  # of all planned comparisons together
 SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
@@ -125,7 +125,7 @@ def printed_interval(
 def printed(found: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
     """Return the interval that holds with an error of `alpha` although it was looked at.
 
-    Student t at level 1 − 0.8 α, its half-width × 1.1. Where the confidence sequence at 1 − 0.2 α
+    Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at 1 − 0.2 α
     excludes 0, which may have ended the cell, the union of both: they share their middle.
     """
     own = _interval(found, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
