@@ -21,6 +21,7 @@ from pinning import pin
 from wire import encode, leave, parse_request, read_line, send
 
 _DRAIN_S = 1.0  # for a program's output once the program has ended
+_RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
 _HASHED_BYTES = 64 << 20  # of a file that the command names
 PYTHONS = ("python", "python3")
 
@@ -107,12 +108,12 @@ class Run:
         self._output = Output(patterns, log=2)
         self._is_late = False
         self._pid = 0
+        self._floor_kib = 0
         self._has_started = threading.Event()
 
     def reply(self) -> Dict[str, Any]:
         """Run it and return what it took."""
         path = find(self._argv[0])
-        own_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         (start_ns, end_ns), status, used = self._run(path)
         # Whatever of its group is left would disturb the next process.
         leaves = _is_group(self._pid)
@@ -123,8 +124,7 @@ class Run:
             "wall_ns": end_ns - start_ns,
             "user_ns": round(used.ru_utime * 1e9),
             "sys_ns": round(used.ru_stime * 1e9),
-            # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
-            "max_rss_bytes": used.ru_maxrss * 1024 if used.ru_maxrss > own_rss else None,
+            "max_rss_bytes": used.ru_maxrss * 1024 if used.ru_maxrss > self._floor_kib else None,
             "exit_code": code if code >= 0 else 128 - code,
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
@@ -150,6 +150,8 @@ class Run:
             )
         self._pid = process.pid
         self._has_started.set()
+        # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
+        self._floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + _RSS_ERROR_KIB
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         end_ns = time.monotonic_ns()
         timer.cancel()
