@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from envcompare.choice import Workload
 from envcompare.errors import ConfigError
 from envcompare.experiment import MAX_CELLS, Experiment
-from envcompare.records import ArmRecord, CellRecord, Design, Scalar
+from envcompare.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
 from envcompare.results import count_comparisons
 
 STRICT_RESTARTS = 6
@@ -123,7 +123,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
     ]
     reference = next(arm for arm in planned if arm.is_reference)
     control = ArmRecord(
-        id=f"{reference.id}~control",
+        id=f"{reference.id}{CONTROL_SUFFIX}",
         environment=reference.environment,
         stack=reference.stack,
         reference=reference.reference,

@@ -14,6 +14,7 @@ from msgspec import Meta
 from envcompare.errors import Phase
 
 SCHEMA: Literal[1] = 1
+CONTROL_SUFFIX = "~control"
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[

@@ -7,9 +7,9 @@ from typing import Final
 
 from envcompare.analysis.model import ArmSummary, RunComparison
 from envcompare.fingerprint import CLASS_ORDER, MEANINGS, SEPARATE
-from envcompare.records import FactClass, FactDifference, FingerprintValue, Scalar
+from envcompare.records import CONTROL_SUFFIX, FactClass, FactDifference, FingerprintValue, Scalar
 from envcompare.report.headlines import compared_differences
-from envcompare.report.labels import CONTROL_SUFFIX, shortened
+from envcompare.report.labels import shortened
 from envcompare.report.numbers import NOT_MEASURED, counted, size
 
 SAME: Final = "same"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import Outcome, RunComparison
-from envcompare.records import FactDifference
+from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
-from envcompare.report.labels import CONTROL_SUFFIX, cell_labels, one_line, visible
+from envcompare.report.labels import cell_labels, one_line, visible
 from envcompare.report.numbers import (
     change,
     counted,

@@ -9,7 +9,6 @@ from typing import Final
 from envcompare.analysis.model import CellSummary, Comparison, RunComparison
 from envcompare.records import Scalar
 
-CONTROL_SUFFIX: Final = "~control"
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import Estimate, PickedValue, RunComparison
-from envcompare.report.labels import CONTROL_SUFFIX, cell_labels
+from envcompare.records import CONTROL_SUFFIX
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
     NOT_MEASURED,
     counted,

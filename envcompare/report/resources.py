@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import MemorySummary, RunComparison, StartupPart, StartupSummary
+from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.headlines import compared_arms
-from envcompare.report.labels import CONTROL_SUFFIX, cell_labels
+from envcompare.report.labels import cell_labels
 from envcompare.report.marks import Segment, segments
 from envcompare.report.numbers import (
     NOT_MEASURED,
