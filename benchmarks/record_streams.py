@@ -16,6 +16,7 @@ import json
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,7 +50,7 @@ def main(folders: tuple[Path, ...], note: str, out: Path, *, calm: bool, append:
     print(f"{len(found)} streams: {out}")
 
 
-def streams_of(folder: Path) -> Iterable[dict[str, object]]:
+def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
     """Yield the stream of each cell of a run folder that has one."""
     read = RunFolder.open(folder)
     run, samples = read.read_run(), read.read_samples().samples

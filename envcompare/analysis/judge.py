@@ -17,6 +17,7 @@ from envcompare.stats.verdicts import verdict
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
 MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
+TARGET_WIDE = "the target was reached first; a smaller --target goes on"
 NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 
@@ -83,6 +84,8 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
         outcome, reason = "inconclusive", NOT_SELECTED
     is_open = outcome == "inconclusive" and not (control_failed and reason)
     more = _more_generations(found.interval, data.run.design.margin) if is_open else None
+    if outcome == "inconclusive" and data.stopped_by == "target":
+        reason = reason or TARGET_WIDE
     others = (
         plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY

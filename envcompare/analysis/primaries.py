@@ -33,7 +33,7 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
         (one.cell.id, arm.id): _units(one, arm.id)
         for one in data
         for arm in one.run.arms
-        if not (arm.is_reference or arm.is_control)
+        if not (arm.is_reference or arm.is_control or _did_other_work(one, arm.id))
     }
     alike = {(one.cell.id, arm.id): _kind(one, arm.id) for one in data for arm in one.run.arms}
     is_strict = design.preset == "strict"
@@ -54,6 +54,11 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
         key: Primary(interval=one.interval, is_pooled=key in pooled, is_selected=one.is_selected)
         for key, one in zip(measured, screened, strict=True)
     }
+
+
+def _did_other_work(data: CellData, arm: str) -> bool:
+    failure = data.failure(arm)
+    return failure is not None and failure.phase == "checksum"
 
 
 def _kind(data: CellData, arm: str) -> tuple[str, MetricName]:

@@ -176,3 +176,34 @@ def test_forecast_asks_for_more_where_the_interval_is_wide() -> None:
     needed = generations_needed(found, margin=0.01)
     assert needed is not None
     assert needed > found.generations
+
+
+def test_forecast_counts_whole_restarts() -> None:
+    """Nobody can run a part of one."""
+    generator = np.random.default_rng(2)
+    for _ in range(20):
+        groups = tuple(tuple(row) for row in generator.normal(0.005, 0.02, (5, 3)))
+        found = printed_interval(groups, comparisons=2, is_strict=False)
+        assert found is not None
+        needed = generations_needed(found, margin=0.02)
+        assert needed is not None
+        assert needed % 3 == 0
+        assert needed >= 15
+
+
+def test_forecast_is_nothing_more_where_the_interval_decides() -> None:
+    """What is there is enough."""
+    groups = tuple((0.1 + n / 1000, 0.1 - n / 1000) for n in range(6))
+    found = printed_interval(groups, comparisons=1, is_strict=False)
+    assert found is not None
+    assert generations_needed(found, margin=0.02) == found.generations
+
+
+def test_strict_units_are_restarts_always() -> None:
+    """Strict takes restart means even where generations agree across restarts."""
+    groups = ((0.0, 0.1), (0.1, 0.0), (0.02, 0.08), (0.09, 0.01))
+    found = printed_interval(groups, comparisons=1, is_strict=True)
+    loose = printed_interval(groups, comparisons=1, is_strict=False)
+    assert found is not None
+    assert loose is not None
+    assert (found.unit, loose.unit) == ("restart", "generation")
