@@ -161,6 +161,7 @@ def list_() -> None:
         lines.append(f"  {info.name}: {info.summary}")
         parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
         lines.append(f"      --set {info.name}.…: {parameters}")
+    lines.append("  --command 'PROGRAM ARG …': any program of your own, timed as a whole process")
     lines += ["environments:", *(f"  {name}" for name in ENVIRONMENTS)]
     print_lines(lines)
 
