@@ -67,8 +67,32 @@ def method_view(run: RunComparison) -> MethodView:
 def _sentences(run: RunComparison) -> tuple[str, ...]:
     """Describe the design with the numbers of this run."""
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
-    others = (*program_sentences(run), *guard_sentences(run))
+    others = (_stabilising(run), _twice(run), *program_sentences(run), *guard_sentences(run))
     return tuple(text for text in (*found, *others) if text)
+
+
+def _stabilising(run: RunComparison) -> str:
+    """Say under which settings the work was measured."""
+    if not run.stabilise:
+        return "Allocator and hash seed were left as they are (--no-stabilise)."
+    return (
+        "Every arm ran with the same fixed allocator thresholds, and all workers of a restart with "
+        "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
+        "faults, and what an environment makes of them, are rarer than without; --no-stabilise "
+        "measures the work as it is, with wider intervals."
+    )
+
+
+def _twice(run: RunComparison) -> str:
+    """Say what the control is used for besides being looked at."""
+    has_control = any(one.is_control for one in run.comparisons)
+    if not has_control or all(one.is_control for one in run.comparisons):
+        return ""
+    reference = run.reference_arm
+    return (
+        f"In each round the time of {reference} is the geometric mean of {reference} and its "
+        "control, which narrows every other interval by an eighth."
+    )
 
 
 def _stopping(run: RunComparison) -> tuple[str, ...]:
@@ -117,6 +141,7 @@ def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("seed", str(run.seed)),
         ("preset", run.preset),
         ("threads", str(run.threads)),
+        ("allocator and hash seed", "fixed" if run.stabilise else "as they are"),
         ("restarts planned", f"at least {run.min_restarts}"),
         ("budget a cell", duration(run.budget_s)),
         ("whole run", duration(run.duration_s)),
