@@ -60,7 +60,8 @@ def parse_look(text: str) -> Reading | None:
     except (ValueError, IndexError):
         return None
     known = first is not None and last is not None and seconds > 0
-    pressure = (last - first) / seconds / 1e4 if known else None  # type: ignore[operator]
+    # the uptime has two decimals, so that the share may come out above the whole
+    pressure = min(100.0, (last - first) / seconds / 1e4) if known else None  # type: ignore[operator]
     return Reading(cpus=int(cpus), load=max(0, min(tasks)), pressure=pressure)
 
 
@@ -128,7 +129,7 @@ class QuietGate:
         what = f"{pressure}{worst.load:.0f} other tasks for {worst.cpus} CPUs"
         self.bench.note(
             "waited",
-            text=what,
+            text=f"waited {seconds:.0f} s for a quiet machine: {what}",
             values={
                 "seconds": seconds,
                 "pressure_percent": worst.pressure,

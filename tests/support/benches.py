@@ -51,6 +51,9 @@ class Kept:
     def fingerprint(self, arm: str, hello: Hello) -> None:
         """Leave the surroundings out."""
 
+    def facts(self, arm: str, found: object, values: object) -> None:
+        """Leave the surroundings out."""
+
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show nothing."""
 

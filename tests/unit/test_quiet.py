@@ -210,7 +210,7 @@ def test_this_machine_can_be_read() -> None:
         assert isinstance(seen, Reading)
         assert seen.cpus >= 1
         assert seen.load >= 0
-        assert seen.pressure is None or 0 <= seen.pressure <= 110
+        assert seen.pressure is None or 0 <= seen.pressure <= 100
 
 
 def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
