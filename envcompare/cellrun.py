@@ -148,8 +148,9 @@ class CellRun:
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show how far the cell is: the live intervals and the time left."""
-        done = 1 - max(0.0, bench.remaining_s) / bench.design.budget_s
-        self.display.cell(self.cell.id, done=done, text=_live(intervals))
+        left_s = max(0.0, bench.remaining_s)
+        text = f"{_live(intervals)}; at most {left_s:.0f} s left"
+        self.display.cell(self.cell.id, done=1 - left_s / bench.design.budget_s, text=text)
 
     def _bench(self) -> Bench:
         parameters = dict(self.cell.parameters)
