@@ -83,7 +83,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
     if outcome in {"slower", "faster"} and not found.is_selected:
         outcome, reason = "inconclusive", NOT_SELECTED
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_generations(found.interval, data.run.design.margin) if is_open else None
+    more = _more_generations(data, found.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or TARGET_WIDE
     others = (
@@ -105,11 +105,16 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
     )
 
 
-def _more_generations(found: Interval, margin: float) -> int | None:
+def _least_restarts(data: CellData) -> int:
+    """Return how many restarts a verdict needs; strict means the number it planned."""
+    return data.run.design.min_restarts if data.is_strict else MIN_RESTARTS
+
+
+def _more_generations(data: CellData, found: Interval) -> int | None:
     """Forecast what is missing, the restarts below the least number included."""
     per_restart = found.generations // found.restarts
-    missing = max(0, MIN_RESTARTS - found.restarts) * per_restart
-    needed = generations_needed(found, margin=margin)
+    missing = max(0, _least_restarts(data) - found.restarts) * per_restart
+    needed = generations_needed(found, margin=data.run.design.margin)
     if needed is None:
         return missing or None
     return max(missing, needed - found.generations, 1)
@@ -118,9 +123,10 @@ def _more_generations(found: Interval, margin: float) -> int | None:
 def _outcome(
     data: CellData, primary: Estimate, floor: Estimate | None
 ) -> tuple[Outcome, str, bool]:
-    if primary.restarts < MIN_RESTARTS:
+    least = _least_restarts(data)
+    if primary.restarts < least:
         word = "rounds" if primary.unit == "process" else "restarts"
-        reason = f"{primary.restarts} of at least {MIN_RESTARTS} {word} fitted into the budget"
+        reason = f"{primary.restarts} of at least {least} {word} fitted into the budget"
         return "inconclusive", reason, False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)

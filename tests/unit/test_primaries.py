@@ -99,3 +99,10 @@ def test_target_that_is_too_wide_to_decide_is_named(tmp_path: Path) -> None:
     made = run(tmp_path, [1.0], stopped_by="target", target=0.2, margin=0.0001)
     assert made.comparisons[0].outcome == "inconclusive"
     assert "--target" in made.comparisons[0].reason
+
+
+def test_strict_gives_no_verdict_on_fewer_restarts_than_it_planned(tmp_path: Path) -> None:
+    """Four are enough for the other presets."""
+    strict = run(tmp_path, [1.2], preset="strict", min_restarts=6)
+    assert strict.comparisons[0].outcome == "inconclusive"
+    assert "4 of at least 6 restarts" in strict.comparisons[0].reason
