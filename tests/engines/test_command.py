@@ -23,6 +23,7 @@ if os.environ["ENVCOMPARE_ENVIRONMENT"] == sys.argv[2]:
     sys.exit("this environment is not liked")
 print(f"loss: {total % 97 / 97:.6f}", file=sys.stderr)
 """
+ALL = ("--envs", "vm,docker,singularity", "--measure", r"loss=loss: ([0-9.]+)")
 HERE = ("--envs", "vm@host", "--no-quiet-gate")
 
 
@@ -35,22 +36,21 @@ def folder(lab: Lab) -> str:
     return path
 
 
+@pytest.fixture(scope="module")
+def done(lab: Lab, folder: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Return a run of the program in three environments."""
+    return envcompare(
+        tmp_path_factory.mktemp("command"),
+        *("--hosts", lab.alias, *ALL, "--budget", "30", "--seed", "3"),
+        *("--command", "python work.py 300000 none", "--command-dir", folder),
+    )
+
+
 @pytest.mark.engine("ssh")
 @pytest.mark.engine("docker")
 @pytest.mark.engine("singularity")
 class TestOnEngines:
     """The command runs in every environment, from a folder of the host."""
-
-    arguments = ("--envs", "vm,docker,singularity", "--measure", r"loss=loss: ([0-9.]+)")
-
-    @pytest.fixture(scope="class")
-    def done(self, lab: Lab, folder: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
-        """Return a run of the program in three environments."""
-        return envcompare(
-            tmp_path_factory.mktemp("command"),
-            *("--hosts", lab.alias, *self.arguments, "--budget", "30", "--seed", "3"),
-            *("--command", "python work.py 300000 none", "--command-dir", folder),
-        )
 
     def test_every_environment_runs_it_with_its_own_interpreter(self, done: Done) -> None:
         """Each arm has processes that ended well, with the same loss."""
@@ -82,7 +82,7 @@ class TestOnEngines:
         """Exit code 4, its last lines, and a verdict for the other."""
         done = envcompare(
             tmp_path,
-            *("--hosts", lab.alias, *self.arguments, "--budget", "15"),
+            *("--hosts", lab.alias, *ALL, "--budget", "15"),
             *("--command", "python work.py 1000 docker", "--command-dir", folder),
         )
         assert done.exit_code == 4, done.stderr
