@@ -156,14 +156,21 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
 
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
-    guards = _first([Item(text=text) for text in guard_cautions(run)], "more cautions")
     return (
         *_confounders(run),
         *_failed_controls(run),
-        *guards,
+        *_guards(run),
         *_without_answer(verdicts),
         *_dropped(run),
     )
+
+
+def _guards(run: RunComparison) -> list[Item]:
+    found = [Item(text=text) for text in guard_cautions(run)]
+    if len(found) <= _MOST_ITEMS:
+        return found
+    more = Item(text=f"{len(found) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
+    return [*found[:_MOST_ITEMS], more]
 
 
 def _confounders(run: RunComparison) -> list[Item]:

@@ -6,6 +6,8 @@ from envcompare.analysis.model import CellSummary, Drift, RunComparison
 from envcompare.report.labels import cell_labels, one_line, visible
 from envcompare.report.numbers import MINUS, change, counted, duration, listed, percent
 
+_MOST_CELLS = 5
+
 
 def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what a reader must know before relying on a number of this run."""
@@ -25,12 +27,53 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 def guard_sentences(run: RunComparison) -> tuple[str, ...]:
     """Say for the method section what was watched, and what came of it."""
+    found = (*_steady(run), *_drifting(run), *_waiting(run), *_dropped(run))
+    return tuple(visible(text) for text in found)
+
+
+def _steady(run: RunComparison) -> list[str]:
+    """Say in which cells nothing drifts, in one sentence."""
+    tested = [cell for cell in run.cells if cell.drifts]
+    steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
+    if not steady:
+        return []
+    where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
+    return [f"No drift inside a generation was found{where} ({_tests(steady)})."]
+
+
+def _drifting(run: RunComparison) -> list[str]:
+    """Say which arms drift; what all share cancels in the ratio."""
     labels = cell_labels(run)
-    found: list[str] = []
-    for cell in run.cells:
-        where = _in_cell(run, labels[cell.id])
-        found += [f"{where}{text}" for text in (_drift_sentence(cell), _waiting(cell)) if text]
-    return tuple(dict.fromkeys(visible(text) for text in found))
+    cells = [cell for cell in run.cells if any(one.is_detected for one in cell.drifts)]
+    found = [
+        f"{_in_cell(run, labels[cell.id])}{_drift_sentence(cell)}" for cell in cells[:_MOST_CELLS]
+    ]
+    if len(cells) > _MOST_CELLS:
+        more = counted(len(cells) - _MOST_CELLS, "more cell")
+        found.append(f"Blocks drift in {more} as well; comparison.json holds all.")
+    return found
+
+
+def _waiting(run: RunComparison) -> list[str]:
+    cells = [cell for cell in run.cells if cell.waited_s > 0]
+    if not cells:
+        return []
+    total = duration(sum(cell.waited_s for cell in cells))
+    return [f"Waited {total} for a quiet machine ({_names(run, cells)})."]
+
+
+def _dropped(run: RunComparison) -> list[str]:
+    cells = [cell for cell in run.cells if cell.dropped_blocks]
+    if not cells:
+        return []
+    count = counted(sum(cell.dropped_blocks for cell in cells), "block")
+    what = "in which a clock jumped or the machine stood still"
+    return [f"Dropped {count} {what} ({_names(run, cells)})."]
+
+
+def _names(run: RunComparison, cells: list[CellSummary]) -> str:
+    labels = cell_labels(run)
+    return listed([labels[cell.id] for cell in cells])
 
 
 def _in_cell(run: RunComparison, label: str) -> str:
@@ -52,42 +95,27 @@ def _ratio_drift(drift: Drift, reference: str) -> str:
 
 
 def _drift_sentence(cell: CellSummary) -> str:
-    """Say what the trend tests found; a drift that all arms share cancels in the ratio."""
-    if not cell.drifts:
-        return ""
-    own = _detected(cell, is_ratio=False)
+    own, ratios = _detected(cell, is_ratio=False), _detected(cell, is_ratio=True)
     parts = []
-    for way, some in (("slower", [d for d in own if d.slope > 0]),
-                      ("faster", [d for d in own if d.slope < 0])):  # fmt: skip
+    for way, some in (("slower", [one for one in own if one.slope > 0]),
+                      ("faster", [one for one in own if one.slope < 0])):  # fmt: skip
         if some:
-            most = max(abs(change(one.slope)) for one in some)
+            most = percent(max(abs(change(one.slope)) for one in some))
             names = listed(sorted(one.arm for one in some), most=4)
             parts.append(
-                f"blocks of {names} get {way} inside a generation, by up to {percent(most)} % "
-                "a round"
+                f"blocks of {names} get {way} inside a generation, by up to {most} % a round"
             )
-    if _detected(cell, is_ratio=True):
-        parts.append("a ratio drifts as well, see “Before you rely on it”")
-    elif own:
-        parts.append("no ratio does: what all share cancels")
-    text = "; ".join(parts) or "no drift inside a generation was found"
-    return f"{text} (trend tests over {_generations(cell)}, 1 % false alarms)."
+    moved = [f"{one.arm} by {_signed(one.slope)} a round" for one in ratios]
+    alone = "no ratio drifts, since what all arms share cancels"
+    parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
+    return f"{'; '.join(parts)} ({_tests([cell])})."
 
 
-def _generations(cell: CellSummary) -> str:
-    return counted(max(one.generations for one in cell.drifts), "generation")
-
-
-def _waiting(cell: CellSummary) -> str:
-    parts = []
-    if cell.waited_s > 0:
-        parts.append(f"waited {duration(cell.waited_s)} for a quiet machine")
-    if cell.dropped_blocks:
-        parts.append(
-            f"dropped {counted(cell.dropped_blocks, 'block')} in which a clock jumped or the "
-            "machine stood still"
-        )
-    return f"{' and '.join(parts)}." if parts else ""
+def _tests(cells: list[CellSummary]) -> str:
+    counts = [one.generations for cell in cells for one in cell.drifts]
+    low, high = min(counts), max(counts)
+    over = counted(high, "generation") if low == high else f"{low} to {high} generations"
+    return f"trend tests over {over}, 1 % false alarms a cell"
 
 
 def _signed(log_ratio: float) -> str:

@@ -129,7 +129,9 @@ def _cell(cell: CellSummary, label: str) -> CellView:
             duration(cell.elapsed_s),
             _STOPS[cell.stopped_by],
         ),
-        reason="; ".join(one_line(text) for text in (cell.reason, cell.metric_reason) if text),
+        reason="; ".join(
+            one_line(text) for text in (cell.reason, cell.metric_reason, *cell.cautions) if text
+        ),
     )
 
 

@@ -223,6 +223,6 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     assert found.docker.primary is not None
     assert found.comparison.cells[0].waited_s > 0
     told = " ".join(method_view(found.comparison).sentences)
-    assert "for a quiet machine" in told
+    assert "for a quiet machine (cnn)" in told
     cautions = " ".join(item.text for item in page(found.comparison, ()).boxes[-1].items)
     assert "stayed busy" not in cautions
