@@ -35,6 +35,7 @@ class CellData:
     blocks: tuple[Measured, ...]  # or processes, of a plain command
     events: tuple[Event, ...]  # of this cell
     host_events: tuple[Event, ...]  # of its host as a whole
+    guard_events: tuple[Event, ...] = ()  # waits and cautions, those before a resumption as well
     elapsed_s: float = 0.0
     batch: int | None = None  # samples a step
 
@@ -180,8 +181,8 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
-        waited_s=sum(_seconds(e) for e in data.events if e.what == "waited"),
-        cautions=tuple(dict.fromkeys(e.text for e in data.events if e.what == "caution")),
+        waited_s=sum(_seconds(e) for e in data.guard_events if e.what == "waited"),
+        cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
     )
 
 

@@ -32,6 +32,8 @@ from envcompare.records import (
 )
 from envcompare.results import RunFolder, count_comparisons, elapsed_s, standing
 
+_GUARDS = ("waited", "caution")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
@@ -56,6 +58,9 @@ class _Read:
                 blocks=tuple(blocks.get(cell.id, ())),
                 events=tuple(e for e in events if e.cell == cell.id),
                 host_events=tuple(e for e in events if e.host == cell.host and not e.cell),
+                guard_events=tuple(
+                    e for e in self.events if e.cell == cell.id and e.what in _GUARDS
+                ),
                 elapsed_s=elapsed_s(tuple(e for e in self.events if e.cell == cell.id)),
                 batch=self._batch(cell.id),
             )

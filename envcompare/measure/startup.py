@@ -112,7 +112,8 @@ class StartupPass:
         hello = worker.await_hello()
         arrived_ns = time.monotonic_ns()
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
-        began = worker.begin(seed, 0)
+        worker.send_begin(seed, 0)
+        began = worker.await_begin(bench.design.budget_s)
         step_s = began.first_step_ns / 1e9
         refused = too_long(worker.arm, step_s, bench.design.budget_s)
         if refused is not None:

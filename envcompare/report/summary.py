@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envcompare.analysis.model import Outcome, RunComparison, StepTimes
+from envcompare.report.guards import guard_cautions
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cell_labels, one_line, visible
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
@@ -14,6 +15,7 @@ from envcompare.report.verdicts import Verdict, control_sentence, margin_sentenc
 
 Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
 _MARKDOWN_MARKS: Final = frozenset("\\`*_[]|#~!")
+_MOST_CAUTIONS: Final = 5
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
 
 
@@ -123,10 +125,11 @@ def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
 
 
 def notes(run: RunComparison) -> tuple[str, ...]:
-    """Return the margin, the controls and the failures as sentences."""
+    """Return the margin, the controls, the first cautions and the failures as sentences."""
     labels = cell_labels(run)
     found = [margin_sentence(run)]
     found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+    found += guard_cautions(run)[:_MOST_CAUTIONS]
     for one in run.failures:
         where = "/".join(part for part in (one.host, one.arm) if part)
         code = "" if one.exit_code is None else f", exit code {one.exit_code}"

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from benches import Kept, bench, measure, on_this_machine
 
+from envcompare.choice import Known
 from envcompare.command import Command, CommandResult
-from envcompare.errors import InterruptedRunError
+from envcompare.config import Settings
+from envcompare.errors import ConfigError, InterruptedRunError
+from envcompare.experiment import resolve
 from envcompare.measure import quiet
 from envcompare.measure.bench import Bench
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
@@ -166,6 +169,14 @@ def test_thresholds_are_those_of_the_user(gate: Gate, changes: dict[str, Any], a
     tried, _ = gate(host, **changes)
     tried.wait()
     assert host.asked == asked
+
+
+@pytest.mark.parametrize("flags", [{"quiet_pressure": 0.0}, {"quiet_load": -1.0}])
+def test_threshold_that_cannot_be_meant_is_refused(flags: dict[str, float]) -> None:
+    """The error names the flag and a remedy."""
+    known = Known(environments=("vm",), workloads={"cnn": {}, "rnn": {}})
+    with pytest.raises(ConfigError, match=next(iter(flags)).replace("_", "-")):
+        resolve(Settings(envs="vm", **flags), Settings(), known=known)
 
 
 def test_load_alone_decides_where_the_kernel_has_no_pressure(gate: Gate) -> None:

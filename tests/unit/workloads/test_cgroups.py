@@ -54,6 +54,31 @@ def test_throttling_is_in_nanoseconds(
     assert throttled_ns(group(tmp_path / "own", version, cpu__stat=text)) == expected
 
 
+V2_STAT = """usage_usec 2231445
+user_usec 1900112
+system_usec 331333
+core_sched.force_idle_usec 0
+nr_periods 120
+nr_throttled 17
+throttled_usec 351200
+nr_bursts 0
+burst_usec 0"""
+V1_STAT = """nr_periods 120
+nr_throttled 17
+throttled_time 351200000
+nr_bursts 0
+burst_time 0"""
+
+
+@pytest.mark.parametrize(("version", "text"), [(2, V2_STAT), (1, V1_STAT)])
+def test_throttling_is_found_in_the_whole_file_of_a_kernel(
+    tmp_path: Path, version: int, text: str
+) -> None:
+    """The same third of a second, as either version writes it; a quota above stops as well."""
+    (tmp_path / "cpu.stat").write_text(text + "\n")
+    assert throttled_ns(group(tmp_path / "own", version, cpu__stat=text)) == 2 * 351_200_000
+
+
 def test_nothing_is_measured_where_there_is_no_group() -> None:
     """A missing hierarchy gives None, not 0."""
     nowhere = Cgroup(0, ())
