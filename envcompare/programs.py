@@ -153,7 +153,7 @@ def _measure(item: str) -> tuple[str, str]:
 def _pattern(name: str, text: str) -> str:
     hint = r"put the number in parentheses, as in loss: ([0-9.]+)"
     try:
-        groups = re.compile(text).groups
+        groups = re.compile(text.encode()).groups  # output is searched as bytes
     except re.error as error:
         raise ConfigError(
             f"the measure {name} is no regular expression", details=f"{text}: {error}", hint=hint

@@ -26,7 +26,7 @@ _HASHED_BYTES = 64 << 20  # of a file that the command names
 PYTHONS = ("python", "python3")
 
 
-def answer(sink: int, entry_ns: int) -> int:
+def answer(sink: int) -> int:
     """Answer one request on stdin through the descriptor `sink`."""
     op = None
     try:
@@ -44,7 +44,7 @@ def answer(sink: int, entry_ns: int) -> int:
         reply = failure_reply(op, error)
         if isinstance(error.__cause__, (DataError, ProcessError)):  # the words are our own
             reply["error"].update(brief=str(error.__cause__), traceback="")
-    send(sink, encode({"op": op, "ok": True, "entry_ns": entry_ns, **reply}))
+    send(sink, encode({"op": op, "ok": True, **reply}))
     return 0
 
 

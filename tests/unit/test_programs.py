@@ -98,6 +98,7 @@ def test_words_arrive_as_they_were_quoted(words: list[str]) -> None:
         ({"commands": ("",)}, "is empty"),
         ({"commands": ("ls",), "measures": ("x",)}, "not understood"),
         ({"commands": ("ls",), "measures": ("x=(",)}, "no regular expression"),
+        ({"commands": ("ls",), "measures": (r"x=(?u)(\w)",)}, "no regular expression"),
         ({"commands": ("ls",), "measures": ("x=abc",)}, "has no group"),
         ({"commands": ("ls",), "command_timeout": 0.0}, "out of range"),
         ({"commands": ("ls",), "command_dir": "/"}, "cannot run in /"),
