@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,13 @@ HERE = ("--envs", "vm@host", "--no-quiet-gate")
 
 
 @pytest.fixture(scope="module")
-def folder(lab: Lab) -> str:
-    """Return a folder of the lab host with a program in it."""
+def folder(lab: Lab) -> Iterator[str]:
+    """Give a folder of the lab host with a program in it."""
     path = "/home/bench/command-test"
     lab.as_root("mkdir", "-p", path)
     lab.as_root("sh", "-c", f'printf %s "$1" > {path}/work.py', "sh", PROGRAM)
-    return path
+    yield path
+    lab.as_root("rm", "-rf", path)
 
 
 @pytest.fixture(scope="module")
