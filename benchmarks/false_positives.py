@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from envcompare.analysis.judge import MIN_RESTARTS
 from envcompare.metrics import estimate
 from envcompare.stats.intervals import Interval, interval, printed_interval
 from envcompare.stats.shares import share_interval
@@ -58,6 +59,7 @@ def report(paths: list[Path], budget: float) -> None:
     """Write the share of intervals that exclude 0, and every estimate."""
     rows = [row(path) for path in paths]
     kinds = {kind: [one[kind] for one in rows] for kind in ("printed", "plain")}
+    ready = sum(one is not None and one["restarts"] >= MIN_RESTARTS for one in kinds["printed"])
     lines = [
         "# False positives: `vm` against itself, live",
         "",
@@ -69,8 +71,9 @@ def report(paths: list[Path], budget: float) -> None:
         "|---|---|---|---|---|",
         *(_line(kind, found) for kind, found in kinds.items()),
         "",
-        "*printed* is the interval that a verdict rests on (level 96 %, widened by a tenth for "
-        "looking); *plain* is Student t at 95 %. No share can be known better than its interval.",
+        f"*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
+        f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is Student "
+        "t at 95 %. No share is known better than its interval.",
     ]
     write_json(RESULTS / "false-positives.json", {"trials": rows})
     DOCS.mkdir(parents=True, exist_ok=True)
