@@ -15,7 +15,8 @@ import numpy as np
 from envcompare.metrics import estimate
 from envcompare.records import Block
 from envcompare.stats.intervals import interval
-from ground import RESULTS, Trial, Variables, ground, load_average, measure, read_blocks, save
+from envcompare.stats.pairs import Pairs
+from ground import DOCS, RESULTS, Trial, Variables, ground, load_average, measure, read_blocks, save
 
 NO_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": ""}
 POLICIES: dict[str, Variables] = {
@@ -33,7 +34,7 @@ FOLDER = RESULTS / "stabilising"
 @click.option("--workload", default="cnn", show_default=True)
 @click.option("--trials", default=1, show_default=True)
 def main(budget: float, policies: str, workload: str, trials: int) -> None:
-    """Measure what is missing, then print the table."""
+    """Measure what is missing, then write the table."""
     chosen = {name: POLICIES[name] for name in policies.split(",")}
     arms = {f"{name}{twin}": own for name, own in chosen.items() for twin in ("-a", "-b")}
     on = ground(workload)
@@ -46,29 +47,51 @@ def main(budget: float, policies: str, workload: str, trials: int) -> None:
             )
             save(path, (*notes.samples, *notes.events))
             print(f"{path.name}: load {load_average()}", file=sys.stderr)
-    for path in sorted(FOLDER.glob("*.jsonl.gz")):
-        for line in rows(path, read_blocks(path)):
-            print(line)
+    write_page(sorted(FOLDER.glob("*.jsonl.gz")))
+
+
+def write_page(paths: Iterable[Path]) -> None:
+    """Write the table of all trials."""
+    lines = [
+        "# What `--stabilise` does to an interval",
+        "",
+        "Each policy takes part twice in one lockstep, so that the truth of its ratio is 1 and all "
+        "policies meet the same neighbours (`python benchmarks/stabilising.py`; raw data in "
+        "`benchmarks/results/stabilising/`). *both* is `--stabilise`: fixed allocator thresholds "
+        "and one hash seed for all workers of a restart.",
+        "",
+        "| workload | policy | step, median | page faults a block | SD of rounds "
+        "| SD of generations | SD of restarts | half-width (95 %) |",
+        "|---|---|---|---|---|---|---|---|",
+        *(line for path in paths for line in rows(path, read_blocks(path))),
+    ]
+    page = "\n".join(lines) + "\n"
+    (DOCS / "stabilising.md").write_text(page, encoding="utf-8")
+    print(page)
 
 
 def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
-    """Yield a line for each policy: spreads in percent, and the half-width at 95 %."""
+    """Yield a line for each policy: spreads of log ratios in percent."""
     for name in sorted({block.arm[:-2] for block in blocks}):
         pairs, groups = estimate(blocks, arm=f"{name}-b", reference=f"{name}-a", metric="net")
-        data = np.asarray(groups)
-        within = np.sqrt(data.var(axis=1, ddof=1).mean()) if data.shape[1] > 1 else np.nan
-        rounds = [np.var(r, ddof=1) for gens in pairs.values() for r in gens.values() if len(r) > 1]
         found = interval(groups, level=0.95)
+        assert found is not None
         own = [b for b in blocks if b.arm[:-2] == name and not b.warmup]
         steps = np.asarray([ns for b in own for ns in b.wall_ns]) / 1e6
-        faults = [b.minor_faults or 0 for b in own]
         yield (
-            f"{path.stem} {name}: {data.shape} step {np.median(steps):.1f} ms, "
-            f"faults/block {np.median(faults):.0f}, "
-            f"SD rounds {100 * np.sqrt(np.mean(rounds)):.2f}, generations {100 * within:.2f}, "
-            f"restarts {100 * data.mean(axis=1).std(ddof=1):.2f} %, "
-            f"{100 * found.mean:+.2f} ± {100 * found.half_width:.2f} %"
+            f"| {path.name.partition('-')[0]} | {name} | {np.median(steps):.1f} ms "
+            f"| {np.median([b.minor_faults or 0 for b in own]):.0f} | "
+            + " | ".join(f"{spread:.2%}" for spread in _spreads(pairs, np.asarray(groups)))
+            + f" | ±{found.half_width:.2%} |"
         )
+
+
+def _spreads(pairs: Pairs, data: np.ndarray) -> tuple[float, float, float]:
+    """Return the standard deviations of rounds, of generations and of restart means."""
+    rounds = [np.var(r, ddof=1) for gens in pairs.values() for r in gens.values() if len(r) > 1]
+    within = data.var(axis=1, ddof=1).mean() if data.shape[1] > 1 else np.nan
+    spreads = np.sqrt([np.mean(rounds), within, data.mean(axis=1).var(ddof=1)])
+    return float(spreads[0]), float(spreads[1]), float(spreads[2])
 
 
 if __name__ == "__main__":
