@@ -71,9 +71,9 @@ def report(paths: list[Path], budget: float) -> None:
         "|---|---|---|---|---|",
         *(_line(kind, found) for kind, found in kinds.items()),
         "",
-        f"*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
-        f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is Student "
-        "t at 95 %. No share is known better than its interval.",
+        "*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
+        f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is "
+        "Student t at 95 %. No share is known better than its interval.",
     ]
     write_json(RESULTS / "false-positives.json", {"trials": rows})
     DOCS.mkdir(parents=True, exist_ok=True)
