@@ -131,8 +131,8 @@ def _page(in_rounds: float, in_all: float, found: Interval, elapsed_s: float) ->
             f"- Between the blocks of a generation: {in_rounds:.2%} of the time is no step "
             "(messages, counters, the fresh order of each round).",
             f"- Of all {elapsed_s:.0f} s of a trial: {in_all:.0%} is no measured step. That is "
-            "what new processes, imports, fresh models and warm-up cost; it buys the replication that "
-            "an interval needs, and a longer budget does not lower it.",
+            "what new processes, imports, fresh models and warm-up cost; it buys the replication "
+            "that an interval needs, and a longer budget does not lower it.",
             "- The same program in the same container of an SSH host, over envcompare's transport "
             f"and environment against `ssh HOST docker run …`: {np.expm1(found.mean):+.2%} "
             f"({np.expm1(found.low or 0):+.2%} to {np.expm1(found.high or 0):+.2%}, 95 %, "

@@ -11,6 +11,7 @@ WORKLOADS, DATA, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 sys.path.insert(0, WORKLOADS)
 
 import torch  # noqa: E402
+
 from slowed import SHARE, Slowed, compute_until  # noqa: E402
 
 
