@@ -7,7 +7,6 @@ benchmarks/results/explanations, and writes docs/benchmarks/explanations.md from
 from __future__ import annotations
 
 import gzip
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -27,7 +26,6 @@ from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 from ground import DOCS, HERE, RESULTS, WORK, load_average
@@ -35,12 +33,7 @@ from ground import DOCS, HERE, RESULTS, WORK, load_average
 KEPT = RESULTS / "explanations"
 RUNS = WORK / "explanations"
 WORKLOADS = HERE / "workloads"
-NEWER_IMAGE = "envcompare-explanation:python"
 TUNED_IMAGE = "envcompare-explanation:malloc"
-NEWER = """FROM {base}
-RUN apt-get update && apt-get install -y --no-install-recommends python3 \
- && rm -rf /var/lib/apt/lists/*
-"""
 TUNED = """FROM {base}
 ENV MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=536870912
 """
@@ -76,24 +69,23 @@ class Explanation:
     flags: tuple[str, ...]
 
 
-SOFTWARE = ("--envs", f"vm@host,docker@host,image=docker:{NEWER_IMAGE}")
 EXPLANATIONS = (
     Explanation(
         name="interpreter",
         title="Another interpreter, which looks like a container",
-        why="The image has its distribution's newer Python, the host an older one; the workload "
-        "is plain Python. Whoever times `python3` here and `docker run` there compares both at "
-        "once.",
-        flags=(*SOFTWARE, "--workload", f"{WORKLOADS / 'pythonbound.py'}:PythonBound"),
+        why="The image has its distribution's Python 3.11, the host one that was built on it "
+        "(pyenv); the workload is plain Python. Whoever times `python3` here and `docker run` "
+        "there compares both at once.",
+        flags=("--workload", f"{WORKLOADS / 'pythonbound.py'}:PythonBound"),
     ),
     Explanation(
         name="allocator",
         title="Two variables of an image, which look like a container",
         why="The image is the workload image with two `ENV` lines for glibc's malloc "
-        "(`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_`); nothing else differs. "
-        "`--stabilise` would set them in every arm, so it is off.",
-        flags=("--envs", f"vm@host,docker@host,image=docker:{TUNED_IMAGE}", "--workloads", "cnn",
-               "--no-stabilise"),
+        "(`MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_`); nothing else differs. The "
+        "workload makes buffers of a few megabytes, reads them and drops them. `--stabilise` "
+        "would set the variables in every arm, so it is off.",
+        flags=("--workload", f"{WORKLOADS / 'buffers.py'}:Buffers", "--no-stabilise"),
     ),
     Explanation(
         name="seccomp",
@@ -111,8 +103,12 @@ EXPLANATIONS = (
 @click.option("--host", default="lab-h1", show_default=True)
 @click.option("--ssh-config", type=click.Path(path_type=Path), default=Path(".lab/ssh_config"))
 @click.option("--base-image", default="envcompare-base:python3.11", show_default=True)
-@click.option("--debian", default="envcompare-base:trixie", help="Base of the newer Python.")
-@click.option("--budget", default=150.0, help="Seconds a run.", show_default=True)
+@click.option(
+    "--other-python",
+    default=str(Path(sys.executable).resolve()),
+    help="An interpreter of this machine, another build than the base image's.",
+)
+@click.option("--budget", default=200.0, help="Seconds a run.", show_default=True)
 @click.option("--only", multiple=True, help="Measure these alone.")
 def main(**given: object) -> None:
     """Measure what is missing, then write the page."""
@@ -126,35 +122,38 @@ def main(**given: object) -> None:
     chosen = given["only"] or tuple(one.name for one in EXPLANATIONS)
     for one in EXPLANATIONS:
         if one.name in chosen and not (KEPT / one.name / "comparison.json").exists():  # type: ignore[operator]
-            extra = make_ready(one, place, debian=str(given["debian"]))
-            keep(one, measure(one, place, (*extra, "--budget", str(given["budget"]))))
+            extra = make_ready(one, place, other_python=str(given["other_python"]))
+            keep(one, measure(one, (*extra, "--budget", str(given["budget"]))))
     write_page()
 
 
-def make_ready(one: Explanation, place: Place, *, debian: str) -> tuple[str, ...]:
-    """Make the image of a run; return the flags that name the host's interpreter."""
-    if one.name == "interpreter":
-        _build(LOCAL, NEWER_IMAGE, NEWER.format(base=debian), network="host")
-        return ()
+def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[str, ...]:
+    """Make the image of a run; return the flags that say where it runs and on which software.
+
+    Another interpreter is sure to be here alone, where the tool has its own.
+    """
     if one.name == "seccomp":
-        return ()
+        return place.flags
+    if one.name == "interpreter":
+        arms = f"vm@host,docker@host,image=docker:{place.options.base}"
+        return ("--hosts", "local", "--envs", arms, "--host-python", other_python)
     transport = place.connect()
     try:
         image = prepare(transport, "docker", options=place.options, progress=_say)
         venv = prepare(transport, "vm", options=place.options, progress=_say)
-        name = dict(image.identity)["image.name"]
-        _build(transport, TUNED_IMAGE, TUNED.format(base=name), network="none")
+        _tune(transport, dict(image.identity)["image.name"])
     finally:
         transport.close()
-    return ("--host-python", venv.interpreter)
+    arms = f"vm@host,docker@host,image=docker:{TUNED_IMAGE}"
+    return (*place.flags, "--envs", arms, "--host-python", venv.interpreter)
 
 
-def measure(one: Explanation, place: Place, extra: tuple[str, ...]) -> Path:
+def measure(one: Explanation, extra: tuple[str, ...]) -> Path:
     """Carry out the run, or go on with one that was interrupted; return its folder."""
     out = RUNS / one.name
     begun = sorted(out.glob("*/run.json"))
     words = ("--out", str(out), "--quick", "--seed", "1", "--no-startup", "--title", one.title)
-    flags = (*words, *place.flags, *one.flags, *extra)
+    flags = (*words, *one.flags, *extra)
     if begun:
         flags = ("--resume", str(begun[-1].parent))
     argv = (sys.executable, "-m", "envcompare", "run", *flags)
@@ -164,16 +163,21 @@ def measure(one: Explanation, place: Place, extra: tuple[str, ...]) -> Path:
 
 
 def keep(one: Explanation, folder: Path) -> None:
-    """Keep what the run found and what it was made of."""
+    """Keep what the run found and what it was made of, paths as from the project's folder."""
     target = KEPT / one.name
     target.mkdir(parents=True, exist_ok=True)
     for name in ("run.json", "events.jsonl"):
-        shutil.copy(folder / name, target / name)
+        (target / name).write_text(_from_here((folder / name).read_text(encoding="utf-8")))
     packed = gzip.compress((folder / "samples.jsonl").read_bytes(), mtime=0)
     (target / "samples.jsonl.gz").write_bytes(packed)
     found = compare_run(RunFolder.open(folder))
     text = msgspec.json.format(msgspec.json.encode(found), indent=1)
-    (target / "comparison.json").write_bytes(text + b"\n")  # last: it marks the run as kept
+    kept = _from_here(text.decode()) + "\n"
+    (target / "comparison.json").write_text(kept)  # last: it marks the run as kept
+
+
+def _from_here(text: str) -> str:
+    return text.replace(f"{HERE.parent}/", "")
 
 
 def write_page() -> None:
@@ -215,19 +219,20 @@ def _facts(found: RunComparison) -> Iterable[str]:
     """Say what the fingerprints tell of the confounders and of seccomp."""
     modes: Mapping[str, object] = {one.arm: one.facts.get("seccomp.mode") for one in found.arms}
     told = ", ".join(f"{arm} {mode}" for arm, mode in modes.items() if "~" not in arm)
-    cell = found.cells[0]
+    cell, cpus = found.cells[0], found.arms[0].facts.get("cpu.count")
     yield from ("", f"Seccomp mode (0 none, 2 filter): {told}.")
     yield (
         f"{cell.generations} generations in {cell.restarts} restarts, {cell.rounds} rounds, "
-        f"{cell.elapsed_s:.0f} s; run {found.run_id} on a shared two-core VM."
+        f"{cell.elapsed_s:.0f} s; run {found.run_id} on {cell.host} ({cpus} CPUs)."
     )
 
 
-def _build(transport: Transport, name: str, dockerfile: str, *, network: str) -> None:
-    argv = ("docker", "build", f"--network={network}", "--tag", name, "-")
-    result = run(transport, Command(argv=argv), stdin=dockerfile.encode())
+def _tune(transport: Transport, base: str) -> None:
+    """Make an image that has two variables more than the workload image, and nothing else."""
+    argv = ("docker", "build", "--network=none", "--tag", TUNED_IMAGE, "-")
+    result = run(transport, Command(argv=argv), stdin=TUNED.format(base=base).encode())
     if not result.succeeded:
-        raise click.ClickException(f"{name} cannot be built: {result.tail(3)}")
+        raise click.ClickException(f"{TUNED_IMAGE} cannot be built: {result.tail(3)}")
 
 
 def _say(text: str) -> None:

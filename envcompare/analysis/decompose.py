@@ -15,7 +15,7 @@ import numpy as np
 from envcompare.analysis.cells import CellData
 from envcompare.analysis.model import Decomposition, Estimate
 from envcompare.metrics import METRICS, estimate
-from envcompare.records import ArmRecord, Measured
+from envcompare.records import CONTROL_SUFFIX, ArmRecord, Measured
 from envcompare.stats.intervals import interval
 
 LEVEL = 0.95
@@ -101,14 +101,16 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
 def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
     """Return the blocks of the rounds in which every corner has a value.
 
-    Only then do all parts rest on the same rounds, and sum.
+    Only then do all parts rest on the same rounds, and sum. The control of the base goes with it,
+    as in every other estimate.
     """
     read = METRICS[data.metric[0]].read
     own = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
     seen: dict[tuple[int, int, int], set[str]] = {}
     for block in own:
         seen.setdefault(_round(block), set()).add(block.arm)
-    return tuple(block for block in own if len(seen[_round(block)]) == len(arms))
+    twins = (b for arm in arms for b in data.arm_blocks(arm + CONTROL_SUFFIX))
+    return tuple(block for block in (*own, *twins) if len(seen.get(_round(block), ())) == len(arms))
 
 
 def _round(block: Measured) -> tuple[int, int, int]:

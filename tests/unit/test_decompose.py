@@ -12,7 +12,7 @@ from builders import CELL, block, blocks, run_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.cells import CellData
+from envcompare.analysis.cells import CellData, plain_estimate
 from envcompare.analysis.decompose import all_corners, decompose
 from envcompare.analysis.model import Decomposition, Estimate, RunComparison
 from envcompare.records import ArmRecord, Block, Event, Failure
@@ -124,6 +124,18 @@ def test_an_image_of_the_users_own_is_split_without_the_second_path() -> None:
     found = one(blocks({"vm-host": 1.0, "docker-host": 1.0, "tuned": 0.85}), arms)
     assert has_part(found.stack, -0.15)
     assert (found.arm, found.base_image, found.interaction) == ("tuned", "", None)
+
+
+def test_the_whole_is_the_change_that_the_verdict_rests_on() -> None:
+    """The same rounds and the same control: headline and parts never disagree."""
+    host = msgspec.structs.replace(VM_HOST, is_reference=True)
+    control = ArmRecord(id="vm-host~control", environment="vm", stack="host", is_control=True)
+    arms = (host, DOCKER_HOST, DOCKER, control)
+    ratios = {"vm-host": 1.0, "docker-host": 1.1, "docker": 1.2, "vm-host~control": 1.0}
+    data = cell_data(blocks(ratios, noise=0.05), arms)
+    (split,) = decompose(data)
+    for arm, part in (("docker", split.total), ("docker-host", split.environment)):
+        assert plain_estimate(data, arm, metric="net", level=0.95) == part
 
 
 def test_without_the_hosts_arms_there_is_nothing_to_split() -> None:
