@@ -34,7 +34,7 @@ from envcompare.results import RunFolder, elapsed_s
 from envcompare.sites import Site
 from envcompare.stats.intervals import Interval
 
-_SAID = ("caution", "waited")  # beside failures
+_SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
 
 
 @dataclass(slots=True)
@@ -112,7 +112,10 @@ class CellRun:
     def event(self, event: Event) -> None:
         """Keep one event; a failure, a caution and a wait are shown at once."""
         self.folder.append_event(event)
-        said = event.failure.brief if event.failure else event.text * (event.what in _SAID)
+        is_said = event.what in _SAID or (
+            event.what == "arm-ready" and event.arm == self.plan.reference
+        )
+        said = event.failure.brief if event.failure else event.text * is_said
         if said:
             self.display.say(f"  {event.cell}: {said}")
 

@@ -41,7 +41,10 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     gpu_ns: tuple[int, ...] | None = None
-    wait_ns: int | None = None
+    wait_ns: Annotated[int | None, Meta(description="run-queue wait of the computing thread")] = (
+        None
+    )
+    all_wait_ns: Annotated[int | None, Meta(description="of all threads of the worker")] = None
     throttled_ns: int | None = None
     voluntary_switches: int | None = None
     involuntary_switches: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any, Callable
 from cgroups import own_group, throttled_ns
 from failures import PhaseError
 
+TASKS = "/proc/self/task"
 Stamps = tuple[list[int], list[int], Any]
 
 
@@ -21,7 +23,7 @@ class BlockClock:
         self._cuda = cuda
         self._cpu_group = own_group("cpu")
         # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
-        self._schedstat = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
 
     def measure(self, step: Callable[[], Any], k: int, *, done: int) -> dict[str, Any]:
         """Run k steps after `done` earlier ones; return the fields of a `run` reply.
@@ -68,7 +70,8 @@ class BlockClock:
     def _counters(self) -> dict[str, int | None]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
-            "wait_ns": self._wait_ns(),
+            "wait_ns": _wait_ns(self._schedstat),
+            "all_wait_ns": _all_wait_ns(),
             "throttled_ns": throttled_ns(self._cpu_group),
             "voluntary_switches": usage.ru_nvcsw,
             "involuntary_switches": usage.ru_nivcsw,
@@ -76,12 +79,23 @@ class BlockClock:
             "major_faults": usage.ru_majflt,
         }
 
-    def _wait_ns(self) -> int | None:
-        try:
-            with open(self._schedstat, "rb", buffering=0) as file:
-                return int(file.read().split()[1])
-        except (OSError, IndexError, ValueError):
-            return None
+
+def _wait_ns(schedstat: str) -> int | None:
+    try:
+        with open(schedstat, "rb", buffering=0) as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _all_wait_ns() -> int | None:
+    """Return the wait of all threads that live now; None where one of them tells nothing."""
+    try:
+        waits = [_wait_ns(f"{TASKS}/{task}/schedstat") for task in os.listdir(TASKS)]
+    except OSError:
+        return None
+    known = [wait for wait in waits if wait is not None]
+    return sum(known) if len(known) == len(waits) else None
 
 
 def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what the workload makes it
@@ -108,4 +122,7 @@ def _time_steps(step: Callable[[], Any], k: int, done: int) -> Stamps:
 
 
 def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
+    """Return what was added; None where a thread that ended took its share along."""
+    if after is None or before is None or after < before:
+        return None
+    return after - before

@@ -162,6 +162,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         reason=reason,
         metric="net" if metric == "net" else "wall",
         metric_reason=metric_reason,
+        generation=_generation(data),
         steps_per_block=blocks[0].k if blocks else None,
         restarts=len({b.restart for b in measured}),
         generations=len({(b.restart, b.generation) for b in measured}),
@@ -189,6 +190,12 @@ def summarise_cell(data: CellData) -> CellSummary:
 def _seconds(event: Event) -> float:
     value = event.values.get("seconds")
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _generation(data: CellData) -> str:
+    """Return how the reference began its generations, as it said; empty for a program."""
+    ready = [e for e in data.events if e.what == "arm-ready" and e.arm == data.reference.id]
+    return ready[-1].text if ready and not data.is_program else ""
 
 
 def _state(data: CellData) -> tuple[CellState, str]:

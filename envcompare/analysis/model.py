@@ -188,6 +188,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     metric: Literal["net", "wall"] = "net"
     metric_reason: str = ""
+    generation: str = ""  # how one starts afresh, by fork or rebuild, and why
     steps_per_block: int | None = None
     restarts: int = 0
     generations: int = 0

@@ -28,6 +28,7 @@ class Roster:
     bench: Bench
     failed: dict[str, Failure] = field(default_factory=dict)
     hellos: dict[str, Hello] = field(default_factory=dict)
+    generation: str = ""  # how all arms begin one, where they would not all do it alike
     code_hash: str = ""  # of the part measured before an interruption
     clocks: ClockWatch = field(default_factory=ClockWatch)
     _deaths: Counter[str] = field(default_factory=Counter)
@@ -75,10 +76,24 @@ class Crew:
             bench.check_interruption()
             is_known = arm in self.roster.hellos
             self._workers[arm] = bench.launch(arm, bench.variables(restart))
-            self._workers[arm].send_hello(replace(bench.spec, fingerprint=not is_known))
+            generation = self.roster.generation or bench.spec.generation
+            spec = replace(bench.spec, fingerprint=not is_known, generation=generation)
+            self._workers[arm].send_hello(spec)
         for arm, hello in self.collect(order, Worker.await_hello).items():
             self._take_hello(arm, hello)
+        if len({self.roster.hellos[arm].generation for arm in self.arms}) > 1:
+            self._rebuild_all(order, restart=restart)
         self._check_same()
+
+    def _rebuild_all(self, order: tuple[str, ...], *, restart: int) -> None:
+        """Launch again where some arms would fork and others not: all must begin alike."""
+        hellos = self.roster.hellos
+        unable = next(arm for arm in self.arms if hellos[arm].generation == "rebuild")
+        text = f"all arms rebuild, since {unable} cannot fork: {hellos[unable].generation_reason}"
+        self.roster.bench.note("caution", text=text)
+        self.roster.generation = "rebuild"
+        self.kill()
+        self.launch(order, restart=restart)
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
         """Ask one worker; a fault drops its arm and gives None."""

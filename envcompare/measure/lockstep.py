@@ -115,11 +115,12 @@ class Lockstep:
 
     def _run_restart(self, gate: QuietGate) -> None:
         began_s = self.bench.remaining_s
-        self.bench.note("restart", values={"restart": self._restart})
+        seed = derive_seed(self.bench.seed, "launch", self.bench.cell, self._restart)
+        order = shuffled(self.roster.arms, seed)
+        self.bench.note("restart", values={"restart": self._restart}, text=" ".join(order))
         crew = Crew(self.roster)
         try:
-            seed = derive_seed(self.bench.seed, "launch", self.bench.cell, self._restart)
-            crew.launch(shuffled(self.roster.arms, seed), restart=self._restart)
+            crew.launch(order, restart=self._restart)
             launch_s = began_s - self.bench.remaining_s
             generation = 0
             while self._can_go_on(crew, generation):

@@ -57,6 +57,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ns: tuple[int, ...]
     gpu_ns: tuple[int, ...] | None = None
     wait_ns: int | None = None
+    all_wait_ns: int | None = None
     throttled_ns: int | None = None
     voluntary_switches: int | None = None
     involuntary_switches: int | None = None

@@ -130,7 +130,9 @@ def _cell(cell: CellSummary, label: str) -> CellView:
             _STOPS[cell.stopped_by],
         ),
         reason="; ".join(
-            one_line(text) for text in (cell.reason, cell.metric_reason, *cell.cautions) if text
+            one_line(text)
+            for text in (cell.reason, cell.metric_reason, cell.generation, *cell.cautions)
+            if text
         ),
     )
 

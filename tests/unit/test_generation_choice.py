@@ -1,0 +1,71 @@
+"""How generations begin is chosen by the tool, said, and alike in all arms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benches import Measured, bench, measure
+
+from envcompare.records import Block
+from envcompare.report.method import method_view
+
+SOURCE = """
+import os, threading, time
+
+
+class Plain:
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        return float(sum(i * i for i in range(20000)) % 97)
+
+
+class HasAThread(Plain):
+    def load(self, data):
+        if os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+"""
+
+
+def tried(path: Path, name: str) -> Measured:
+    """Measure a workload of the source for a moment."""
+    (path / "chosen.py").write_text(SOURCE, encoding="utf-8")
+    return measure(bench(path, f"{path}/chosen.py:{name}", budget_s=1.5))
+
+
+def test_way_of_generations_is_said_when_all_can_fork(tmp_path: Path) -> None:
+    """The report tells the choice and its reason."""
+    found = tried(tmp_path, "Plain")
+    assert found.comparison.cells[0].generation.startswith("generations by fork: one thread")
+    assert "generations by fork" in method_view(found.comparison).cells[0].reason
+    assert "cannot fork" not in found.cautions
+
+
+def test_all_arms_rebuild_when_one_cannot_fork(tmp_path: Path) -> None:
+    """A fork in one arm and a rebuild in another would compare two kinds of process."""
+    found = tried(tmp_path, "HasAThread")
+    assert "all arms rebuild, since docker cannot fork: 2 threads live in the template" in (
+        found.cautions
+    )
+    blocks = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
+    assert {one.arm for one in blocks} == {"vm", "docker", "vm~control"}
+    assert found.docker.primary is not None
+
+
+def test_block_holds_the_wait_of_all_threads_beside_that_of_its_own(tmp_path: Path) -> None:
+    """One thread lives in a fork, so both are the same to what passes between two readings."""
+    found = tried(tmp_path, "Plain")
+    blocks = [one for one in found.folder.read_samples().samples if isinstance(one, Block)]
+    assert blocks
+    for one in blocks:
+        assert one.wait_ns is not None
+        assert one.all_wait_ns is not None
+
+
+def test_launch_order_of_each_restart_is_in_the_run_folder(tmp_path: Path) -> None:
+    """Whatever was drawn at random can be read again."""
+    found = tried(tmp_path, "Plain")
+    orders = [set(event.text.split()) for event in found.events if event.what == "restart"]
+    assert orders
+    assert all(order == {"vm", "docker", "vm~control"} for order in orders)
