@@ -11,6 +11,7 @@ from envcompare.measure.lockstep import GENERATIONS_BEFORE_TUNING
 from envcompare.measure.stopping import (
     Costs,
     StopReason,
+    affordable_rounds,
     first_rounds,
     generations_per_restart,
     rounds_per_generation,
@@ -98,9 +99,22 @@ class _Schedule:
         )
         count = sum(len(gens) for gens in self._pairs.values())
         if not self._is_tuned and count >= GENERATIONS_BEFORE_TUNING:
-            self._rounds = rounds_per_generation([self._pairs], costs, rounds=self._rounds)
+            best = rounds_per_generation([self._pairs], costs, rounds=self._rounds)
+            most = max(self._rounds, self._affordable(costs, restart, generation))
+            self._rounds = min(best, most)
             self._is_tuned = True
         return costs
+
+    def _affordable(self, costs: Costs, restart: int, generation: int) -> int:
+        restarts = max(0, self._design.min_restarts - restart - 1)
+        per_restart = self._per_restart or 1
+        return affordable_rounds(
+            costs,
+            rounds=self._rounds,
+            remaining_s=self._remaining_s,
+            restarts=restarts,
+            generations=(restarts + 1) * per_restart - generation - 1,
+        )
 
 
 def replay(

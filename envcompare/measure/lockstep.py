@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,8 @@ from envcompare.measure.stopping import (
     FIRST_ROUNDS,
     Costs,
     StopReason,
+    affordable_rounds,
+    first_rounds,
     generations_per_restart,
     rounds_per_generation,
     stop_reason,
@@ -79,7 +82,9 @@ class Lockstep:
         """Go on after the last restart of an interrupted run; a torn restart is left out later."""
         self._restart = 1 + max(block.restart for block in self.blocks)
         self._steps = self.tuning.get("steps_per_block", self.blocks[-1].k)
-        self._rounds = self.tuning.get("rounds_per_generation", FIRST_ROUNDS)
+        blocks_s = [sum(block.wall_ns) / 1e9 for block in self.blocks if not block.warmup]
+        rounds = first_rounds(statistics.median(blocks_s)) if blocks_s else FIRST_ROUNDS
+        self._rounds = self.tuning.get("rounds_per_generation", rounds)
         self._generations = self.tuning.get("generations_per_restart")
 
     def _is_done(self) -> bool:
@@ -156,7 +161,7 @@ class Lockstep:
             block_s=run.round_s / max(1, len(crew.arms)),
         )
         if "rounds_per_generation" not in self.tuning:
-            self._tune_rounds()
+            self._tune_rounds(generation)
         self.bench.recorder.progress(self.intervals(), self.bench)
 
     def _spread(self, began_s: float) -> None:
@@ -171,12 +176,25 @@ class Lockstep:
         self.tuning[name] = value
         self.bench.note("calibrated", values={name: value})
 
-    def _tune_rounds(self) -> None:
+    def _tune_rounds(self, generation: int) -> None:
+        """After three generations, fix the rounds: more only where all restarts still fit."""
         if len({(b.restart, b.generation) for b in self.blocks}) < GENERATIONS_BEFORE_TUNING:
             return
         metric, _ = primary_metric(self.blocks, threads=self.bench.design.threads)
         reference = self.bench.reference
         arms = tuple(arm for arm in self.roster.arms if arm != reference)
         pairs = [estimate(self.blocks, arm=a, reference=reference, metric=metric)[0] for a in arms]
-        self._rounds = rounds_per_generation(pairs, self._costs, rounds=self._rounds)
+        best = rounds_per_generation(pairs, self._costs, rounds=self._rounds)
+        self._rounds = min(best, max(self._rounds, self._affordable_rounds(generation)))
         self._note_tuning("rounds_per_generation", self._rounds)
+
+    def _affordable_rounds(self, generation: int) -> int:
+        restarts = max(0, self._min_restarts() - self._restart - 1)
+        per_restart = self._generations or 1
+        return affordable_rounds(
+            self._costs,
+            rounds=self._rounds,
+            remaining_s=self.bench.remaining_s,
+            restarts=restarts,
+            generations=(restarts + 1) * per_restart - generation - 1,
+        )

@@ -101,6 +101,20 @@ def rounds_per_generation(samples: Iterable[Pairs], costs: Costs, *, rounds: int
     return min(most, max(least, round(best)))
 
 
+def affordable_rounds(
+    costs: Costs, *, rounds: int, remaining_s: float, restarts: int, generations: int
+) -> int:
+    """Return how many rounds a generation may have for all that is still planned to fit.
+
+    `restarts` and `generations` are those to come; `rounds` is what `costs` were paid for.
+    """
+    if generations < 1:
+        return MAX_ROUNDS
+    base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
+    each_s = (remaining_s - restarts * costs.launch_s) / generations
+    return math.floor((each_s - base_s) / max(costs.round_s, 1e-9))
+
+
 def _variances(pairs: Pairs) -> tuple[float, float] | None:
     """Return the variance within and between the generations of one arm; None below three."""
     values = [np.asarray(rounds) for gens in pairs.values() for rounds in gens.values()]

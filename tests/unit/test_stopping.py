@@ -12,6 +12,7 @@ from envcompare.measure.stopping import (
     MAX_ROUNDS,
     MIN_ROUNDS,
     Costs,
+    affordable_rounds,
     generations_per_restart,
     rounds_per_generation,
     stop_reason,
@@ -114,3 +115,17 @@ def test_difference_between_arms_is_no_spread_of_generations() -> None:
 def test_rounds_stay_until_enough_is_known() -> None:
     """Two generations tell nothing of the spread between them."""
     assert rounds_per_generation([{0: {0: (0.1, 0.2), 1: (0.1, 0.3)}}], COSTS, rounds=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "restarts", "generations", "expected"),
+    [(100, 3, 7, 9), (58, 3, 7, 3), (10, 3, 7, -4), (100, 0, 0, MAX_ROUNDS)],
+)
+def test_rounds_leave_time_for_the_restarts_to_come(
+    remaining_s: float, restarts: int, generations: int, expected: int
+) -> None:
+    """Launches of 10 s and generations of 1 s come first; what is left is for rounds of 1 s."""
+    found = affordable_rounds(
+        COSTS, rounds=3, remaining_s=remaining_s, restarts=restarts, generations=generations
+    )
+    assert found == expected
