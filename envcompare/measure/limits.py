@@ -37,8 +37,12 @@ def expected_block_s(first_step_s: float) -> float:
 
 
 def warmup_steps(steps: int, first_step_s: float) -> int:
-    """Return the steps of the discarded block: those of a block, or as many as last 0.3 s."""
-    return steps * max(1, round(WARMUP_S / expected_block_s(first_step_s)))
+    """Return the steps of the discarded block: those of a block, or as many as last 0.3 s.
+
+    A first step says what a step takes only where a block has the fewest; else it is far slower.
+    """
+    block_s = BLOCK_S if steps > MIN_STEPS else expected_block_s(first_step_s)
+    return steps * max(1, round(WARMUP_S / block_s))
 
 
 def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
