@@ -135,13 +135,14 @@ class Run:
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
         # Threads are there before the clock starts: their start would disturb a short program.
         timer = threading.Timer(self._limit_s, self._end_late)
+        timer.daemon = True  # else it would keep a launcher whose program cannot be started
         threads = (timer, self._output, threading.Thread(target=self._end_with_input, daemon=True))
         for thread in threads:
             thread.start()
         start_ns = time.monotonic_ns()
         with phase("setup"):
             process = subprocess.Popen(
-                self._argv,
+                _words(self._argv, path),
                 executable=path,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output.sink,
@@ -175,6 +176,14 @@ class Run:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+
+
+def _words(argv: List[str], path: str) -> List[str]:
+    """Return what the program is told it was called; the arm's Python finds itself by a path.
+
+    By the word alone it would search PATH, where `python` may be another or none.
+    """
+    return [path, *argv[1:]] if argv[0] in PYTHONS else argv
 
 
 def _is_group(number: int) -> bool:
