@@ -93,7 +93,8 @@ class Crew:
         self.roster.bench.note("caution", text=text)
         self.roster.generation = "rebuild"
         self.kill()
-        self.launch(order, restart=restart)
+        left = tuple(arm for arm in order if arm not in self.roster.failed)
+        self.launch(left, restart=restart)
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
         """Ask one worker; a fault drops its arm and gives None."""
