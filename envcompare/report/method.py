@@ -91,7 +91,7 @@ def _twice(run: RunComparison) -> str:
     reference = run.reference_arm
     return (
         f"In each round the time of {reference} is the geometric mean of {reference} and its "
-        "control, which narrows every other interval by an eighth."
+        "control, which narrows every other interval, by an eighth where all are equally noisy."
     )
 
 
