@@ -34,6 +34,7 @@ WORDS: Final[dict[Outcome, str]] = {"not-run": "not run"}
 
 
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
+_PLURAL: Final = ("packages", "loaded libraries")  # properties that are lists
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
 
@@ -137,7 +138,8 @@ def confounder_sentence(
     found = list(dict.fromkeys(shortened(describe(one), most=80) for one in confounders))
     if not found:
         return ""
-    verb = "differs" if len(found) == 1 else "differ"
+    is_one = len(found) == 1 and not found[0].startswith(_PLURAL)
+    verb = "differs" if is_one else "differ"
     consequence = (
         "How much each explains stands under Environment or software?"
         if is_split
