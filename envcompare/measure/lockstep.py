@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Crew, Roster
 from envcompare.measure.generation import GenerationRun, Place
@@ -80,6 +82,7 @@ class Lockstep:
 
     def _continue(self) -> None:
         """Go on after the last restart of an interrupted run; a torn restart is left out later."""
+        self.blocks = [_summed(block) for block in self.blocks]
         self._restart = 1 + max(block.restart for block in self.blocks)
         self._steps = self.tuning.get("steps_per_block", self.blocks[-1].k)
         blocks_s = [sum(block.wall_ns) / 1e9 for block in self.blocks if not block.warmup]
@@ -152,7 +155,7 @@ class Lockstep:
         run = GenerationRun(crew, place, self._rounds, self._steps)
         run.run()
         self._steps = run.steps
-        self.blocks += run.blocks
+        self.blocks += map(_summed, run.blocks)
         self._rounds = run.rounds
         self._costs = Costs(
             launch_s=launch_s,
@@ -198,3 +201,16 @@ class Lockstep:
             restarts=restarts,
             generations=(restarts + 1) * per_restart - generation - 1,
         )
+
+
+def _summed(block: Block) -> Block:
+    """Return the block without its single steps: a look needs sums, and the folder keeps the rest.
+
+    Thousands of short steps a block would fill the memory, and make every look slow.
+    """
+    return replace(
+        block,
+        wall_ns=(sum(block.wall_ns),),
+        cpu_ns=(sum(block.cpu_ns),),
+        gpu_ns=None if block.gpu_ns is None else (sum(block.gpu_ns),),
+    )
