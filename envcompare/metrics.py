@@ -96,7 +96,7 @@ METRICS: dict[MetricName, Metric] = {
         ),
         _of_process("user", "CPU time of the whole process outside the kernel"),
         _of_process("sys", "CPU time of the whole process inside the kernel"),
-        _of_process("real", "engine call to exit, the start of the environment included"),
+        _of_process("real", "engine call to exit, the start of environment and timer included"),
     )
 }
 
