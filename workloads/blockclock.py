@@ -33,6 +33,8 @@ class BlockClock:
         Raises PhaseError with the number of the step that failed.
         """
         before = self._counters()
+        # Last before the block and first after it: a wait beside the block is none of its own.
+        before["wait_ns"] = _wait_ns(self._schedstat)
         if self._cuda:
             (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
         else:
