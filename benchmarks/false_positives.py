@@ -65,7 +65,8 @@ def report(paths: list[Path], budget: float) -> None:
         "",
         f"{len(rows)} independent comparisons of {budget:.0f} s each, `cnn` and `rnn` in turns, "
         "each with its own processes and seed (`python benchmarks/false_positives.py`; raw data "
-        "in `benchmarks/results/false-positives/`).",
+        "in `benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
+        "control, so does each of these.",
         "",
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",

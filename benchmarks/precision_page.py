@@ -95,7 +95,9 @@ def _head(repeats: int, budget_s: float) -> tuple[str, ...]:
         "# Precision: a true slowdown of 2 %, three ways in equal time",
         "",
         f"{repeats} repetitions; in each, every method has {budget_s:.0f} s, in random order "
-        "(`python benchmarks/precision.py`; raw data in `benchmarks/results/precision/`).",
+        "(`python benchmarks/precision.py`; raw data in `benchmarks/results/precision/`). Lockstep "
+        "has the two arms alone here, as the others do, without the A/A control that a run adds; "
+        "all three see the allocator settings of `--stabilise`.",
         "",
         "| method | RMSE | half-width (95 %), median | covers the truth | excludes 0 "
         "| generations or pairs | seconds |",

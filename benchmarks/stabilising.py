@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from envcompare.metrics import estimate
+from envcompare.metrics import estimate, net_ns
 from envcompare.records import Block
 from envcompare.stats.intervals import interval
 from envcompare.stats.pairs import Pairs
@@ -57,13 +57,19 @@ def write_page(paths: Iterable[Path]) -> None:
         "",
         "Each policy takes part twice in one lockstep, so that the truth of its ratio is 1 and all "
         "policies meet the same neighbours (`python benchmarks/stabilising.py`; raw data in "
-        "`benchmarks/results/stabilising/`). *both* is `--stabilise`: fixed allocator thresholds "
-        "and one hash seed for all workers of a restart.",
+        "`benchmarks/results/stabilising/`). *plain* leaves everything as it is, *allocator* fixes "
+        "glibc's trim and mmap thresholds, *hash-seed* gives all workers of a restart one hash "
+        "seed, and *both* is `--stabilise`, the default.",
         "",
-        "| workload | policy | step, median | page faults a block | SD of rounds "
+        "| trial | policy | net step time, median | page faults a block | SD of rounds "
         "| SD of generations | SD of restarts | half-width (95 %) |",
         "|---|---|---|---|---|---|---|---|",
         *(line for path in paths for line in rows(path, read_blocks(path))),
+        "",
+        "Policies are to be compared within a trial: only there did they run side by side. A step "
+        "under fixed thresholds is another step: memory that is freed stays with the process, and "
+        "the faults that would have brought it back are gone. What an environment makes of page "
+        "faults is measured with `--no-stabilise` alone.",
     ]
     page = "\n".join(lines) + "\n"
     (DOCS / "stabilising.md").write_text(page, encoding="utf-8")
@@ -77,9 +83,9 @@ def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
         found = interval(groups, level=0.95)
         assert found is not None
         own = [b for b in blocks if b.arm[:-2] == name and not b.warmup]
-        steps = np.asarray([ns for b in own for ns in b.wall_ns]) / 1e6
+        steps = [(net_ns(b) or np.nan) / b.k / 1e6 for b in own]
         yield (
-            f"| {path.name.partition('-')[0]} | {name} | {np.median(steps):.1f} ms "
+            f"| {path.name.partition('.')[0]} | {name} | {np.nanmedian(steps):.1f} ms "
             f"| {np.median([b.minor_faults or 0 for b in own]):.0f} | "
             + " | ".join(f"{spread:.2%}" for spread in _spreads(pairs, np.asarray(groups)))
             + f" | ±{found.half_width:.2%} |"
