@@ -1,0 +1,68 @@
+"""A cell of a plain command measured with real processes on this machine, without any engine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benches import Kept, Measured, bench
+
+from envcompare.analysis.compare import compare_run
+from envcompare.command import Command
+from envcompare.measure.bench import Bench
+from envcompare.measure.crew import Roster
+from envcompare.measure.processes import ProcessPass
+from envcompare.measure.worker import Worker
+from envcompare.programs import Program
+from envcompare.records import ProcessRun
+from envcompare.transport.local import LOCAL
+
+LAUNCHER = Path(__file__).parents[2] / "workloads" / "measuring.py"
+IN_DOCKER = '[ "$ENVCOMPARE_ENVIRONMENT" = docker ]'
+
+
+def launch(path: Path, arm: str) -> Worker:
+    """Start the launcher of an arm, a plain process that knows its arm by a variable."""
+    environment = (("ENVCOMPARE_ENVIRONMENT", arm),)
+    command = Command(argv=(sys.executable, str(LAUNCHER)), env=environment)
+    return Worker(
+        lambda: LOCAL.spawn(command),
+        arm=arm,
+        log=path / f"{arm}.log",
+        log_name=f"{arm}.log",
+        explain=lambda _code, _text: None,
+    )
+
+
+def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[Bench, ProcessPass]:
+    """Make a cell of a command ready."""
+    fields = {name: changes.pop(name) for name in ("measures", "timeout_s") if name in changes}
+    runs, codes = changes.pop("runs", []), changes.pop("codes", {})
+    made = bench(folder / "run", "command", **{"budget_s": 60.0, **changes})
+    made = replace(made, launch=lambda arm, _variables=(): launch(folder, arm))
+    program = Program(argv=argv, cwd=str(folder), **fields)
+    return made, ProcessPass(made, Roster(made), program, runs, codes)
+
+
+def concluded(made: Bench) -> Measured:
+    """Analyse what a pass left."""
+    kept = made.recorder
+    assert isinstance(kept, Kept)
+    kept.folder.close()
+    return Measured(
+        comparison=compare_run(kept.folder), events=tuple(kept.events), folder=kept.folder
+    )
+
+
+def measured(folder: Path, *argv: str, **changes: Any) -> Measured:
+    """Measure a command to the end."""
+    made, processes = prepared(folder, *argv, **changes)
+    processes.measure()
+    return concluded(made)
+
+
+def runs_of(found: Measured) -> list[ProcessRun]:
+    """Return the processes that were kept."""
+    return [one for one in found.folder.read_samples().samples if isinstance(one, ProcessRun)]
