@@ -21,7 +21,10 @@ from pinning import pin
 from wire import encode, leave, parse_request, read_line, send
 
 _DRAIN_S = 1.0  # for a program's output once the program has ended
+_SETTLE_S = 0.2  # for processes that end by themselves right after, as multiprocessing's tracker
+_LOOK_EVERY_S = 0.01
 _RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
+_ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
 _HASHED_BYTES = 64 << 20  # of a file that the command names
 PYTHONS = ("python", "python3")
 
@@ -107,6 +110,8 @@ class Run:
         self._limit_s: float = request["limit_s"]
         self._output = Output(patterns, log=2)
         self._is_late = False
+        self._is_leaving = False
+        self._settling_ns = 0
         self._pid = 0
         self._floor_kib = 0
         self._has_started = threading.Event()
@@ -115,8 +120,6 @@ class Run:
         """Run it and return what it took."""
         path = find(self._argv[0])
         (start_ns, end_ns), status, used = self._run(path)
-        # Whatever of its group is left would disturb the next process.
-        leaves = _is_group(self._pid)
         has_ended = self._output.finish(_DRAIN_S)
         code = os.waitstatus_to_exitcode(status)
         return {
@@ -128,7 +131,8 @@ class Run:
             "exit_code": code if code >= 0 else 128 - code,
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
-            "left_processes": leaves or not has_ended,
+            "left_processes": self._is_leaving or not has_ended,
+            "settling_ns": self._settling_ns,
             "values": self._output.values,
         }
 
@@ -156,7 +160,10 @@ class Run:
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         end_ns = time.monotonic_ns()
         timer.cancel()
-        self._kill()  # its number is its own until it is reaped
+        self._is_leaving = not _settles(self._pid)
+        self._settling_ns = time.monotonic_ns() - end_ns
+        # What is left would disturb the next process; the number is its own until it is reaped.
+        self._kill()
         _, status, used = os.wait4(self._pid, 0)
         process.returncode = status  # told, so that it is not waited for again
         return (start_ns, end_ns), status, used
@@ -186,11 +193,22 @@ def _words(argv: List[str], path: str) -> List[str]:
     return [path, *argv[1:]] if argv[0] in PYTHONS else argv
 
 
-def _is_group(number: int) -> bool:
-    try:
-        os.killpg(number, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        return False
+def _settles(group: int) -> bool:
+    """Tell whether all processes of a group end within moments."""
+    until_s = time.monotonic() + _SETTLE_S
+    while _is_alive(group):
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
     return True
+
+
+def _is_alive(group: int) -> bool:
+    """Tell whether a process of the group runs; in a container nobody may reap those that ended."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, _, number = file.read().rpartition(b")")[2].split()[:3]
+                if int(number) == group and state not in _ENDED:
+                    return True
+    return False

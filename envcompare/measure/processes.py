@@ -172,7 +172,7 @@ class ProcessPass:
         try:
             request = {**self._request(), "limit_s": limit_s}
             done = worker.ask_once("command", request, kind=Finished, limit_s=limit_s + _GRACE_S)
-            real_ns = time.monotonic_ns() - worker.spawned_ns
+            real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
             self._fail(arm, failure_of(error))

@@ -104,6 +104,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     signal: str | None
     is_late: bool
     left_processes: bool
+    settling_ns: int  # waited after its end for what it had started
     values: dict[str, float]
 
 

@@ -78,6 +78,41 @@ def test_processes_left_behind_are_killed_and_said(
     assert is_gone(tmp_path / "left")
 
 
+def test_process_that_ends_right_after_its_command_is_let_end(tmp_path: Path) -> None:
+    """What tidies up behind a command, as multiprocessing does, is neither killed nor said."""
+    script = "(sleep 0.03; echo tidied >> tail) & exit 0"
+    found = measured(tmp_path, "sh", "-c", script, budget_s=1.0)
+    assert "leaves processes running" not in found.cautions
+    assert (tmp_path / "tail").read_text().count("tidied") == len(runs_of(found))
+
+
+UNREAPED = """
+import os, time
+
+group, (read, write) = os.getpgrp(), os.pipe()
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    if os.fork() == 0:
+        os.setpgid(0, group)
+        os._exit(0)
+    os.close(read)
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    for number in (1, 2, write):
+        os.close(number)
+    time.sleep(1)
+    os._exit(0)
+os.close(write)
+os.read(read, 1)
+"""
+
+
+def test_process_that_ended_and_was_not_reaped_is_not_said(tmp_path: Path) -> None:
+    """In a container the first process may reap nothing; what has ended disturbs nobody."""
+    found = measured(tmp_path, "python", "-c", UNREAPED, budget_s=1.0)
+    assert found.comparison.failures == ()
+    assert "leaves processes running" not in found.cautions
+
+
 def test_lost_connection_ends_the_program(tmp_path: Path, is_gone: Callable[[Path], bool]) -> None:
     """The end of the launcher's input kills the program and its children."""
     worker = launch(tmp_path, "vm")
