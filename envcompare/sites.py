@@ -107,6 +107,7 @@ class Site:
                 arm.environment,
                 python=options.host_python,
                 imports=options.host_imports,
+                progress=say,
             )
         return prepare(
             self.transport,

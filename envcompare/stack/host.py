@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 import msgspec
@@ -19,9 +20,11 @@ exec "${SHELL:-sh}" -lc 'exec "$0" -c "$@"' "$@"
 """
 # What is asked for is imported first: the libraries it loads are found in the map of the process.
 _DESCRIBE = r"""
-import json, os, site, sys
+import json, os, pwd, site, sys
 
-SYSTEM = "/usr /bin /sbin /etc/ssl /etc/ca-certificates /etc/pki /etc/localtime /etc/alternatives" \
+# Beside the certificates lie private keys.
+SYSTEM = "/usr /bin /sbin /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/tls/certs" \
+    " /etc/pki/ca-trust /etc/ca-certificates /etc/localtime /etc/alternatives" \
     " /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/os-release"
 versions = {name: getattr(__import__(name), "__version__", "") for name in sys.argv[1:]}
 mapped = {line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
@@ -35,6 +38,11 @@ while os.path.islink(hop):
     hop = os.path.normpath(os.path.join(os.path.dirname(hop), os.readlink(hop)))
     own.append(os.path.dirname(hop))
 own += [os.path.realpath(path) for path in own if path]
+homes = {os.path.expanduser("~")}
+try:
+    homes.add(pwd.getpwuid(os.getuid()).pw_dir)
+except KeyError:
+    pass
 libs = sorted("/" + name for name in os.listdir("/") if name.startswith("lib"))
 
 def entry(path):
@@ -52,12 +60,13 @@ print(json.dumps({
     "imported": versions,
     "system": [entry(path) for path in SYSTEM.split() + libs if os.path.lexists(path)],
     "own": sorted(path for path in set(own) if path.startswith("/") and os.path.isdir(path)),
+    "homes": sorted(homes | {os.path.realpath(home) for home in homes}),
     "variables": carried,
 }))
 """
-# The skeleton has these itself, writable or filled by the engine.
+# The skeleton has these itself, writable, filled by the engine, or without anyone's files.
 _NEVER_BOUND = frozenset(
-    ("/", "/dev", "/etc", "/proc", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108
+    ("/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/var", "/var/tmp")  # noqa: S108
 )
 
 
@@ -69,6 +78,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     imported: dict[str, str] = {}
     system: tuple[tuple[str, str, str], ...] = ()  # path, kind and where a link points
     own: tuple[str, ...] = ()  # folders that Python and what it loaded lie in
+    homes: tuple[str, ...] = ()  # of the user
     variables: dict[str, str] = {}  # of the login, by which Python finds its packages
 
 
@@ -97,18 +107,36 @@ def layout(found: Found) -> Layout:
     covered = {*folders, *(path for path, _ in links)}
     for path in sorted(found.own):
         parents = {str(parent) for parent in PurePosixPath(path).parents}
-        if path not in _NEVER_BOUND and not covered & {path, *parents}:
+        if not _is_kept_out(path, found.homes) and not covered & {path, *parents}:
             folders.append(path)
             covered.add(path)
     files = tuple(path for path, kind, _ in found.system if kind == "file")
     return Layout(links=links, folders=tuple(folders), files=files)
 
 
+def left_out(found: Found) -> tuple[str, ...]:
+    """Return the folders of Python that no container shows: whole homes, and what it has itself."""
+    return tuple(path for path in sorted(found.own) if _is_kept_out(path, found.homes))
+
+
+def _is_kept_out(path: str, homes: tuple[str, ...]) -> bool:
+    """Tell whether a folder is the container's own, a whole home, or one that holds homes."""
+    folder = PurePosixPath(path)
+    holds_home = any(PurePosixPath(home).is_relative_to(folder) for home in homes)
+    return path in _NEVER_BOUND or str(folder.parent) == "/home" or holds_home
+
+
 def prepare_host(
-    transport: Transport, environment: str, *, python: str | None, imports: tuple[str, ...]
+    transport: Transport,
+    environment: str,
+    *,
+    python: str | None,
+    imports: tuple[str, ...],
+    progress: Callable[[str], None],
 ) -> Prepared:
     """Return the host's own interpreter, in a container with the host's files bound read-only.
 
+    What of Python's folders is not shown there goes to `progress`.
     Raises UnusableError when it cannot import what is needed, StackError when the empty root of
     the container cannot be made.
     """
@@ -117,6 +145,8 @@ def prepare_host(
     variables = tuple(found.variables.items())
     if environment == "vm":
         return Prepared(interpreter=found.path, identity=identity, variables=variables)
+    for path in left_out(found):
+        progress(f"{path}, where Python looks, is not shown in the container: name one below it")
     shown = layout(found)
     make = skeleton.make_image if environment == "docker" else skeleton.make_folder
     root = make(transport, shown)

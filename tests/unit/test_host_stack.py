@@ -10,7 +10,7 @@ import shlex
 import sys
 import tarfile
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ from envcompare.environments import Isolation, Mount
 from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.experiment import expand_stacks, resolve
-from envcompare.stack.host import Found, find_python, layout, prepare_host
+from envcompare.stack.host import Found, find_python, layout, left_out, prepare_host
 from envcompare.stack.skeleton import Layout, archive
 from envcompare.transport.local import LOCAL
 
@@ -35,7 +35,7 @@ DEBIAN = Found(
         ("/usr", "folder", ""),
         ("/bin", "link", "usr/bin"),
         ("/lib", "link", "usr/lib"),
-        ("/etc/ssl", "folder", ""),
+        ("/etc/ssl/certs", "folder", ""),
         ("/etc/ld.so.cache", "file", ""),
         ("/etc/localtime", "link", "/usr/share/zoneinfo/Etc/UTC"),
     ),
@@ -47,7 +47,7 @@ SHOWN = Layout(
         ("/lib", "usr/lib"),
         ("/etc/localtime", "/usr/share/zoneinfo/Etc/UTC"),
     ),
-    folders=("/usr", "/etc/ssl", "/home/ann/venv"),
+    folders=("/usr", "/etc/ssl/certs", "/home/ann/venv"),
     files=("/etc/ld.so.cache",),
 )
 WORKER = Command(argv=("/home/ann/venv/bin/python", "/w/worker.py"))
@@ -62,7 +62,7 @@ ISOLATION = Isolation(
 )
 BINDS = """
     --mount type=bind,source=/usr,destination=/usr,ro
-    --mount type=bind,source=/etc/ssl,destination=/etc/ssl,ro
+    --mount type=bind,source=/etc/ssl/certs,destination=/etc/ssl/certs,ro
     --mount type=bind,source=/home/ann/venv,destination=/home/ann/venv,ro
     --mount type=bind,source=/etc/ld.so.cache,destination=/etc/ld.so.cache,ro
     --mount type=bind,source=/w,destination=/w,ro
@@ -146,6 +146,38 @@ def test_this_interpreter_says_where_it_lives() -> None:
     assert any(f"{sys.prefix}/".startswith(f"{folder}/") for folder in bound.folders)
 
 
+def test_no_private_key_of_the_host_is_shown() -> None:
+    """Certificates are bound, not the folders where keys lie beside them."""
+    found = find_python(LOCAL, python=sys.executable, imports=())
+    paths = {path for path, _, _ in found.system}
+    assert "/etc/ssl/certs" in paths
+    for keys in (PurePosixPath("/etc/ssl/private"), PurePosixPath("/etc/pki/tls/private")):
+        assert paths.isdisjoint(str(folder) for folder in (keys, *keys.parents))
+
+
+@pytest.mark.parametrize(
+    "folder", ["/", "/home", "/home/ann", "/home/bob", "/root", "/data", "/data/homes/ann"]
+)
+def test_a_whole_home_is_never_shown(folder: str) -> None:
+    """What Python needs within is bound by itself, and the rest is said to be left out."""
+    inner = f"{folder.rstrip('/')}/lib/python3.11"
+    homes = ("/home/ann", "/data/homes/ann")
+    found = Found(path="/usr/bin/python3", version="3.11.2", own=(folder, inner), homes=homes)
+    assert layout(found).folders == (inner,)
+    assert left_out(found) == (folder,)
+
+
+def test_a_home_in_the_path_of_python_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter of the login itself tells which folder is the home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = find_python(LOCAL, python=sys.executable, imports=())
+    assert str(tmp_path) in left_out(found)
+    assert str(tmp_path) not in layout(found).folders
+
+
 def test_every_link_on_the_way_to_the_interpreter_is_shown(tmp_path: Path) -> None:
     """A container that lacked one of the folders could not start it."""
     first, second = tmp_path / "first" / "python", tmp_path / "second" / "python"
@@ -158,7 +190,7 @@ def test_every_link_on_the_way_to_the_interpreter_is_shown(tmp_path: Path) -> No
 
 def test_the_plain_process_has_no_skeleton() -> None:
     """vm@host needs nothing made: it is the login's interpreter itself."""
-    prepared = prepare_host(LOCAL, "vm", python=sys.executable, imports=())
+    prepared = prepare_host(LOCAL, "vm", python=sys.executable, imports=(), progress=print)
     assert (prepared.interpreter, prepared.reference, prepared.mounts) == (sys.executable, "", ())
 
 
