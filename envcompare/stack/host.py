@@ -14,9 +14,14 @@ from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
 
 DEFAULT_PYTHON = "python3"
-# A login shell, since that is where a user's PATH, conda or modules come from.
+# A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
+# read what follows.
 _ASK = """
-exec "${SHELL:-sh}" -lc 'exec "$0" -c "$@"' "$@"
+case "${SHELL##*/}" in
+    sh|bash|dash|ksh|zsh) login=$SHELL ;;
+    *) login=sh ;;
+esac
+exec "$login" -lc 'exec "$0" -c "$@"' "$@"
 """
 # What is asked for is imported first: the libraries it loads are found in the map of the process.
 _DESCRIBE = r"""

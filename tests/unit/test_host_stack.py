@@ -188,6 +188,19 @@ def test_every_link_on_the_way_to_the_interpreter_is_shown(tmp_path: Path) -> No
     assert {str(first.parent), str(second.parent), str(Path(sys.executable).parent)} <= {*found.own}
 
 
+@pytest.mark.parametrize(("name", "is_asked"), [("fish", False), ("tcsh", False), ("ksh", True)])
+def test_a_login_shell_that_is_no_posix_shell_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_asked: bool
+) -> None:
+    """The interpreter is found by sh there, instead of an error about its words."""
+    login = tmp_path / name
+    login.write_text(f'#!/bin/sh\n: > "{tmp_path}/asked"\nexec sh "$@"\n')
+    login.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(login))
+    assert find_python(LOCAL, python=sys.executable, imports=()).path == sys.executable
+    assert (tmp_path / "asked").exists() == is_asked
+
+
 def test_the_plain_process_has_no_skeleton() -> None:
     """vm@host needs nothing made: it is the login's interpreter itself."""
     prepared = prepare_host(LOCAL, "vm", python=sys.executable, imports=(), progress=print)
