@@ -1,6 +1,7 @@
 """Record the round log ratios of the A/A pairs of run folders: what the simulation resamples.
 
-The reference against its control has the truth 0. The file is a list of streams, each with a name,
+The reference against its control has the truth 0. Sample files of `precision.py` make one stream
+more, from which the slowdown it injected is taken. The file of streams is a list, each with a name,
 a note on the host, whether that was calm, its costs in seconds, and restarts of generations of
 round log ratios:
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,23 +25,28 @@ import click
 from envcompare.metrics import estimate, primary_metric
 from envcompare.records import Block, RunRecord
 from envcompare.results import RunFolder
+from envcompare.stats.pairs import Pairs
+from ground import read_blocks
+from precision import SLOWDOWN
 from streams import RECORDED
 
 DIGITS = 6
 
 
 @click.command(help=__doc__.partition("\n\n")[0])
-@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--note", default="", help="What is to be known of the host.")
 @click.option("--calm", is_flag=True, help="Nothing else ran: the goals for a calm host apply.")
 @click.option("--out", default=RECORDED, type=click.Path(path_type=Path), show_default=True)
 @click.option("--append", is_flag=True, help="Keep the streams that are there under other names.")
-def main(folders: tuple[Path, ...], note: str, out: Path, *, calm: bool, append: bool) -> None:
+def main(paths: tuple[Path, ...], note: str, out: Path, *, calm: bool, append: bool) -> None:
     """Write the streams of all folders."""
     found = [
         {**stream, "note": note or stream["note"], "calm": calm}
-        for folder in folders
-        for stream in streams_of(folder)
+        for stream in itertools.chain(
+            trial_streams([path for path in paths if path.is_file()]),
+            *(streams_of(path) for path in paths if path.is_dir()),
+        )
     ]
     names = {one["name"] for one in found}
     kept = json.loads(out.read_text(encoding="utf-8"))["streams"] if append else []
@@ -66,15 +73,40 @@ def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
             }
 
 
+def trial_streams(paths: list[Path]) -> Iterable[dict[str, Any]]:
+    """Yield one stream of all restarts of the lockstep trials of `precision.py`."""
+    trials = [read_blocks(path) for path in paths]
+    if trials:
+        costs = [_cost(list(blocks)) for blocks in trials]
+        yield {
+            "name": "recorded-cnn-precision",
+            "note": "",
+            "cost": {
+                name: round(statistics.median(cost[name] for cost in costs), 3)
+                for name in ("launch_s", "generation_s", "round_s")
+            },
+            "restarts": [restart for blocks in trials for restart in _trial_restarts(blocks)],
+        }
+
+
+def _trial_restarts(blocks: tuple[Block, ...]) -> list[list[list[float]]]:
+    pairs, _ = estimate(blocks, arm="b", reference="a", metric="net")
+    return _rounded(pairs, truth=math.log1p(SLOWDOWN))
+
+
+def _rounded(pairs: Pairs, *, truth: float = 0.0) -> list[list[list[float]]]:
+    return [
+        [[round(value - truth, DIGITS) for value in rounds] for rounds in gens.values()]
+        for gens in pairs.values()
+    ]
+
+
 def _restarts(run: RunRecord, blocks: list[Block]) -> list[list[list[float]]]:
     reference = next(arm.id for arm in run.arms if arm.is_reference)
     control = next(arm.id for arm in run.arms if arm.is_control)
     metric, _ = primary_metric(blocks, threads=run.design.threads)
     pairs, _ = estimate(blocks, arm=control, reference=reference, metric=metric)
-    return [
-        [[round(value, DIGITS) for value in rounds] for rounds in gens.values()]
-        for gens in pairs.values()
-    ]
+    return _rounded(pairs)
 
 
 def _cost(blocks: list[Block]) -> dict[str, float | int]:
