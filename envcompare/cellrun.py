@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envcompare.console import Display
 from envcompare.experiment import Experiment
+from envcompare.folders import CellFolders
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Values
 from envcompare.measure.crew import Roster
@@ -50,6 +51,11 @@ class CellRun:
     display: Display
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
+    folders: CellFolders = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with what every cell is shown."""
+        self.folders = CellFolders(site=self.site)
 
     def run(self) -> tuple[CellState, str]:
         """Return the state the cell ended in, and why.
@@ -159,11 +165,11 @@ class CellRun:
         parameters = dict(self.cell.parameters)
         workload = self.cell.workload
         if workload.program is not None:
-            data = self.site.show_command(workload.program.cwd, self.experiment.data)
+            data = self.folders.show_command(workload.program.cwd, self.experiment.data)
         else:
-            data = self.site.prepare_data(workload, parameters, self.experiment)
+            data = self.folders.prepare_data(workload, parameters, self.experiment)
         spec = LaunchSpec(
-            workload=self.site.name_of(workload),
+            workload=self.folders.name_of(workload),
             params=parameters,
             data=data,
             threads=self.experiment.threads,
@@ -192,7 +198,7 @@ class CellRun:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
         program = "worker.py" if self.cell.workload.program is None else "measuring.py"
         return Worker(
-            lambda: self.site.spawn(arm, variables, program=program),
+            lambda: self.folders.spawn(arm, variables, program=program),
             arm=arm,
             log=log,
             log_name=str(log.relative_to(self.folder.path)),

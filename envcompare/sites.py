@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,25 +11,21 @@ from pathlib import Path
 import msgspec
 
 from envcompare import files
-from envcompare.choice import Workload
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
+from envcompare.errors import EnvcompareError, UnusableError
 from envcompare.experiment import Experiment
-from envcompare.measure.protocol import fault_in
-from envcompare.measure.stabilising import Variables
-from envcompare.records import ArmRecord, Scalar
+from envcompare.records import ArmRecord
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import make_folder, shell
 from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
-from envcompare.transport import Process, Transport
+from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
 
-PREPARE_LIMIT_S = 3600.0
 ASK_LIMIT_S = 60.0
 _REMOVE = 'rm -rf -- "$1"'
 
@@ -67,7 +62,8 @@ class Site:
     has_gpu: bool
     seats: dict[str, Seat] = field(default_factory=dict)
     workloads: str = ""
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[Mount, ...] = ()  # of every cell
+    _sent: set[str] = field(default_factory=set)
 
     @property
     def transport(self) -> Transport:
@@ -136,60 +132,29 @@ class Site:
         for arm in self.seats:
             make_folder(self.transport, self._scratch(arm))
 
-    def name_of(self, workload: Workload) -> str:
-        """Return what `hello` calls a workload; a user's file is sent to the host first."""
-        if workload.path is None:
-            return workload.name
-        folder = f"{self.folder}/own-{workload.name}"
-        target = f"{folder}/{workload.path.name}"
-        if Mount(path=folder) not in self.mounts:
-            self.transport.put(workload.path, target)
-            self.mounts = (*self.mounts, Mount(path=folder))
-        return f"{target}:{workload.class_name}"
-
-    def prepare_data(
-        self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment
-    ) -> str:
-        """Return the folder of a workload's data on the host, made or fetched if need be.
-
-        Raises WorkloadError of the phase `data` when that fails.
-        """
-        if experiment.data is not None:
-            self._require_readable(experiment.data)
-            self._show(experiment.data)
-            return experiment.data
-        kind = "real" if experiment.download else "made"
-        base = f"{self.cache if workload.path is None else self.folder}/data"
-        folder = f"{base}/{workload.name}-{kind}"
-        name = self.name_of(workload)
-        make_folder(self.transport, base)
-        self._make_data(folder, name, parameters, is_downloaded=experiment.download)
-        self._show(folder)
+    def send(self, path: Path, name: str) -> str:
+        """Return the folder of the host that a user's file is in; it is sent once a run."""
+        folder = f"{self.folder}/own-{name}"
+        if folder not in self._sent:
+            self.transport.put(path, f"{folder}/{path.name}")
+            self._sent.add(folder)
         return folder
 
-    def show_command(self, folder: str, data: str | None) -> str:
-        """Show the folder a plain command runs in, and its data; return the data's folder.
-
-        Raises WorkloadError where the host lacks either.
-        """
-        if not shell(self.transport, 'test -d "$1"', folder).succeeded:
-            raise WorkloadError(
-                f"the folder {folder} of the command is not on {self.host.label}",
-                hint="copy it there, or name the folder of that host with --command-dir",
-                phase="data",
-            )
-        self._show(folder)
-        if data is not None:
-            self._require_readable(data)
-            self._show(data)
-        return data or ""
-
-    def spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
-        """Start a program of the workloads by the same road for every arm, the worker by itself."""
-        seat = self.seats[arm]
-        argv = (seat.prepared.interpreter, f"{self.workloads}/{program}")
-        command = Command(argv=argv, env=variables)
-        return self.transport.spawn(self._wrapped(seat, command, self.mounts))
+    def wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
+        """Return the command as it runs in the environment of a seat, which sees these mounts."""
+        isolation = Isolation(
+            run_id=self.run_id,
+            arm=seat.arm.id,
+            reference=seat.prepared.reference,
+            engine=seat.prepared.engine or seat.check.engine,
+            uid=self.uid,
+            gid=self.gid,
+            has_gpu=self.has_gpu,
+            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
+            scratch=self._scratch(seat.arm.id),
+        )
+        command = replace(command, env=(*seat.prepared.variables, *command.env))
+        return environment(seat.arm.environment).wrap(command, isolation)
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed script of sh on the host itself, outside every environment."""
@@ -222,52 +187,6 @@ class Site:
     def _scratch(self, arm: str) -> str:
         return f"{self.folder}/scratch-{safe_name(arm)}"
 
-    def _show(self, folder: str) -> None:
-        mount = Mount(path=folder)
-        if mount not in self.mounts:
-            self.mounts = (*self.mounts, mount)
-
-    def _require_readable(self, path: str) -> None:
-        if not shell(self.transport, 'test -r "$1"', path).succeeded:
-            raise WorkloadError(
-                f"the data {path} cannot be read on {self.host.label}",
-                hint="name a folder or file of the host, by its absolute path, with --data",
-                phase="data",
-            )
-
-    def _make_data(
-        self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
-    ) -> None:
-        # vm first; docker last, since its containers have no network to download with
-        order = {"vm": 0, "docker": 2}
-        seat = min(self.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
-        argv = (
-            *(seat.prepared.interpreter, f"{self.workloads}/worker.py"),
-            *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
-            *(("--download",) if is_downloaded else ()),
-        )
-        base = folder.rpartition("/")[0]
-        mounts = (*self.mounts, Mount(path=base, is_read_only=False))
-        command = self._wrapped(seat, Command(argv=argv), mounts)
-        result = run(self.transport, command, timeout_s=PREPARE_LIMIT_S)
-        if not result.succeeded:
-            raise _data_error(name, result.stdout, result.tail())
-
-    def _wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
-        isolation = Isolation(
-            run_id=self.run_id,
-            arm=seat.arm.id,
-            reference=seat.prepared.reference,
-            engine=seat.prepared.engine or seat.check.engine,
-            uid=self.uid,
-            gid=self.gid,
-            has_gpu=self.has_gpu,
-            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
-            scratch=self._scratch(seat.arm.id),
-        )
-        command = replace(command, env=(*seat.prepared.variables, *command.env))
-        return environment(seat.arm.environment).wrap(command, isolation)
-
 
 def stack_options(experiment: Experiment) -> Options:
     """Return what the experiment asks of the software."""
@@ -280,16 +199,6 @@ def stack_options(experiment: Experiment) -> Options:
         vm_python=experiment.vm_python,
         host_python=experiment.host_python,
         host_imports=("torch",) if is_bundled else (),
-    )
-
-
-def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
-    fault = fault_in(stdout)
-    return WorkloadError(
-        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
-        details=fault.traceback if fault else tail,
-        hint="give your own with --data",
-        phase="data",
     )
 
 

@@ -17,7 +17,7 @@ LAYERS = (
     ("terminal", "diagnosing"),
     ("runner", "report", "doctor", "planning", "preparing", "schemas"),
     ("cellrun", "job"),
-    ("sites", "opening"),
+    ("sites", "opening", "folders"),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
     ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice", "programs"),

@@ -1,0 +1,127 @@
+"""What the arms of one cell see of a host: the workloads, the cell's own files and its data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from envcompare.choice import Workload
+from envcompare.command import Command
+from envcompare.environments import Mount
+from envcompare.errors import WorkloadError
+from envcompare.experiment import Experiment
+from envcompare.measure.protocol import fault_in
+from envcompare.measure.stabilising import Variables
+from envcompare.records import Scalar
+from envcompare.sites import Site
+from envcompare.stack.cache import make_folder, shell
+from envcompare.transport import Process
+from envcompare.transport.operations import run
+
+PREPARE_LIMIT_S = 3600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class CellFolders:
+    """The folders of a host that one cell is shown; those of other cells are not among them."""
+
+    site: Site
+    own: tuple[Mount, ...] = ()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return what every cell is shown, and what this one is shown beside it."""
+        return (*self.site.mounts, *self.own)
+
+    def name_of(self, workload: Workload) -> str:
+        """Return what `hello` calls a workload; a user's file is sent to the host first."""
+        if workload.path is None:
+            return workload.name
+        folder = self.site.send(workload.path, workload.name)
+        self._show(folder)
+        return f"{folder}/{workload.path.name}:{workload.class_name}"
+
+    def prepare_data(
+        self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment
+    ) -> str:
+        """Return the folder of a workload's data on the host, made or fetched if need be.
+
+        Raises WorkloadError of the phase `data` when that fails.
+        """
+        if experiment.data is not None:
+            self._require_readable(experiment.data)
+            self._show(experiment.data)
+            return experiment.data
+        kind = "real" if experiment.download else "made"
+        base = f"{self.site.cache if workload.path is None else self.site.folder}/data"
+        folder = f"{base}/{workload.name}-{kind}"
+        name = self.name_of(workload)
+        make_folder(self.site.transport, base)
+        self._make_data(folder, name, parameters, is_downloaded=experiment.download)
+        self._show(folder)
+        return folder
+
+    def show_command(self, folder: str, data: str | None) -> str:
+        """Show the folder a plain command runs in, and its data; return the data's folder.
+
+        Raises WorkloadError where the host lacks either.
+        """
+        if not shell(self.site.transport, 'test -d "$1"', folder).succeeded:
+            raise WorkloadError(
+                f"the folder {folder} of the command is not on {self.site.host.label}",
+                hint="copy it there, or name the folder of that host with --command-dir",
+                phase="data",
+            )
+        self._show(folder)
+        if data is not None:
+            self._require_readable(data)
+            self._show(data)
+        return data or ""
+
+    def spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
+        """Start a program of the workloads by the same road for every arm, the worker by itself."""
+        seat = self.site.seats[arm]
+        argv = (seat.prepared.interpreter, f"{self.site.workloads}/{program}")
+        command = self.site.wrapped(seat, Command(argv=argv, env=variables), self.mounts)
+        return self.site.transport.spawn(command)
+
+    def _show(self, folder: str) -> None:
+        mount = Mount(path=folder)
+        if mount not in self.own:
+            self.own = (*self.own, mount)
+
+    def _require_readable(self, path: str) -> None:
+        if not shell(self.site.transport, 'test -r "$1"', path).succeeded:
+            raise WorkloadError(
+                f"the data {path} cannot be read on {self.site.host.label}",
+                hint="name a folder or file of the host, by its absolute path, with --data",
+                phase="data",
+            )
+
+    def _make_data(
+        self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
+    ) -> None:
+        # vm first; docker last, since its containers have no network to download with
+        order = {"vm": 0, "docker": 2}
+        seat = min(self.site.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
+        argv = (
+            *(seat.prepared.interpreter, f"{self.site.workloads}/worker.py"),
+            *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
+            *(("--download",) if is_downloaded else ()),
+        )
+        base = folder.rpartition("/")[0]
+        mounts = (*self.mounts, Mount(path=base, is_read_only=False))
+        command = self.site.wrapped(seat, Command(argv=argv), mounts)
+        result = run(self.site.transport, command, timeout_s=PREPARE_LIMIT_S)
+        if not result.succeeded:
+            raise _data_error(name, result.stdout, result.tail())
+
+
+def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
+    fault = fault_in(stdout)
+    return WorkloadError(
+        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
+        details=fault.traceback if fault else tail,
+        hint="give your own with --data",
+        phase="data",
+    )
