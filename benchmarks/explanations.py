@@ -7,6 +7,7 @@ benchmarks/results/explanations, and writes docs/benchmarks/explanations.md from
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -37,6 +38,12 @@ TUNED_IMAGE = "envcompare-explanation:malloc"
 TUNED = """FROM {base}
 ENV MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=536870912
 """
+_HOME = r"(?:(?<=-[IL])|(?<![\w./-]))(?:/root|/home/[\w.-]+)(?![\w.-])"
+_PLACES = (
+    (re.compile(re.escape(f"{HERE.parent}/")), ""),
+    (re.compile(rf"{_HOME}/\.pyenv/versions/[\w.-]+"), "<prefix>"),
+    (re.compile(_HOME), "~"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,21 +170,24 @@ def measure(one: Explanation, extra: tuple[str, ...]) -> Path:
 
 
 def keep(one: Explanation, folder: Path) -> None:
-    """Keep what the run found and what it was made of, paths as from the project's folder."""
+    """Keep what the run found and what it was made of, with no path of this machine."""
     target = KEPT / one.name
     target.mkdir(parents=True, exist_ok=True)
     for name in ("run.json", "events.jsonl"):
-        (target / name).write_text(_from_here((folder / name).read_text(encoding="utf-8")))
+        (target / name).write_text(placeless((folder / name).read_text(encoding="utf-8")))
     packed = gzip.compress((folder / "samples.jsonl").read_bytes(), mtime=0)
     (target / "samples.jsonl.gz").write_bytes(packed)
     found = compare_run(RunFolder.open(folder))
     text = msgspec.json.format(msgspec.json.encode(found), indent=1)
-    kept = _from_here(text.decode()) + "\n"
+    kept = placeless(text.decode()) + "\n"
     (target / "comparison.json").write_text(kept)  # last: it marks the run as kept
 
 
-def _from_here(text: str) -> str:
-    return text.replace(f"{HERE.parent}/", "")
+def placeless(text: str) -> str:
+    """Return the text without where things lie on this machine: project, interpreter and homes."""
+    for place, name in _PLACES:
+        text = place.sub(name, text)
+    return text
 
 
 def write_page() -> None:
