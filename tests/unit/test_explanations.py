@@ -20,8 +20,8 @@ FILES = (DOCS / "explanations.md", *sorted(path for path in KEPT.rglob("*") if p
         (f"{HERE.parent}/benchmarks/x.py:X", "benchmarks/x.py:X"),
         ("/home/ann/.pyenv/versions/3.11.7/bin/python3.11", "<prefix>/bin/python3.11"),
         (
-            "'--prefix=/root/.pyenv/versions/3.11.7' 'LDFLAGS=-Wl,/root/.pyenv/versions/3.11.7/lib'",
-            "'--prefix=<prefix>' 'LDFLAGS=-Wl,<prefix>/lib'",
+            "'--prefix=/root/.pyenv/versions/3.11.7' '-Wl,/root/.pyenv/versions/3.11.7/lib'",
+            "'--prefix=<prefix>' '-Wl,<prefix>/lib'",
         ),
         ('\\"/home/ann/.cache/venv/bin/python\\"', '\\"~/.cache/venv/bin/python\\"'),
         ("HOME=/root", "HOME=~"),
