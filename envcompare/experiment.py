@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from envcompare.arms import Arm, chosen_reference, chosen_stacks, expand_stacks, parse_arms
 from envcompare.choice import Known, Workload, choose_workloads
 from envcompare.config import (
     DEFAULTS,
@@ -19,27 +20,13 @@ from envcompare.config import (
     Generation,
     Preset,
     Settings,
-    closest,
     listed,
     merge,
 )
 from envcompare.errors import ConfigError
 from envcompare.programs import WorkloadTable, table_of
 
-_ARM_ID = re.compile(r"[a-z0-9-]+")
-ALIASES = {"apptainer": "singularity"}
-_STACKS = ("image", "host")
 MAX_CELLS = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One environment × stack; `reference` is an image or SIF the user named."""
-
-    id: str
-    environment: str
-    stack: str = "image"
-    reference: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +81,12 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     settings = msgspec.structs.replace(
         settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
     )
-    items = expand_stacks(listed(settings.envs), _stacks(settings))
+    items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
     arms = parse_arms(items, known.environments)
     rest = _rest(settings)
     return Experiment(
         arms=arms,
-        reference=_reference(settings.reference, arms),
+        reference=chosen_reference(settings.reference, arms),
         hosts=_hosts(settings),
         workloads=choose_workloads(settings, known),
         **_measuring(settings),
@@ -132,99 +119,6 @@ def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
         }
         settings = msgspec.structs.replace(settings, workloads=tables)
     return replace(experiment, settings=settings, ssh_config=config)
-
-
-def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arms with each plain environment in every stack, stack after stack.
-
-    What names its stack or its image itself stays as it is, and stands once.
-    """
-    plain = tuple(item for item in items if not set("@:=") & set(item))
-    ends = {stack: "" if stack == "image" else f"@{stack}" for stack in stacks}
-    first = tuple(f"{item}{ends[stacks[0]]}" if item in plain else item for item in items)
-    return (*first, *(f"{item}{ends[stack]}" for stack in stacks[1:] for item in plain))
-
-
-def _stacks(settings: Settings) -> tuple[str, ...]:
-    stacks = tuple(dict.fromkeys(listed(settings.stacks)))
-    if not stacks:
-        raise ConfigError("--stacks names no stack", hint="for example --stacks image,host")
-    for stack in stacks:
-        if stack not in _STACKS:
-            raise ConfigError(f"unknown stack `{stack}` in --stacks", hint=closest(stack, _STACKS))
-    return stacks
-
-
-def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[Arm, ...]:
-    """Parse `ENV`, `ENV@STACK` and `NAME=ENV:REFERENCE`; raises ConfigError naming the item."""
-    if not items:
-        raise ConfigError("no environment is named", hint="for example --envs vm,docker")
-    arms = tuple(_arm(item, environments) for item in items)
-    seen: set[str] = set()
-    for arm in arms:
-        if arm.id in seen:
-            raise ConfigError(
-                f"the arm {arm.id} is named twice",
-                details="the reference is measured a second time by itself, as the control",
-                hint="give each arm its own name, as in old=docker:app:1,new=docker:app:2",
-            )
-        seen.add(arm.id)
-    return arms
-
-
-def _arm(item: str, environments: tuple[str, ...]) -> Arm:
-    name, equals, rest = item.partition("=")
-    if not equals or ":" in name:
-        name, rest = "", item
-    environment, colon, reference = rest.partition(":")
-    environment, at, stack = environment.partition("@")
-    environment = ALIASES.get(environment, environment)
-    if environment not in environments:
-        raise ConfigError(
-            f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, environments),
-        )
-    if at and stack not in _STACKS:
-        raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
-    _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
-    if stack == "host" and reference:
-        raise ConfigError(
-            f"--envs {item}: an image cannot be named for the stack host",
-            details="there a container shows the host's own files",
-            hint=f"use {environment}@host, or {name}={environment}:{reference}",
-        )
-    identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
-    if not _ARM_ID.fullmatch(identity):
-        raise ConfigError(
-            f"the arm name `{identity}` is not usable",
-            details="arm names stand in file names: small letters, digits and hyphens",
-            hint="for example new=docker:app:2",
-        )
-    return Arm(id=identity, environment=environment, stack=stack or "image", reference=reference)
-
-
-def _check_reference(item: str, *, name: str, environment: str, reference: str, colon: str) -> None:
-    if colon and not reference:
-        raise ConfigError(f"--envs {item} names no image after the colon", hint="docker:app:1")
-    if reference and not name:
-        raise ConfigError(
-            f"--envs {item} names an image but no arm",
-            hint=f"give it a name: mine={item}",
-        )
-    if reference and environment == "vm":
-        raise ConfigError(
-            f"--envs {item}: vm has no image",
-            hint="use vm, or docker:IMAGE, or singularity:FILE.sif",
-        )
-
-
-def _reference(name: str | None, arms: tuple[Arm, ...]) -> str:
-    if name is None:
-        return arms[0].id
-    ids = tuple(arm.id for arm in arms)
-    if name not in ids:
-        raise ConfigError(f"--reference {name} is no arm of this run", hint=closest(name, ids))
-    return name
 
 
 def _measuring(settings: Settings) -> dict[str, Any]:

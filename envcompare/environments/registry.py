@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 
+from envcompare.arms import ALIASES
 from envcompare.environments import Environment
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError
-from envcompare.experiment import ALIASES
 
 ENVIRONMENTS: dict[str, Environment] = {
     "vm": Vm(),

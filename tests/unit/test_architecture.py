@@ -20,10 +20,13 @@ LAYERS = (
     ("sites", "opening", "folders"),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),
-    ("results", "fingerprint", "metrics", "stats", "config", "experiment", "choice", "programs"),
+    (
+        "results", "fingerprint", "metrics", "stats", "config", "experiment", "arms", "choice",
+        "programs",
+    ),
     ("command", "console", "interrupt", "records"),
     ("errors",),
-)
+)  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
 MEASURING = {"runner", "measure", "environments", "transport", "stack", "doctor", "plan", "sites"}

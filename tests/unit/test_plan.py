@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.arms import parse_arms
 from envcompare.choice import Known
 from envcompare.config import Settings
 from envcompare.errors import ConfigError
-from envcompare.experiment import Experiment, parse_arms, parse_cpus, resolve
+from envcompare.experiment import Experiment, parse_cpus, resolve
 from envcompare.plan import derive_seed, make_plan, shuffled
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
