@@ -6,7 +6,7 @@ a note on the host, whether that was calm, its costs in seconds, and restarts of
 round log ratios:
 
     {"streams": [{"name": "…", "note": "…", "calm": true,
-                  "cost": {"launch_s": 4.0, "generation_s": 1.4, "round_s": 0.24, "arms": 2},
+                  "cost": {"launch_s": 4.0, "generation_s": 1.4, "round_s": 0.24, "block_s": 0.1},
                   "restarts": [[[0.01, -0.02], [0.0, 0.01]], …]}]}
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from envcompare.metrics import estimate, primary_metric
-from envcompare.records import Block, RunRecord
+from envcompare.records import Block, Event, RunRecord
 from envcompare.results import RunFolder
 from envcompare.stats.pairs import Pairs
 from ground import read_blocks
@@ -61,6 +61,7 @@ def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
     """Yield the stream of each cell of a run folder that has one."""
     read = RunFolder.open(folder)
     run, samples = read.read_run(), read.read_samples().samples
+    events = read.read_events().events
     for cell in run.cells:
         blocks = [s for s in samples if isinstance(s, Block) and s.cell == cell.id]
         restarts = _restarts(run, blocks)
@@ -68,7 +69,7 @@ def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
             yield {
                 "name": f"recorded-{cell.workload}-{run.run_id}",
                 "note": cell.host,
-                "cost": _cost(blocks),
+                "cost": _cost(blocks) | _calibrated(events, cell.id),
                 "restarts": restarts,
             }
 
@@ -109,7 +110,7 @@ def _restarts(run: RunRecord, blocks: list[Block]) -> list[list[list[float]]]:
     return _rounded(pairs)
 
 
-def _cost(blocks: list[Block]) -> dict[str, float | int]:
+def _cost(blocks: list[Block]) -> dict[str, float]:
     """Return the median seconds of a launch, of a generation without rounds, and of a round."""
     spans: dict[tuple[int, int, int], tuple[int, int]] = {}
     for block in blocks:
@@ -130,8 +131,17 @@ def _cost(blocks: list[Block]) -> dict[str, float | int]:
         "launch_s": _seconds(max(0.0, statistics.median(gaps[True]) - between)),
         "generation_s": _seconds(between + warmup),
         "round_s": _seconds(statistics.median(rounds)),
-        "arms": len({block.arm for block in blocks}),
     }
+
+
+def _calibrated(events: Iterable[Event], cell: str) -> dict[str, float]:
+    """Return what a block of the reference took when it was calibrated, where that was noted."""
+    found = {}
+    for event in events:
+        steps, step_s = (event.values.get(name) for name in ("steps_per_block", "step_s"))
+        if event.cell == cell and isinstance(steps, int) and isinstance(step_s, float):
+            found["block_s"] = round(steps * step_s, 3)
+    return found
 
 
 def _seconds(duration_ns: float) -> float:

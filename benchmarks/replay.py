@@ -41,7 +41,7 @@ class _Schedule:
         self._cost = cost
         self._design = design
         self._comparisons = comparisons
-        self._rounds = first_rounds(cost.round_s / cost.arms)
+        self._rounds = first_rounds(cost.block_s)
         self._per_restart: int | None = None
         self._pairs: Pairs = {}  # until the rounds are tuned
         self._means: Pairs = {}  # a trimmed mean is its own trimmed mean
@@ -95,7 +95,7 @@ class _Schedule:
             launch_s=self._cost.launch_s,
             generation_s=whole_s,
             round_s=self._cost.round_s,
-            block_s=self._cost.round_s / self._cost.arms,
+            block_s=self._cost.block_s,
         )
         count = sum(len(gens) for gens in self._pairs.values())
         if not self._is_tuned and count >= GENERATIONS_BEFORE_TUNING:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from envcompare.measure.limits import BLOCK_S
 from envcompare.measure.stopping import MAX_GENERATIONS_A_RESTART, MAX_ROUNDS
 
 RECORDED = Path(__file__).parent / "data" / "recorded-streams.json"
@@ -24,12 +25,16 @@ Law = Callable[[tuple[int, ...]], np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds: to launch all arms, for a generation without its rounds, for a round of blocks."""
+    """Seconds: to launch all arms, for a generation without its rounds, for a round of blocks.
+
+    `block_s` is what a block of the reference took when it was calibrated: as a rule what was
+    aimed at.
+    """
 
     launch_s: float
     generation_s: float
     round_s: float
-    arms: int = 2
+    block_s: float = BLOCK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,8 @@ class Spread:
     round: float = 0.03
 
 
-CNN = Cost(launch_s=4.0, generation_s=1.4, round_s=0.24)  # an arm and its reference, two cores
+# an arm and its reference, on two cores
+CNN = Cost(launch_s=4.0, generation_s=1.4, round_s=0.24)
 
 
 def streams() -> tuple[Stream, ...]:

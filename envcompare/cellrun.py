@@ -103,9 +103,9 @@ class CellRun:
             first = 1 + max((sample.repetition for sample in done.values()), default=-1)
             StartupPass(bench, roster, first).measure()
 
-    def _tuning(self) -> dict[str, int]:
+    def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
-        return {k: v for values in noted for k, v in values.items() if isinstance(v, int)}
+        return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
     def _code_hash(self) -> str:
         codes = (event.values.get("code") for event in self.prior_events)

@@ -51,6 +51,7 @@ class GenerationRun:
     place: Place
     rounds: int
     steps: int | None  # in a block; None: calibrate first
+    block_s: float = 0.0  # of the reference, as calibrated
     blocks: list[Block] = field(default_factory=list)
     round_s: float = 0.0
     _checksums: dict[str, float | None] = field(default_factory=dict)
@@ -124,7 +125,8 @@ class GenerationRun:
             self.crew.drop(bench.reference, failure)
             return
         self.steps = steps_a_block(step_s)
-        self.rounds = min(self.rounds, first_rounds(self.steps * step_s))
+        self.block_s = self.steps * step_s
+        self.rounds = min(self.rounds, first_rounds(self.block_s))
         bench.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
         if caution := short_block_caution(step_s, self.steps):
             bench.note("caution", text=caution)

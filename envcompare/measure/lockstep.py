@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import dataclass, field
 from typing import Literal
@@ -41,11 +40,12 @@ class Lockstep:
     bench: Bench
     roster: Roster
     blocks: list[Block] = field(default_factory=list)
-    tuning: dict[str, int] = field(default_factory=dict)  # as noted before an interruption
+    tuning: dict[str, float] = field(default_factory=dict)  # as noted before an interruption
     stopped_by: StopReason | Literal["budget", "failure"] | None = None
     _restart: int = 0
     _rounds: int = FIRST_ROUNDS
     _steps: int | None = None
+    _block_s: float = 0.0
     _generations: int | None = None  # in a restart, once the costs are known
     _costs: Costs = field(default_factory=lambda: Costs(launch_s=0, generation_s=0, round_s=0))
     _restart_s: float = 0.0
@@ -84,11 +84,12 @@ class Lockstep:
         """Go on after the last restart of an interrupted run; a torn restart is left out later."""
         self.blocks = [_summed(block) for block in self.blocks]
         self._restart = 1 + max(block.restart for block in self.blocks)
-        self._steps = self.tuning.get("steps_per_block", self.blocks[-1].k)
-        blocks_s = [sum(block.wall_ns) / 1e9 for block in self.blocks if not block.warmup]
-        rounds = first_rounds(statistics.median(blocks_s)) if blocks_s else FIRST_ROUNDS
-        self._rounds = self.tuning.get("rounds_per_generation", rounds)
-        self._generations = self.tuning.get("generations_per_restart")
+        self._steps = int(self.tuning.get("steps_per_block", self.blocks[-1].k))
+        self._block_s = self._steps * self.tuning.get("step_s", 0.0)
+        rounds = self.tuning.get("rounds_per_generation", first_rounds(self._block_s))
+        self._rounds = int(rounds)
+        generations = self.tuning.get("generations_per_restart")
+        self._generations = None if generations is None else int(generations)
 
     def _is_done(self) -> bool:
         if self.bench.reference in self.roster.failed or not self.roster.compared:
@@ -152,16 +153,16 @@ class Lockstep:
     def _run_generation(self, crew: Crew, generation: int, launch_s: float) -> None:
         began = time.monotonic()
         place = Place(restart=self._restart, generation=generation)
-        run = GenerationRun(crew, place, self._rounds, self._steps)
+        run = GenerationRun(crew, place, self._rounds, self._steps, self._block_s)
         run.run()
-        self._steps = run.steps
+        self._steps, self._block_s = run.steps, run.block_s
         self.blocks += map(_summed, run.blocks)
         self._rounds = run.rounds
         self._costs = Costs(
             launch_s=launch_s,
             generation_s=time.monotonic() - began,
             round_s=run.round_s,
-            block_s=run.round_s / max(1, len(crew.arms)),
+            block_s=run.block_s,
         )
         if "rounds_per_generation" not in self.tuning:
             self._tune_rounds(generation)

@@ -33,7 +33,7 @@ class Costs:
     launch_s: float
     generation_s: float  # all of it, rounds included
     round_s: float
-    block_s: float = 0.0
+    block_s: float = 0.0  # as calibrated: no wait for neighbours or for the way to the host
 
 
 def stop_reason(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import blocks, run_record
+from builders import CELL, blocks, run_record
 from record_streams import streams_of
 
+from envcompare.records import Event
 from envcompare.results import RunFolder
 from simulation import RESULTS, tables
 from simulation_page import missed_goals
@@ -63,8 +64,10 @@ def test_streams_are_recorded_from_a_run_folder(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, run_record())
     for block in blocks({"vm": 1.0, "docker": 1.5, "vm~control": 1.0}):
         folder.append_sample(block)
+    values = {"steps_per_block": 3, "step_s": 0.04}
+    folder.append_event(Event(t=1.0, what="calibrated", cell=CELL, values=values))
     folder.close()
     (found,) = streams_of(folder.path)
     assert [[len(rounds) for rounds in gens] for gens in found["restarts"]] == [[3, 3]] * 4
     assert max(abs(v) for gens in found["restarts"] for rounds in gens for v in rounds) < 0.1
-    assert found["cost"]["arms"] == 3
+    assert found["cost"]["block_s"] == 0.12
