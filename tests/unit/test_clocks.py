@@ -1,0 +1,137 @@
+"""What the clocks of a block say: times that cannot be true, and what the verdict rests on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import block
+from faults import tried
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.measure import limits
+from envcompare.measure.limits import ClockWatch
+from envcompare.metrics import METRICS, estimate
+from envcompare.report.method import method_view
+
+sys.path.append(str(Path(__file__).parents[2] / "workloads"))
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks last 20 ms, so that a test takes moments."""
+    monkeypatch.setattr(limits, "BLOCK_S", 0.02)
+
+
+def test_missing_schedstat_turns_the_verdict_to_the_wall_clock(tmp_path: Path) -> None:
+    """The report says on what the verdict rests and why."""
+    found = tried(tmp_path, "WithoutSchedstat")
+    assert found.docker.primary is not None
+    assert found.docker.primary.metric == "wall"
+    assert "schedstat" in found.comparison.cells[0].metric_reason
+    assert "schedstat" in method_view(found.comparison).cells[0].reason
+
+
+def test_clock_of_a_block_reads_no_wait_where_the_kernel_has_none() -> None:
+    """None, not 0: nothing was measured."""
+    from blockclock import BlockClock
+
+    clock = BlockClock(cuda=False)
+    clock._schedstat = "/proc/self/no-such-file"
+    found = clock.measure(lambda: 1.0, 3, done=0)
+    assert found["wait_ns"] is None
+    assert len(found["wall_ns"]) == 3
+
+
+@pytest.mark.parametrize("name", ["ClockJumps", "ClockGoesBack"])
+def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path, name: str) -> None:
+    """Its hour is in no number, and the method says that it was there."""
+    found = tried(tmp_path, name)
+    cell = found.comparison.cells[0]
+    assert cell.dropped_blocks >= 1
+    assert cell.measured_s < 60
+    assert all(one.p95_s < 1 for one in cell.step_times)
+    told = " ".join(method_view(found.comparison).sentences)
+    assert "in which a clock jumped or the machine stood still" in told
+    assert any("clock" in e.text for e in found.events if e.what == "round-dropped")
+
+
+def steady(watch: ClockWatch, count: int = 4) -> int:
+    """Show steady blocks to a watch; return when the next may begin."""
+    for number in range(count):
+        assert watch.fault(block(t0_ns=number * 10**9), cpus=2) == ""
+    return count * 10**9
+
+
+def test_slow_block_that_used_its_time_stays() -> None:
+    """An arm may be slow for a reason of its own; dropping that would flatter it."""
+    watch = ClockWatch()
+    t0_ns = steady(watch)
+    slow = block(t0_ns=t0_ns, wall_ns=(10**9,) * 3, cpu_ns=(9 * 10**8,) * 3)
+    assert watch.fault(slow, cpus=2) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"wall_ns": (10**9,) * 3}, "the clock jumped or the machine stood still"),
+        ({"wall_ns": (-5, 10_000_000, 10_000_000)}, "did not go forward"),
+        ({"wall_ns": (0, 0, 0)}, "did not go forward"),
+        ({"cpu_ns": (10**9,) * 3}, "of CPU time in"),
+        ({"t0_ns": 10**6}, "its clock went back"),
+    ],
+)
+def test_times_that_cannot_be_true_are_found(changes: dict[str, Any], words: str) -> None:
+    """Each kind of jump is named, and the next true block is taken again."""
+    watch = ClockWatch()
+    t0_ns = steady(watch)
+    assert words in watch.fault(block(**{"t0_ns": t0_ns, **changes}), cpus=2)
+    assert watch.fault(block(t0_ns=t0_ns + 10**11), cpus=2) == ""
+
+
+@given(
+    st.integers(10**5, 10**9),
+    st.integers(0, 10**8),
+    st.integers(0, 10**8),
+    st.integers(1, 5),
+)
+def test_wall_is_net_times_stretch(step_ns: int, wait_ns: int, throttled_ns: int, k: int) -> None:
+    """log(wall) = log(net) + log(stretch), block by block, whatever waited and was throttled."""
+    one = block(wall_ns=(step_ns,) * k, wait_ns=wait_ns, throttled_ns=throttled_ns, k=k)
+    wall, net, stretch = (METRICS[name].read(one) for name in ("wall", "net", "stretch"))
+    if net is None or stretch is None or wall is None:
+        assert wait_ns - min(wait_ns, throttled_ns) >= step_ns * k
+        return
+    assert math.log(wall) == pytest.approx(math.log(net) + math.log(stretch), abs=1e-12)
+    assert stretch >= 1
+
+
+@given(st.randoms(use_true_random=False), st.integers(2, 8))
+def test_reported_wall_is_net_times_stretch(draws: random.Random, rounds: int) -> None:
+    """The identity holds for what is reported, through medians, trimming and means."""
+    found = []
+    for generation, number, arm in itertools.product(range(4), range(rounds), ("vm", "docker")):
+        wall_ns = tuple(draws.randrange(10**7, 3 * 10**7) for _ in range(3))
+        fields = {"generation": generation, "round": number, "arm": arm, "wall_ns": wall_ns}
+        found.append(block(**fields, wait_ns=draws.randrange(2 * 10**7)))
+    means = {
+        name: np.mean(estimate(found, arm="docker", reference="vm", metric=name)[1])
+        for name in ("wall", "net", "stretch")
+    }
+    assert means["wall"] == pytest.approx(means["net"] + means["stretch"], abs=1e-9)
+
+
+def test_wall_net_and_stretch_are_reported_for_a_comparison(tmp_path: Path) -> None:
+    """A reader can check the identity on the numbers of each comparison."""
+    found = tried(tmp_path, "Steady")
+    assert found.docker.primary is not None
+    assert {"wall", "net", "stretch"} <= {
+        one.metric for one in (found.docker.primary, *found.docker.secondary)
+    }
