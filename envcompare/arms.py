@@ -1,4 +1,4 @@
-"""The arms of an experiment, read from how a user writes them: `vm`, `docker@host`, and images by name."""
+"""The arms of an experiment, read from how a user writes them, and which is the reference."""
 
 from __future__ import annotations
 
