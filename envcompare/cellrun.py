@@ -31,7 +31,7 @@ from envcompare.records import (
     Scalar,
     Startup,
 )
-from envcompare.results import RunFolder, elapsed_s
+from envcompare.results import RunFolder, elapsed_s, waited_s
 from envcompare.sites import Site
 from envcompare.stats.intervals import Interval
 
@@ -192,6 +192,7 @@ class CellRun:
             on_host=self.site.ask,
             interruption=self.interruption,
             deadline=time.monotonic() + self.plan.design.budget_s - elapsed_s(self.prior_events),
+            waited_s=waited_s(self.prior_events),
         )
 
     def _launch(self, arm: str, variables: Variables = ()) -> Worker:

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,12 @@ def elapsed_s(events: tuple[Event, ...]) -> float:
     """Return the seconds between the events of a cell, without the pause before a resumption."""
     pairs = itertools.pairwise(events)
     return sum(after.t - before.t for before, after in pairs if after.what != "cell-started")
+
+
+def waited_s(events: Iterable[Event]) -> float:
+    """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
+    waits = (e.values.get("seconds") for e in events if e.what == "waited")
+    return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
 
 
 def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:

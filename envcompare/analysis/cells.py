@@ -21,6 +21,7 @@ from envcompare.records import (
     ProcessRun,
     RunRecord,
 )
+from envcompare.results import waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 
 _SKIPPED = "the run ended before this cell"
@@ -182,14 +183,9 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
-        waited_s=sum(_seconds(e) for e in data.guard_events if e.what == "waited"),
+        waited_s=waited_s(data.guard_events),
         cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
     )
-
-
-def _seconds(event: Event) -> float:
-    value = event.values.get("seconds")
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _generation(data: CellData) -> str:

@@ -77,6 +77,7 @@ class Bench:
     on_host: Callable[[str], CommandResult]  # runs a fixed script of sh on the host itself
     interruption: Interruption
     deadline: float  # time.monotonic() at which the budget of the cell is spent
+    waited_s: float = 0.0  # for a quiet machine, before an interruption
 
     @property
     def remaining_s(self) -> float:

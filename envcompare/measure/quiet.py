@@ -76,14 +76,15 @@ def _field(lines: list[str], key: str) -> float | None:
 
 @dataclass(slots=True)
 class QuietGate:
-    """The gate of one cell; `waited_s` grows up to a fifth of the budget."""
+    """The gate of one cell; `waited_s` grows up to a fifth of the budget, over resumptions too."""
 
     bench: Bench
-    waited_s: float = 0.0
+    waited_s: float = field(init=False)
     _is_open: bool = field(default=False)  # for good: it was switched off, is blind, or has waited
 
     def __post_init__(self) -> None:
         self._is_open = not self.bench.design.quiet_gate
+        self.waited_s = self.bench.waited_s
 
     def wait(self) -> None:
         """Wait while the host is busy, and record how long.
@@ -105,12 +106,17 @@ class QuietGate:
         if found is None:
             return
         worst, left_s = found, SHARE * self.bench.design.budget_s - self.waited_s
-        while found is not None and (spent_s := time.monotonic() - began) < left_s:
-            self.bench.check_interruption()
-            time.sleep(min(POLL_S, left_s - spent_s))
-            found = self._look()
-        self.waited_s += time.monotonic() - began
-        self._note(worst, seconds=time.monotonic() - began, is_quiet=found is None)
+        try:
+            while found is not None and (spent_s := time.monotonic() - began) < left_s:
+                self.bench.check_interruption()
+                time.sleep(min(POLL_S, left_s - spent_s))
+                found = self._look()
+        finally:  # a wait that was interrupted is a part of the whole too
+            seconds = time.monotonic() - began
+            self.waited_s += seconds
+            self._note(worst, seconds=seconds, is_quiet=found is None)
+        if found is not None:
+            self._give_up(worst)
 
     def _look(self) -> Reading | None:
         """Return what was seen where the host is busy, None where it is not."""
@@ -125,11 +131,9 @@ class QuietGate:
         return under_pressure or seen.load + own >= most
 
     def _note(self, worst: Reading, *, seconds: float, is_quiet: bool) -> None:
-        pressure = "" if worst.pressure is None else f"CPU pressure {worst.pressure:.0f} %, "
-        what = f"{pressure}{worst.load:.0f} other tasks for {worst.cpus} CPUs"
         self.bench.note(
             "waited",
-            text=f"waited {seconds:.0f} s for a quiet machine: {what}",
+            text=f"waited {seconds:.0f} s for a quiet machine: {_told(worst)}",
             values={
                 "seconds": seconds,
                 "pressure_percent": worst.pressure,
@@ -137,11 +141,12 @@ class QuietGate:
                 "is_quiet": is_quiet,
             },
         )
-        if not is_quiet:
-            self._is_open = True
-            text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
-            remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
-            self.bench.note("caution", text=f"{text} ({what}): {remedy}")
+
+    def _give_up(self, worst: Reading) -> None:
+        self._is_open = True
+        text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
+        remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
+        self.bench.note("caution", text=f"{text} ({_told(worst)}): {remedy}")
 
     def _ask(self, script: str) -> str:
         try:
@@ -149,3 +154,8 @@ class QuietGate:
         except CommandTimeoutError:
             return ""
         return found.stdout
+
+
+def _told(worst: Reading) -> str:
+    pressure = "" if worst.pressure is None else f"CPU pressure {worst.pressure:.0f} %, "
+    return f"{pressure}{worst.load:.0f} other tasks for {worst.cpus} CPUs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_loo
 from envcompare.records import Event
 from envcompare.report.method import method_view
 from envcompare.report.view import page
+from envcompare.results import waited_s
 
 WORKLOAD = """
 class Steady:
@@ -148,6 +150,27 @@ def test_wait_ends_after_a_fifth_of_the_budget(gate: Gate) -> None:
     assert host.asked == asked
 
 
+def test_interruption_ends_the_wait_and_keeps_it(gate: Gate) -> None:
+    """A resumed cell must know of it; nobody has given up on the machine yet."""
+    tried, made = gate(Host(glance(load=5), BUSY), budget_s=600.0)
+    made.interruption.request()
+    with pytest.raises(InterruptedRunError):
+        tried.wait()
+    found = events(made, "waited")
+    assert waited_s(found) == tried.waited_s > 0
+    assert (found[0].values["is_quiet"], events(made, "caution")) == (False, [])
+
+
+def test_resumed_gate_waits_no_longer_than_what_is_left(gate: Gate) -> None:
+    """With its fifth spent it looks once, says so, and measures."""
+    host = Host(glance(pressure=60), BUSY)
+    _, made = gate(host, budget_s=600.0)
+    resumed = QuietGate(replace(made, waited_s=120.0))
+    resumed.wait()
+    assert host.asked == 2
+    assert "stayed busy for the 120 s that were waited" in events(made, "caution")[0].text
+
+
 @pytest.mark.parametrize(
     ("seen", "is_busy"),
     [(look([1, 1, 1]), False), (look([2, 2, 3]), True), (look([9, 9, 0]), False)],
@@ -196,14 +219,6 @@ def test_host_that_tells_nothing_is_said_once(gate: Gate) -> None:
     assert host.asked == 1
     assert len(events(made, "caution")) == 1
     assert "--no-quiet-gate" in events(made, "caution")[0].text
-
-
-def test_interruption_ends_the_wait(gate: Gate) -> None:
-    """Ctrl-C need not wait for a quiet machine."""
-    tried, made = gate(Host(glance(load=5), BUSY), budget_s=600.0)
-    made.interruption.request()
-    with pytest.raises(InterruptedRunError):
-        tried.wait()
 
 
 @pytest.mark.parametrize("text", ["", "two\n", "2\n", "2\nno numbers here\n"])
