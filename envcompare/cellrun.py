@@ -97,11 +97,10 @@ class CellRun:
         return bool(planned) and not planned & self.site.seats.keys()
 
     def _measure_startup(self, bench: Bench, roster: Roster) -> None:
-        """Measure the start-up unless every arm has been launched before an interruption."""
-        done = {sample.arm: sample for sample in self.prior if isinstance(sample, Startup)}
-        if bench.design.has_startup and not set(roster.arms) - {bench.control} <= done.keys():
-            first = 1 + max((sample.repetition for sample in done.values()), default=-1)
-            StartupPass(bench, roster, first).measure()
+        """Measure the start-up, or what an interruption left of it."""
+        launches = tuple(sample for sample in self.prior if isinstance(sample, Startup))
+        if bench.design.has_startup:
+            StartupPass(bench, roster, launches).measure()
 
     def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,42 +23,76 @@ MAX_REPETITIONS = 5  # of each kind, warm and cold
 _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one kind of launches, warm or cold, has taken so far."""
+
+    repetitions: int
+    seconds: float
+
+    def is_due(self, limit_s: float) -> bool:
+        """Tell whether another repetition is to come: the first always, others where they fit."""
+        done = self.repetitions
+        fits = done == 0 or self.seconds * (done + 1) / done <= limit_s
+        return fits and done < MAX_REPETITIONS
+
+
 @dataclass(slots=True)
 class StartupPass:
     """Launch every arm alone, in random order, as often as a fifth of the budget allows.
 
     The launches with a cold page cache come last, in half of that time: a launch after one would
-    be neither cold nor warm.
+    be neither cold nor warm. After an interruption only what is missing is launched.
     """
 
     bench: Bench
     roster: Roster
-    first: int = 0  # repetition to begin with, after an interruption
+    prior: tuple[Startup, ...] = ()  # launches before an interruption
     _launched: set[str] = field(default_factory=set)
     _train_steps: int | None = None  # the same in all arms, known after the first launch
+    _next: int = 0
+
+    def __post_init__(self) -> None:
+        if self.prior:
+            self._next = 1 + max(launch.repetition for launch in self.prior)
+            self._train_steps = self.prior[0].train_steps
 
     def measure(self) -> None:
-        """Run at least one repetition; an arm that fails is recorded and left out.
+        """Run at least one repetition of each kind; an arm that fails is recorded and left out.
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
         limit_s = SHARE * self.bench.design.budget_s
-        with_cold = self._can_drop_caches()
-        following = self._repeat_within(
-            limit_s / 2 if with_cold else limit_s, self.first, is_cold=False
-        )
+        cold = self._before(is_cold=True)
+        with_cold = cold.is_due(limit_s / 2) and self._can_drop_caches()
+        has_cold = with_cold or cold.repetitions > 0
+        self._repeat_within(limit_s / 2 if has_cold else limit_s, is_cold=False)
         if with_cold:
-            self._repeat_within(limit_s / 2, following, is_cold=True)
+            self._repeat_within(limit_s / 2, is_cold=True)
 
-    def _repeat_within(self, limit_s: float, first: int, *, is_cold: bool) -> int:
-        """Repeat at least once; return the number of the next repetition."""
-        began = time.monotonic()
-        for done in range(1, MAX_REPETITIONS + 1):
-            self._repeat(first + done - 1, is_cold=is_cold)
-            spent_s = time.monotonic() - began
-            if spent_s * (done + 1) / done > limit_s:
-                break
-        return first + done
+    def _repeat_within(self, limit_s: float, *, is_cold: bool) -> None:
+        before, began = self._before(is_cold=is_cold), time.monotonic()
+        spent = before
+        while spent.is_due(limit_s):
+            self._repeat(self._next, is_cold=is_cold)
+            self._next += 1
+            spent = Spent(
+                repetitions=spent.repetitions + 1,
+                seconds=before.seconds + time.monotonic() - began,
+            )
+
+    def _before(self, *, is_cold: bool) -> Spent:
+        """Return what an interrupted pass has spent on a kind; a torn repetition is not whole."""
+        found = [one for one in self.prior if (one.page_cache == "cold") == is_cold]
+        launches = Counter(one.arm for one in found)
+        return Spent(
+            repetitions=min((launches[arm] for arm in self._arms), default=0),
+            seconds=sum(one.real_ns for one in found) / 1e9,
+        )
+
+    @property
+    def _arms(self) -> tuple[str, ...]:
+        return tuple(arm for arm in self.roster.arms if arm != self.bench.control)
 
     def _can_drop_caches(self) -> bool:
         """Try it where it was asked for, and say why where it cannot be done."""
@@ -85,9 +120,8 @@ class StartupPass:
 
     def _repeat(self, repetition: int, *, is_cold: bool) -> None:
         bench = self.bench
-        arms = tuple(a for a in self.roster.arms if a != bench.control)
         seed = derive_seed(bench.seed, "startup", bench.cell, repetition)
-        for order, arm in enumerate(shuffled(arms, seed)):
+        for order, arm in enumerate(shuffled(self._arms, seed)):
             bench.check_interruption()
             if is_cold:
                 self._drop_caches()

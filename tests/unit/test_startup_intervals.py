@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import Measured, bench, measure, on_this_machine
+from benches import Kept, Measured, bench, measure, on_this_machine
 from builders import CELL, design, run_record
 
 from envcompare.analysis.model import RunComparison, StartupPart, StartupSummary
@@ -17,6 +17,8 @@ from envcompare.choice import Known
 from envcompare.command import CommandResult
 from envcompare.config import Settings
 from envcompare.experiment import resolve
+from envcompare.measure.crew import Roster
+from envcompare.measure.startup import StartupPass
 from envcompare.plan import make_plan
 from envcompare.records import Event, Startup
 from envcompare.report.resources import StartupRow, startup_views
@@ -162,6 +164,60 @@ def test_caches_are_dropped_before_each_cold_launch_and_no_other(tmp_path: Path)
     assert len(asked) == 1 + sum(one.launches for one in cold)
     assert set(asked) == {"sync && echo 1 >/proc/sys/vm/drop_caches"}
     assert [view.cell for view in startup_views(run)][-1].endswith(", cold page cache")
+
+
+def resumed(folder: Path, prior: list[Startup], **changes: Any) -> list[Startup]:
+    """Run what is left of a pass after these launches; return what was launched then."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "own.py"
+    path.write_text(WORKLOAD)
+    made = bench(
+        folder,
+        f"{path}:Steady",
+        on_host=lambda _script: on_this_machine("true"),
+        **{"has_startup": True, "cold_start": True, "budget_s": 600.0, **changes},
+    )
+    assert isinstance(made.recorder, Kept)
+    StartupPass(made, Roster(made), tuple(prior)).measure()
+    made.recorder.folder.close()
+    samples = made.recorder.folder.read_samples().samples
+    return [one for one in samples if isinstance(one, Startup)]
+
+
+def prior(
+    repetitions: int, *, seconds: float, first: int = 0, cache: str = "warm"
+) -> list[Startup]:
+    """Return the launches of whole repetitions."""
+    numbers = range(first, first + repetitions)
+    arms = ("vm", "docker")
+    return [
+        launch(arm, n, seconds, page_cache=cache, train_steps=4) for n in numbers for arm in arms
+    ]
+
+
+def test_interrupted_pass_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    """Four of five repetitions are there, the last is torn: it is run anew, then the cold part."""
+    found = resumed(tmp_path, [*prior(4, seconds=0.1), launch("vm", 4, 0.1)])
+    kinds = Counter((one.arm, one.page_cache) for one in found)
+    assert kinds == {
+        (arm, kind): n for arm in ("vm", "docker") for kind, n in {"unknown": 1, "cold": 5}.items()
+    }
+    assert min(one.repetition for one in found) == 5
+    assert {one.train_steps for one in found} == {4}
+
+
+def test_interrupted_pass_stays_within_its_share(tmp_path: Path) -> None:
+    """With half of the share spent on warm launches only the cold ones are left, at least once."""
+    found = resumed(tmp_path, prior(1, seconds=2.0), budget_s=30.0)
+    assert {one.page_cache for one in found} == {"cold"}
+
+
+def test_whole_pass_is_not_begun_again(tmp_path: Path) -> None:
+    """Neither where five of each kind are there, nor where no other would fit."""
+    whole = [*prior(5, seconds=0.1), *prior(5, seconds=0.1, first=5, cache="cold")]
+    assert resumed(tmp_path / "five", whole) == []
+    slow = [*prior(1, seconds=9.0), *prior(1, seconds=9.0, first=1, cache="cold")]
+    assert resumed(tmp_path / "slow", slow, budget_s=60.0) == []
 
 
 def test_refused_drop_leaves_the_warm_launches_and_says_why(tmp_path: Path) -> None:
