@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from envcompare.analysis.judge import MIN_RESTARTS
 from envcompare.config import PRESETS, Preset
 from envcompare.plan import MANY_COMPARISONS, STRICT_RESTARTS
 from envcompare.records import Design
@@ -63,7 +64,7 @@ def single(stream: Stream, preset: Preset, effect: float, *, cells: int) -> Row:
     return {
         "table": "single", "stream": stream.name, "calm": stream.is_calm, "preset": preset,
         "effect": effect, "cells": cells,
-        **_shares(intervals, effect, plan.margin),
+        **shares(intervals, effect, plan),
         **_costs(found),
     }  # fmt: skip
 
@@ -85,7 +86,7 @@ def families(stream: Stream, preset: Preset, comparisons: int, *, count: int) ->
             "table": "family", "stream": stream.name, "calm": stream.is_calm, "preset": preset,
             "interval": name, "comparisons": comparisons, "runs": count,
             "all_cover": _rate(all(covers(one, 0.0) for one in run) for run in found),
-            **_shares(every, 0.0, plan.margin),
+            **shares(every, 0.0, plan),
             **_costs([cell for run in runs for cell in run]),
         }  # fmt: skip
 
@@ -161,9 +162,11 @@ def covers(found: Interval | None, effect: float) -> bool:
     return found.low <= np.log1p(effect) <= found.high
 
 
-def _shares(found: list[Interval | None], effect: float, margin: float) -> Row:
-    ends = [(one.low, one.high) if one else (None, None) for one in found]
-    verdicts = [verdict(low, high, margin=margin) for low, high in ends]
+def shares(found: list[Interval | None], effect: float, plan: Design) -> Row:
+    """Return how often intervals are right, and what they say; below the least restarts nothing."""
+    least = plan.min_restarts if plan.preset == "strict" else MIN_RESTARTS
+    ends = [(one.low, one.high) if one and one.restarts >= least else (None, None) for one in found]
+    verdicts = [verdict(low, high, margin=plan.margin) for low, high in ends]
     above = [low is not None and low > 0 for low, _ in ends]
     below = [high is not None and high < 0 for _, high in ends]
     away = [up or down for up, down in zip(above, below, strict=True)]

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from builders import CELL, blocks, run_record
 from record_streams import streams_of
 
+from envcompare.config import Preset
 from envcompare.records import Event
 from envcompare.results import RunFolder
-from simulation import RESULTS, tables
+from envcompare.stats.intervals import Interval
+from simulation import RESULTS, design, shares, tables
 from simulation_page import missed_goals
 from streams import RECORDED, recorded, streams
 
@@ -48,6 +51,15 @@ def test_a_missed_goal_is_named() -> None:
         "bad, quick, 0.0: coverage 90.0 %",
         "bad, quick, 0.0: wrong_side 10.0 %",
     ]
+
+
+@pytest.mark.parametrize(("preset", "least"), [("quick", 4), ("strict", 6)])
+def test_cell_below_the_least_restarts_says_nothing(preset: Preset, least: int) -> None:
+    """Its interval covers or not, and no verdict rests on it: the product gives none either."""
+    fields = {"mean": 0.2, "half_width": 0.01, "unit": "generation", "generations": 12}
+    found = [Interval(restarts=count, level=0.96, **fields) for count in (least - 1, least)]
+    row = shares(found, 0.05, design(preset))
+    assert (row["excludes_zero"], row["inconclusive"], row["coverage"]) == (0.5, 0.5, 0.0)
 
 
 def test_recorded_stream_draws_what_was_recorded() -> None:
