@@ -27,10 +27,9 @@ from envcompare.measure.stopping import (
 from envcompare.metrics import estimate, look, primary_metric
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import Block
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import REBUILD_RESTARTS, Interval
 
 GENERATIONS_BEFORE_TUNING = 3
-REBUILD_RESTARTS = 8  # at least, where generations are no forks and resample less
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from envcompare.records import Design
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import MIN_GENERATIONS, Interval
 from envcompare.stats.pairs import Pairs
 from envcompare.stats.verdicts import verdict
 
@@ -19,7 +19,6 @@ MIN_ROUNDS, MAX_ROUNDS = 5, 18  # from 5 on a mean is trimmed
 SLOW_BLOCK_S = 0.25  # two steps of such a workload last longer than a block should
 SLOW_FIRST_ROUNDS = 3
 SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS = 2, 6
-MIN_GENERATIONS = 8  # before the first look
 MIN_GENERATIONS_A_RESTART, MAX_GENERATIONS_A_RESTART = 2, 6
 
 StopReason = Literal["decided", "equivalent", "target"]

@@ -13,6 +13,7 @@ from envcompare.report.labels import cell_labels, one_line, shortened
 from envcompare.report.numbers import NOT_MEASURED, counted, duration, margin_percent
 from envcompare.report.programs import has_steps, piece_words, program_sentences
 from envcompare.report.verdicts import control_sentence, margin_sentence
+from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
 
 _STOPS: Final = {
     "target": "the interval was narrow enough",
@@ -100,8 +101,8 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     stop = (
-        f"Intervals are looked at after each restart, from {counted(run.min_restarts, 'restart')} "
-        "on. Measuring a cell stops once each of its intervals has a half-width of "
+        f"Intervals are looked at {_looks(run)}. "
+        "Measuring a cell stops once each of its intervals has a half-width of "
         f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
         "holds however often it is looked at, excludes 0, and the interval printed is the union of "
         f"both. It stops after {duration(run.budget_s)} in any case."
@@ -113,6 +114,17 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
         "cells of its environment." * is_pooled
     )
     return stop, strict, pooled
+
+
+def _looks(run: RunComparison) -> str:
+    """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
+    if not has_steps(run):
+        return f"after each round, from {max(run.min_restarts, MIN_GENERATIONS)} rounds on"
+    rebuilt = max(run.min_restarts, REBUILD_RESTARTS)
+    return (
+        f"after each restart, from {counted(run.min_restarts, 'restart')} and {MIN_GENERATIONS} "
+        f"generations on ({rebuilt} restarts where generations are rebuilt and not forked)"
+    )
 
 
 def _cell(cell: CellSummary, label: str) -> CellView:

@@ -21,6 +21,8 @@ LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart, and for
 ALPHA = 0.05  # of all planned comparisons together
 SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
+MIN_GENERATIONS = 8  # before the first look
+REBUILD_RESTARTS = 8  # at least, where generations are no forks and resample less
 MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
 
 Unit = Literal["restart", "generation"]
