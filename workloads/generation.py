@@ -15,6 +15,7 @@ from failures import PhaseError, ProtocolError, failure_reply, phase
 from loading import Workload
 
 PAD_LIMIT_BYTES = 1 << 30
+RESULT_LIMIT = 200  # characters of a value that `finish` returned
 
 
 class Job:
@@ -80,7 +81,7 @@ class Generation:
     def _end(self, _request: dict[str, Any]) -> dict[str, Any]:
         with phase("step"):
             finish = getattr(self._object, "finish", None)
-            result = finish() if finish else None
+            result = _as_result(finish()) if finish else None
         user_ns, sys_ns = used_times_ns(resource.RUSAGE_SELF)
         reply = {
             "steps": self._steps,
@@ -99,6 +100,18 @@ class Generation:
         self._object, self._pad = None, b""
         gc.collect()
         torchparts.release_memory(self._job.device)
+
+
+def _as_result(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  what a workload makes
+    """Return what `finish` gave as names with plain values; anything else stands there as text."""
+    if value is None:
+        return None
+    named = value if isinstance(value, dict) else {"result": value}
+    plain = (bool, int, float, str, type(None))
+    return {
+        str(name): one if isinstance(one, plain) else str(one)[:RESULT_LIMIT]
+        for name, one in named.items()
+    }
 
 
 def whole_number(

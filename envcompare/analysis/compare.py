@@ -19,6 +19,7 @@ from envcompare.analysis.model import (
 from envcompare.analysis.passes import memory_summaries, startup_summaries
 from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
+from envcompare.errors import RunFolderError
 from envcompare.fingerprint import compare_fingerprints
 from envcompare.records import (
     ArmRecord,
@@ -86,6 +87,14 @@ def compare_run(folder: RunFolder) -> RunComparison:
     Raises RunFolderError when it cannot be read.
     """
     samples, events = folder.read_samples(), folder.read_events()
+    if not samples.samples and any(
+        e.what == "cell-ended" and e.state == "ok" for e in events.events
+    ):
+        raise RunFolderError(
+            f"{folder.path}/samples.jsonl is missing or empty",
+            details="the events say that cells were measured",
+            hint="restore the file from a copy, or run again",
+        )
     read = _Read(
         run=folder.read_run(),
         samples=samples.samples,

@@ -35,6 +35,7 @@ _T = TypeVar("_T")
 HELLO_LIMIT_S = 300.0
 GENERATION_LIMIT_S = 300.0
 QUIT_LIMIT_S = 30.0
+LOG_LIMIT_BYTES = 16 << 20  # of one worker
 _END = b""
 
 
@@ -262,9 +263,14 @@ class Worker:
 
     def _keep_log(self) -> None:
         with suppress(OSError, ValueError), self.log.open("ab") as stream:
+            left = LOG_LIMIT_BYTES
             for line in self._process.stderr:
-                stream.write(line)
-                stream.flush()
+                if left > 0:
+                    stream.write(
+                        line if len(line) <= left else b"... the log ends here: too long\n"
+                    )
+                    stream.flush()
+                left -= len(line)
 
     def _drain(self) -> None:
         self._logger.join(5)

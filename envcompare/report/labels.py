@@ -33,6 +33,16 @@ def one_line(text: str, *, most: int = 240) -> str:
     return shortened(" ".join(first.split()), most=most)
 
 
+def cause_line(text: str, *, brief: str) -> str:
+    """Return the line of a log or traceback that tells the cause: the last one with words.
+
+    Empty where the brief says it already.
+    """
+    lines = (line.strip() for line in reversed(text.splitlines()))
+    last = next((line for line in lines if any(char.isalnum() for char in line)), "")
+    return "" if last in brief else one_line(last)
+
+
 def shortened(text: str, *, most: int) -> str:
     """Return at most `most` characters and, where more stood there, how many."""
     if len(text) <= most:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from envcompare.analysis.model import Outcome, RunComparison, StepTimes
 from envcompare.report.guards import guard_cautions
 from envcompare.report.headlines import Headline, headlines
-from envcompare.report.labels import cell_labels, one_line, visible
+from envcompare.report.labels import cause_line, cell_labels, one_line, visible
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
 from envcompare.report.programs import piece_word
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
@@ -134,8 +134,9 @@ def notes(run: RunComparison) -> tuple[str, ...]:
         where = "/".join(part for part in (one.host, one.arm) if part)
         code = "" if one.exit_code is None else f", exit code {one.exit_code}"
         found.append(f"failed on {where} (phase {one.phase}{code}): {one_line(one.brief)}")
+        why = cause_line(one.details, brief=one.brief)
         found += [f"  {word}: {one_line(text)}" for word, text in
-                  (("why", one.details), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
+                  (("why", why), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
     return tuple(_flat(text, strip=False) for text in found)
 
 
