@@ -35,7 +35,7 @@ class Prints(Lists):
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("Traceback (most recent call last):\n  File x\n    f()\n    ^^^\nEOFError: no input", "EOFError: no input"),
+        ("Traceback (most recent call last):\n  f()\n  ^^^\nEOFError: x", "EOFError: x"),
         ("starting\nout of memory\n\n", "out of memory"),
         ("one", "one"),
         ("^^^^\n---", ""),
