@@ -12,6 +12,7 @@ import msgspec
 
 from envcompare.errors import ConfigError
 
+LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -64,10 +65,16 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
         )
     argv = _words(table.command) if isinstance(table.command, str) else table.command or ()
     if not argv or not argv[0]:
-        raise ConfigError(f"the command {name} is empty", hint="name a program and its arguments")
-    if table.timeout is not None and not table.timeout > 0:
         raise ConfigError(
-            f"the timeout {table.timeout:g} of {name} is out of range", hint="give seconds above 0"
+            f"the command of the workload `{name}` is empty",
+            details="its first word must be a program",
+            hint="name a program and its arguments",
+        )
+    if table.timeout is not None and not 0 < table.timeout <= LONGEST_S:
+        raise ConfigError(
+            f"the timeout {table.timeout:g} of {name} is out of range",
+            details=f"it must be seconds above 0, {LONGEST_S:.0f} (30 days) at most",
+            hint="give --command-timeout, or `timeout` in the file, such a number",
         )
     return Program(
         argv=argv,
@@ -92,12 +99,19 @@ def tables_of(
 ) -> dict[str, WorkloadTable]:
     """Return the tables that the flags `--command` and its companions say.
 
-    Raises ConfigError for a command that cannot be split or a measure without a name.
+    Raises ConfigError for a command that is empty or cannot be split, and for a measure without a
+    name or of a name that is taken.
     """
-    patterns = dict(_measure(item) for item in measures)
+    patterns = _patterns(measures)
     tables: dict[str, WorkloadTable] = {}
     for text in commands:
         argv = _words(text)
+        if not argv or not argv[0]:
+            raise ConfigError(
+                f"--command {text!r} is empty",
+                details="it names no program",
+                hint="give a program and its arguments, as in --command 'python train.py'",
+            )
         name = base = _name(argv)
         for number in range(2, len(commands) + 2):
             if name not in tables:
@@ -137,6 +151,19 @@ def _name(argv: tuple[str, ...]) -> str:
     path = PurePosixPath(words[0] if words else "command")
     name = path.stem if path.suffix in {".py", ".sh"} else path.name
     return _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
+
+
+def _patterns(items: tuple[str, ...]) -> dict[str, str]:
+    patterns: dict[str, str] = {}
+    for name, pattern in map(_measure, items):
+        if name in patterns:
+            raise ConfigError(
+                f"two --measure are called `{name}`",
+                details=f"{patterns[name]} and {pattern}",
+                hint="give each measure a name of its own, or leave one out",
+            )
+        patterns[name] = pattern
+    return patterns
 
 
 def _measure(item: str) -> tuple[str, str]:
