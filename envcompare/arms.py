@@ -76,13 +76,13 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
         )
     if at and stack not in _STACKS:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
-    _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
     if stack == "host" and reference:
         raise ConfigError(
             f"--envs {item}: an image cannot be named for the stack host",
             details="there a container shows the host's own files",
-            hint=f"use {environment}@host, or {name}={environment}:{reference}",
+            hint=f"use {environment}@host, or {name or 'mine'}={environment}:{reference}",
         )
+    _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
     identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
     if not _ARM_ID.fullmatch(identity):
         raise ConfigError(
