@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from dataclasses import dataclass, replace
@@ -24,9 +25,12 @@ from envcompare.config import (
     merge,
 )
 from envcompare.errors import ConfigError
-from envcompare.programs import WorkloadTable, table_of
+from envcompare.programs import LONGEST_S, WorkloadTable, table_of
 
 MAX_CELLS = 200
+MAX_THREADS = 4096  # what a worker accepts
+MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
+_CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,27 +131,8 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     margin = values.margin if settings.margin is None else settings.margin / 100
     target = settings.target / 100 if settings.target is not None else margin / 2
     budget = values.budget_s if settings.budget is None else settings.budget
-    checks = (
-        (0 < margin < 1, "margin", "a percentage above 0 and below 100"),
-        (0 < target < 1, "target", "a percentage above 0 and below 100"),
-        (budget > 0, "budget", "seconds above 0"),
-        (settings.threads is None or settings.threads >= 1, "threads", "1 or more"),
-        ((settings.quiet_pressure or 0) > 0, "quiet_pressure", "a percentage above 0"),
-        (settings.quiet_load is None or settings.quiet_load > 0, "quiet_load", "a number above 0"),
-        ((settings.connect_timeout or 0) > 0, "connect_timeout", "seconds above 0"),
-    )
-    for holds, key, remedy in checks:
-        if not holds:
-            raise ConfigError(
-                f"--{key.replace('_', '-')} {getattr(settings, key)} is out of range",
-                hint=f"give {remedy}",
-            )
-    if settings.generation == "fork" and settings.device == "cuda":
-        raise ConfigError(
-            "--generation fork and --device cuda exclude each other",
-            details="a process cannot be forked once CUDA is in use",
-            hint="leave --generation out: the tool chooses rebuild on a GPU",
-        )
+    _check_ranges(settings, margin=margin, target=target, budget_s=budget)
+    _check_together(settings)
     return {
         "preset": preset,
         "margin": margin,
@@ -158,18 +143,68 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _check_ranges(settings: Settings, *, margin: float, target: float, budget_s: float) -> None:
+    """Refuse numbers out of range; a comparison with `nan` never holds, so that is refused too."""
+    pressure, load = settings.quiet_pressure or 0, settings.quiet_load
+    timeout_s, threads = settings.connect_timeout or 0, settings.threads or 0
+    seconds = f"seconds above 0, {LONGEST_S:.0f} (30 days) at most"
+    checks = (
+        (0 < margin < 1, "margin", "a percentage above 0 and below 100"),
+        (0 < target < 1, "target", "a percentage above 0 and below 100"),
+        (0 < budget_s <= LONGEST_S, "budget", seconds),
+        (1 <= threads <= MAX_THREADS, "threads", f"a whole number from 1 to {MAX_THREADS}"),
+        (0 < pressure < math.inf, "quiet_pressure", "a finite percentage above 0"),
+        (load is None or 0 < load < math.inf, "quiet_load", "a finite number above 0"),
+        (0 < timeout_s <= LONGEST_S, "connect_timeout", seconds),
+    )
+    for holds, key, wanted in checks:
+        if not holds:
+            flag, value = f"--{key.replace('_', '-')}", getattr(settings, key)
+            raise ConfigError(
+                f"{flag} {value} is out of range",
+                details=f"it must be {wanted}",
+                hint=f"give {flag} such a number, or leave it out",
+            )
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.generation == "fork" and settings.device == "cuda":
+        raise ConfigError(
+            "--generation fork and --device cuda exclude each other",
+            details="a process cannot be forked once CUDA is in use",
+            hint="leave --generation out: the tool chooses rebuild on a GPU",
+        )
+    if settings.cold_start and not settings.startup:
+        raise ConfigError(
+            "--cold-start and --no-startup exclude each other",
+            details="the cold start is a part of the start-up pass, which would not run",
+            hint="leave one of them out",
+        )
+
+
 def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Parse a CPU list such as `0,2-3`; None stays None."""
-    if value is None or isinstance(value, tuple):
-        return value
+    """Parse a CPU list such as `0,2-3`; None stays None.
+
+    Raises ConfigError for what is no list of CPU numbers below the most a kernel counts.
+    """
+    if value is None:
+        return None
+    items = value.split(",") if isinstance(value, str) else map(str, value)
     cpus: set[int] = set()
-    for part in value.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ConfigError(f"--pin {value} is no CPU list", hint="for example --pin 0,2-3")
-        cpus.update(range(int(first), int(last or first) + 1))
+    for item in items:
+        found = _CPUS.fullmatch(item.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if not first <= last < MAX_CPUS:
+            raise ConfigError(
+                f"--pin {value} is no CPU list",
+                details=f"`{item}` is no CPU and no range of CPUs from 0 to {MAX_CPUS - 1}",
+                hint="for example --pin 0,2-3",
+            )
+        cpus.update(range(first, last + 1))
     if not cpus:
-        raise ConfigError(f"--pin {value} names no CPU", hint="for example --pin 0,2-3")
+        raise ConfigError(
+            "--pin names no CPU", details="the list is empty", hint="for example --pin 0,2-3"
+        )
     return tuple(sorted(cpus))
 
 

@@ -91,7 +91,7 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"pin": "0-"}, "no CPU list"),
         ({"hosts": ",,"}, "names no host"),
         ({"data": "/d", "download": True}, "exclude each other"),
-        ({"pin": "3-1"}, "names no CPU"),
+        ({"pin": "3-1"}, "is no CPU list"),
         ({"connect_timeout": -1.0}, "connect-timeout"),
         ({"generation": "fork", "device": "cuda"}, "exclude each other"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": (64, 64)}}}, "one of them twice"),

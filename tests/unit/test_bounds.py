@@ -1,0 +1,119 @@
+"""Settings that nothing could be measured with are refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envcompare.arms import parse_arms
+from envcompare.choice import Known
+from envcompare.config import Settings, parse_settings
+from envcompare.errors import ConfigError
+from envcompare.experiment import Experiment, parse_cpus, resolve
+from envcompare.programs import WorkloadTable, parse_program, tables_of
+
+KNOWN = Known(environments=("vm", "docker", "singularity"), workloads={"cnn": {"lr": 0.1}})
+
+
+def resolved(**given: object) -> Experiment:
+    """Check settings as a file holds them."""
+    content = {"envs": "vm,docker", "workloads": "cnn", **given}
+    return resolve(parse_settings(content, source="test"), Settings(), known=KNOWN)
+
+
+def refused(error: ConfigError) -> str:
+    """Return what the user reads, after checking that it is three sentences."""
+    assert (bool(error.details), bool(error.hint), error.exit_code) == (True, True, 2)
+    return "\n".join(error.lines())
+
+
+@pytest.mark.parametrize("key", ["budget", "quiet-pressure", "quiet-load", "connect-timeout"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0, 0.0])
+def test_numbers_that_are_no_amount_are_refused(key: str, value: float) -> None:
+    """JSON holds no infinity: the run folder could not be read again."""
+    with pytest.raises(ConfigError) as caught:
+        resolved(**{key: value})
+    assert f"--{key} {value} is out of range" in refused(caught.value)
+
+
+@pytest.mark.parametrize("key", ["budget", "connect-timeout"])
+def test_seconds_have_an_upper_bound(key: str) -> None:
+    """Timers overflow far beyond it."""
+    resolved(**{key: 30 * 86_400.0})
+    with pytest.raises(ConfigError, match="is out of range") as caught:
+        resolved(**{key: 1e10})
+    assert "2592000 (30 days) at most" in refused(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e10, 0.0])
+def test_timeout_of_a_command_is_bounded(tmp_path: Path, value: float) -> None:
+    """By the same bound as the budget."""
+    with pytest.raises(ConfigError, match="is out of range") as caught:
+        parse_program("train", WorkloadTable(command="true", cwd=str(tmp_path), timeout=value))
+    assert "--command-timeout" in refused(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 4097, 100_000])
+def test_threads_name_their_limit(value: int) -> None:
+    """A worker would refuse more."""
+    assert resolved(threads=4096).threads == 4096
+    with pytest.raises(ConfigError) as caught:
+        resolved(threads=value)
+    assert "from 1 to 4096" in refused(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0-99999999999", "0-8192", "8192", "3-2", "-3", "²", "", "0,", "a", (0, -3), (8192,), ()],
+)
+def test_cpus_no_kernel_has_are_refused(value: str | tuple[int, ...]) -> None:
+    """Without expanding the range first."""
+    with pytest.raises(ConfigError, match="--pin") as caught:
+        parse_cpus(value)
+    refused(caught.value)
+
+
+def test_cpus_of_flag_and_file_are_the_same() -> None:
+    """Each once, in order."""
+    assert parse_cpus("3, 0-1,1") == parse_cpus((3, 1, 0, 1)) == (0, 1, 3)
+    assert parse_cpus("8191") == (8191,)
+
+
+def test_cold_start_without_start_up_is_refused() -> None:
+    """It would silently not be measured."""
+    with pytest.raises(ConfigError, match="--cold-start and --no-startup") as caught:
+        resolved(**{"cold-start": True, "startup": False})
+    refused(caught.value)
+
+
+def test_measure_of_a_name_that_is_taken_is_refused() -> None:
+    """One of the two would silently be left out."""
+    with pytest.raises(ConfigError, match="two --measure are called `x`") as caught:
+        tables_of(("true",), measures=("x=a(.)", "x=b(.)"), cwd=None, timeout=None)
+    refused(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", " ", "''"])
+def test_empty_command_is_named_as_it_was_given(text: str) -> None:
+    """Under the flag it stood in."""
+    with pytest.raises(ConfigError, match="is empty") as caught:
+        tables_of((text,), measures=(), cwd=None, timeout=None)
+    assert f"--command {text!r}" in refused(caught.value)
+
+
+def test_empty_command_of_the_file_is_named_by_its_workload() -> None:
+    """Its table has a name."""
+    with pytest.raises(ConfigError, match="the command of the workload `train` is empty") as caught:
+        parse_program("train", WorkloadTable(command=""))
+    refused(caught.value)
+
+
+def test_hint_for_an_image_of_the_stack_host_is_accepted_in_turn() -> None:
+    """Both ways out that it names can be taken."""
+    with pytest.raises(ConfigError, match="cannot be named for the stack host") as caught:
+        parse_arms(("vm", "docker@host:foo"), KNOWN.environments)
+    refused(caught.value)
+    assert caught.value.hint == "use docker@host, or mine=docker:foo"
+    arms = parse_arms(("docker@host", "mine=docker:foo"), KNOWN.environments)
+    assert [arm.id for arm in arms] == ["docker-host", "mine"]
