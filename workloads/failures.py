@@ -25,11 +25,19 @@ class ProtocolError(Exception):
     """A request cannot be understood, or comes at the wrong moment."""
 
 
-class ProcessError(Exception):
+class HintedError(Exception):
+    """A failure of which the worker knows what to try, where `hint` says it."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ProcessError(HintedError):
     """A process could not be made as asked, or ended before its time."""
 
 
-class DataError(Exception):
+class DataError(HintedError):
     """Data is missing, damaged or of an unknown format; the message names the file and remedy."""
 
 
@@ -60,6 +68,7 @@ def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
             "phase": error.phase,
             "step": error.step,
             "brief": brief,
+            "hint": cause.hint if isinstance(cause, HintedError) else "",
             "traceback": "\n".join(lines.rstrip().splitlines()[-TRACEBACK_LINES:]),
         },
     }

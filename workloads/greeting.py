@@ -110,5 +110,8 @@ def _choose_place(wanted: str, device: str) -> tuple[str, str]:
     if danger is None:
         return "fork", "one thread lives in the template and no GPU is used"
     if wanted == "fork":
-        raise ProcessError(f"generation 'fork' was asked for and is unsafe: {danger}")
+        raise ProcessError(
+            f"generation 'fork' was asked for and is unsafe: {danger}",
+            hint="leave --generation out, so that the tool chooses, or give --generation rebuild",
+        )
     return "rebuild", danger

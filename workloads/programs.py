@@ -27,6 +27,7 @@ _RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
 _ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
 _HASHED_BYTES = 64 << 20  # of a file that the command names
 PYTHONS = ("python", "python3")
+_FIND_HINT = "install it there, or name it by the path it has in each environment"
 
 
 def answer(sink: int) -> int:
@@ -57,7 +58,10 @@ def _enter(request: Dict[str, Any]) -> None:
         try:
             os.chdir(request["cwd"])
         except OSError as error:
-            raise DataError(f"cannot run in {request['cwd']}: {error.strerror}") from error
+            raise DataError(
+                f"cannot run in {request['cwd']}: {error.strerror}",
+                hint="give --command-dir a folder that every environment of the host can enter",
+            ) from error
         pin(request.get("cpus"))
     here = os.path.dirname(sys.executable)
     os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
@@ -83,8 +87,8 @@ def find(name: str) -> str:
         return found
     with phase("setup"):
         if os.path.exists(name):
-            raise ProcessError(f"{name} is not executable there (exit 126)")
-        raise ProcessError(f"{name} is not found there (exit 127)")
+            raise ProcessError(f"{name} is not executable there (exit 126)", hint=_FIND_HINT)
+        raise ProcessError(f"{name} is not found there (exit 127)", hint=_FIND_HINT)
 
 
 def _files_hash(argv: List[str]) -> str:

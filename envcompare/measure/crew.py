@@ -11,13 +11,16 @@ from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
 from envcompare.measure.bench import Bench, failure_of
-from envcompare.measure.limits import ClockWatch, one_cpu_caution
+from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.records import Failure
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart
+_UNCHECKED = (
+    "the first loss is no finite number in any arm: that all do the same work cannot be checked"
+)
 _PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 
 
@@ -31,6 +34,7 @@ class Roster:
     generation: str = ""  # how all arms begin one, where they would not all do it alike
     code_hash: str = ""  # of the part measured before an interruption
     clocks: ClockWatch = field(default_factory=ClockWatch)
+    is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
     _deaths: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -50,7 +54,8 @@ class Roster:
         """Take an arm out for good, or for this restart when its worker died the first time."""
         self._deaths[arm] += 1
         self.bench.arm_failed(arm, failure)
-        if failure.phase != "process" or self._deaths[arm] > RETRIES:
+        is_over = self.bench.remaining_s <= 0
+        if failure.phase != "process" or self._deaths[arm] > RETRIES or is_over:
             self.failed[arm] = failure
 
 
@@ -79,7 +84,9 @@ class Crew:
             generation = self.roster.generation or bench.spec.generation
             spec = replace(bench.spec, fingerprint=not is_known, generation=generation)
             self._workers[arm].send_hello(spec)
-        for arm, hello in self.collect(order, Worker.await_hello).items():
+        limit_s = begin_limit_s(bench.design.budget_s, remaining_s=bench.remaining_s)
+        hellos = self.collect(order, lambda worker: worker.await_hello(limit_s))
+        for arm, hello in hellos.items():
             self._take_hello(arm, hello)
         if len({self.roster.hellos[arm].generation for arm in self.arms}) > 1:
             self._rebuild_all(order, restart=restart)
@@ -151,8 +158,7 @@ class Crew:
         before = self.roster.code_hash
         for arm in self.arms if before else ():
             if self.roster.hellos[arm].code_hash != before:
-                what = "its code changed since the run was interrupted"
-                self.drop(arm, _other_work(arm, what, "the hash of workload and worker differs"))
+                self.drop(arm, _changed(arm))
         reference = self.roster.hellos.get(self.roster.bench.reference)
         for arm in self.arms if reference is not None else ():
             hello = self.roster.hellos[arm]
@@ -164,7 +170,12 @@ class Crew:
 
     def compare_checksums(self, found: dict[str, float | None], *, tolerance: float) -> None:
         """Drop an arm whose first loss is another than the reference's (relative tolerance)."""
-        expected = found.get(self.roster.bench.reference)
+        if self.roster.bench.reference not in found:
+            return  # it gave no answer: nothing speaks against the others
+        expected = found[self.roster.bench.reference]
+        if not self.roster.is_unchecked and all(value is None for value in found.values()):
+            self.roster.is_unchecked = True
+            self.roster.bench.note("caution", text=_UNCHECKED)
         for arm in self.arms:
             value = found.get(arm)
             if not _agree(value, expected, tolerance):
@@ -185,4 +196,13 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
         brief=f"{arm}: does not do the same work as the reference, {what}",
         details=details,
         hint="give both arms the same device, data, parameters and library versions",
+    )
+
+
+def _changed(arm: str) -> Failure:
+    return Failure(
+        phase="checksum",
+        brief=f"{arm}: its code changed since the run was interrupted",
+        details="the hash of workload and worker differs",
+        hint="start a new run; what was measured stays readable",
     )

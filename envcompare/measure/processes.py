@@ -90,9 +90,14 @@ class ProcessPass:
             min_restarts=self.bench.design.min_restarts,
         ):
             self.stopped_by = reason
-        elif self._is_spent or (self.runs and (self._round_s or 0.0) >= self.bench.remaining_s):
+        elif self._is_spent or self._is_over():
             self.stopped_by = "budget"
         return self.stopped_by is not None
+
+    def _is_over(self) -> bool:
+        """Tell whether no other round fits; the first is tried always."""
+        has_begun = bool(self.runs) or self._round_s is not None
+        return has_begun and (self._round_s or 0.0) >= self.bench.remaining_s
 
     def _look(self) -> None:
         """Launch every arm once without the program: is it there, and what is around it."""
@@ -104,9 +109,7 @@ class ProcessPass:
                 request = self._request()
                 found = worker.ask_once("look", request, kind=Looked, limit_s=HELLO_LIMIT_S)
             except WorkloadError as error:
-                failure = failure_of(error)
-                is_own = failure.phase == "setup"
-                self._fail(arm, replace(failure, hint=_SETUP_HINT) if is_own else failure)
+                self._fail(arm, failure_of(error))
             else:
                 self._take_look(arm, found)
             finally:
@@ -152,7 +155,7 @@ class ProcessPass:
     def _keep_first(self, found: list[ProcessRun], *, is_kept: bool) -> None:
         for run in found:
             self._keep(replace(run, warmup=not is_kept))
-        if is_kept and not self._is_spent:
+        if is_kept and found and not self._is_spent:
             self.bench.note(
                 "caution",
                 text=f"the first round counts, though files may not have been in memory yet: the "
@@ -175,6 +178,7 @@ class ProcessPass:
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
+            self._is_spent = self.bench.remaining_s <= 0
             self._fail(arm, failure_of(error))
             return None
         finally:
@@ -246,7 +250,6 @@ _LEAVING = (
     "the command leaves processes running when it ends; what they do is in no number, and they are "
     "killed: let it wait for them"
 )
-_SETUP_HINT = "install it there, or name it by the path it has in each environment"
 _EXIT_HINT = (
     "read its log; containers have no network, and see the command's folder read-only: write to "
     "$HOME or /tmp"

@@ -17,6 +17,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
     brief: str
     step: int | None = None
     traceback: str = ""
+    hint: str = ""  # where the worker knows what to try
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,6 +36,10 @@ HELLO_LIMIT_S = 300.0
 GENERATION_LIMIT_S = 300.0
 QUIT_LIMIT_S = 30.0
 LOG_LIMIT_BYTES = 16 << 20  # of one worker
+_LATE = {
+    "hello": "its start, with imports and data, took longer than",
+    "gen": "setup or the first step took longer than",
+}
 _END = b""
 
 
@@ -81,9 +85,9 @@ class Worker:
         """Send `hello` without waiting, so that several workers can start at once."""
         self._send("hello", msgspec.to_builtins(spec))
 
-    def await_hello(self) -> Hello:
+    def await_hello(self, limit_s: float = HELLO_LIMIT_S) -> Hello:
         """Wait until the worker is up."""
-        hello = self._receive("hello", Hello, HELLO_LIMIT_S)
+        hello = self._receive("hello", Hello, limit_s)
         if hello.protocol != PROTOCOL:
             raise self._fault(
                 "protocol", f"the worker speaks protocol {hello.protocol}, not {PROTOCOL}"
@@ -99,9 +103,9 @@ class Worker:
         """Ask for a generation without waiting; `pad` bytes are allocated before the model."""
         self._send("gen", {"seed": seed, "pad": pad})
 
-    def await_begin(self, at_least_s: float = 0.0) -> Generated:
-        """Wait until the generation has begun, `at_least_s` seconds where a step may take them."""
-        return self._receive("gen", Generated, max(GENERATION_LIMIT_S, at_least_s))
+    def await_begin(self, limit_s: float = GENERATION_LIMIT_S) -> Generated:
+        """Wait until the generation has begun."""
+        return self._receive("gen", Generated, limit_s)
 
     def run(self, steps: int, limit_s: float) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds."""
@@ -180,11 +184,12 @@ class Worker:
             line = self._lines.get(timeout=limit_s)
         except queue.Empty as error:
             self.kill()
+            hint = f"it hangs or waits for something: read {self.log_name} in the run folder"
             raise self._fault(
                 "process",
-                f"no answer to `{op}` within {limit_s:.0f} s",
+                f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",
                 details="that is far longer than it took before, or than it may take",
-                hint=f"it hangs or waits for something: read {self.log_name} in the run folder",
+                hint=f"{hint}; where it needs that long raise --budget" if op in _LATE else hint,
             ) from error
         if line == _END:
             raise self._ended(op)
@@ -211,7 +216,8 @@ class Worker:
             fault.phase,
             f"{fault.brief}{step}",
             details=fault.traceback,
-            hint=f"read {self.log_name} in the run folder; then mend the workload or its data",
+            hint=fault.hint
+            or f"read {self.log_name} in the run folder; then mend the workload or its data",
         )
 
     def _ended(self, op: str) -> EnvcompareError:
