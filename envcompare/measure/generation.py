@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from envcompare.measure.crew import Crew
 from envcompare.measure.limits import (
     MIN_STEPS,
+    begin_limit_s,
     block_limit_s,
     cpu_count,
     expected_block_s,
@@ -97,7 +98,8 @@ class GenerationRun:
             pad = self._seed(f"pad {arm}") % MAX_PAD_BYTES
             self.crew.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
         budget_s = self.crew.roster.bench.design.budget_s
-        began = self.crew.collect(order, lambda worker: worker.await_begin(budget_s))
+        limit_s = begin_limit_s(budget_s, remaining_s=self.crew.roster.bench.remaining_s)
+        began = self.crew.collect(order, lambda worker: worker.await_begin(limit_s))
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}
         for arm, generated in began.items():
             step_s = generated.first_step_ns / 1e9

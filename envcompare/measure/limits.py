@@ -13,6 +13,7 @@ WARMUP_S = 0.3
 MIN_STEPS, MAX_STEPS = 2, 2000  # in a block; each step is two numbers of a line of samples.jsonl
 MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
+MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
 SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
@@ -21,6 +22,15 @@ _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 def steps_a_block(step_s: float) -> int:
     """Return how many steps last about 0.1 s, within the bounds of a block."""
     return min(MAX_STEPS, max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-9))))
+
+
+def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:
+    """Return how long to wait for a worker, or for its setup with the first step.
+
+    What is left of the budget, though at the most 5 minutes or a tenth of the budget: one arm that
+    hangs must not use it up. A step of a hundredth of the budget, as `too_long` asks, always fits.
+    """
+    return max(MIN_BEGIN_LIMIT_S, min(remaining_s, max(MAX_BEGIN_LIMIT_S, budget_s / 10)))
 
 
 def block_limit_s(expected_s: float) -> float:

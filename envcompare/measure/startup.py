@@ -11,7 +11,7 @@ import msgspec
 from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure.bench import Bench, failure_of
 from envcompare.measure.crew import Roster
-from envcompare.measure.limits import block_limit_s, too_long
+from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
@@ -143,13 +143,14 @@ class StartupPass:
         worker.send_hello(
             msgspec.structs.replace(bench.spec, generation="rebuild", fingerprint=False)
         )
-        hello = worker.await_hello()
+        budget_s = bench.design.budget_s
+        hello = worker.await_hello(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
         arrived_ns = time.monotonic_ns()
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
         worker.send_begin(seed, 0)
-        began = worker.await_begin(bench.design.budget_s)
+        began = worker.await_begin(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
         step_s = began.first_step_ns / 1e9
-        refused = too_long(worker.arm, step_s, bench.design.budget_s)
+        refused = too_long(worker.arm, step_s, budget_s)
         if refused is not None:
             raise WorkloadError(
                 refused.brief, details=refused.details, hint=refused.hint, phase=refused.phase

@@ -1,0 +1,44 @@
+"""A launcher of plain commands that never answers: no retry beyond the budget, no false caution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import concluded, launch, prepared, runs_of
+
+from envcompare.command import Command
+from envcompare.measure import processes as module
+from envcompare.measure.worker import Worker
+from envcompare.transport.local import LOCAL
+
+
+def test_launcher_that_hangs_ends_the_cell_with_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is launched once, named, and nothing is said of rounds that were not."""
+    monkeypatch.setattr(module, "_GRACE_S", 0.2)
+    made, processes = prepared(tmp_path, "true", budget_s=2.0)
+    launched: list[str] = []
+
+    def hanging(arm: str, _variables: object = ()) -> Worker:
+        launched.append(arm)
+        if len(launched) <= len(made.arms):  # these look around
+            return launch(tmp_path, arm)
+        return Worker(
+            lambda: LOCAL.spawn(Command(argv=("sleep", "300"))),
+            arm=arm,
+            log=tmp_path / f"{arm}.log",
+            log_name=f"{arm}.log",
+            explain=lambda _code, _text: None,
+        )
+
+    processes.bench = replace(made, launch=hanging)
+    processes.measure()
+    found = concluded(made)
+    assert len(launched) == len(made.arms) + 1
+    assert processes.stopped_by in {"budget", "failure"}
+    assert "no answer to `command`" in found.failures()
+    assert "the first round counts" not in found.cautions
+    assert runs_of(found) == []
