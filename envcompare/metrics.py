@@ -132,10 +132,26 @@ def estimate(
     def paired(name: MetricName) -> Pairs:
         return pair(seen, arm=arm, reference=reference, read=METRICS[name].read)
 
+    if _has_zeros(seen, {arm, reference}, METRICS[metric]):
+        return {}, ()
     pairs = paired(metric)
     if metric == "stretch" and _rounds(wall := paired("wall")) == _rounds(net := paired("net")):
         return pairs, _subtracted(units(wall), units(net))
     return pairs, units(pairs)
+
+
+def _has_zeros(blocks: tuple[Measured, ...], arms: set[str], metric: Metric) -> bool:
+    """Tell whether a complete round of processes has no ratio, since a time was below one tick.
+
+    The rounds that happened to meet a tick would then be a biased choice.
+    """
+    runs = [
+        run
+        for run in blocks
+        if isinstance(run, ProcessRun) and run.arm in arms and run.status == "ok" and not run.warmup
+    ]
+    complete = set.intersection(*({r.number for r in runs if r.arm == arm} for arm in arms))
+    return any(run.number in complete and not metric.read(run) for run in runs)
 
 
 def _rounds(pairs: Pairs) -> list[list[int]]:

@@ -111,12 +111,12 @@ def _least_restarts(data: CellData) -> int:
 
 
 def _more_generations(data: CellData, found: Interval) -> int | None:
-    """Forecast what is missing, the restarts below the least number included."""
+    """Forecast what is missing, the restarts below the least number included; None: no telling."""
     per_restart = found.generations // found.restarts
     missing = max(0, _least_restarts(data) - found.restarts) * per_restart
     needed = generations_needed(found, margin=data.run.design.margin)
     if needed is None:
-        return missing or None
+        return None
     return max(missing, needed - found.generations, 1)
 
 
@@ -125,9 +125,7 @@ def _outcome(
 ) -> tuple[Outcome, str, bool]:
     least = _least_restarts(data)
     if primary.restarts < least:
-        word = "rounds" if primary.unit == "process" else "restarts"
-        reason = f"{primary.restarts} of at least {least} {word} fitted into the budget"
-        return "inconclusive", reason, False
+        return "inconclusive", _too_few(data, primary, least), False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
     end = _failed_control_end(floor)
@@ -141,6 +139,19 @@ def _outcome(
         )
         return "inconclusive", reason, True
     return outcome, "", True
+
+
+def _too_few(data: CellData, primary: Estimate, least: int) -> str:
+    word = "rounds" if primary.unit == "process" else "restarts"
+    planned = data.run.design.min_restarts
+    aim = f" ({planned} were planned)" if planned > least else ""
+    text = (
+        f"{primary.restarts} of at least {least} {word} that a verdict needs{aim} fitted into the "
+        "budget"
+    )
+    if primary.low is not None:
+        return text
+    return f"{text}; at least {max(1, 2 - primary.restarts)} more before there is an interval"
 
 
 def _failed_control_end(floor: Estimate | None) -> float | None:

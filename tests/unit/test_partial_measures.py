@@ -1,0 +1,68 @@
+"""What too few restarts or clock ticks leave: no ratio of a few rounds, no promise from one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from builders import CELL, blocks, design, run_record
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import Comparison
+from envcompare.metrics import METRICS, MetricName, estimate
+from envcompare.records import Event, ProcessRun
+from envcompare.report.verdicts import verdict
+from envcompare.results import RunFolder
+
+
+def docker(path: Path, *, restarts: int, min_restarts: int = 4) -> Comparison:
+    """Return the comparison of docker after so many restarts of one generation."""
+    plan = design(min_restarts=min_restarts)
+    folder = RunFolder.create(path / "run", run_record(design=plan))
+    for block in blocks({"vm": 1.0, "docker": 1.03}, restarts=restarts, generations=1):
+        folder.append_sample(block)
+    folder.append_event(
+        Event(t=time.time(), what="cell-ended", host="local", cell=CELL, state="ok")
+    )
+    folder.close()
+    return next(one for one in compare_run(folder).comparisons if one.arm == "docker")
+
+
+def test_one_restart_promises_no_decision(tmp_path: Path) -> None:
+    """Without an interval nobody knows how many more would decide."""
+    found = docker(tmp_path, restarts=1)
+    text = verdict(found, label="cnn", margin=0.05).text
+    assert (found.forecast_generations, found.forecast_s) == (None, None)
+    assert "1 of at least 4 restarts" in text
+    assert "at least 1 more before there is an interval" in text
+    assert "would decide" not in text
+
+
+def test_restarts_that_count_are_told_from_those_planned(tmp_path: Path) -> None:
+    """The verdict needs four, a preset or a generation may have aimed at more."""
+    reason = docker(tmp_path, restarts=3, min_restarts=6).reason
+    assert "3 of at least 4 restarts that a verdict needs (6 were planned)" in reason
+
+
+def process(arm: str, number: int, *, sys_ns: int) -> ProcessRun:
+    """Return a process that used so much time inside the kernel."""
+    return ProcessRun(
+        cell=CELL, arm=arm, number=number, order=0, t0_ns=1, wall_ns=10**8,
+        user_ns=10**7, sys_ns=sys_ns, real_ns=2 * 10**8, exit_code=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("zero", "metric", "rounds"), [
+    (True, "sys", 0), (True, "user", 6), (False, "sys", 6), (True, "wall", 6),
+])  # fmt: skip
+def test_time_below_a_tick_in_a_complete_round_gives_no_ratio(
+    *, zero: bool, metric: MetricName, rounds: int
+) -> None:
+    """The rounds that met a tick would be a choice of the slow ones; an open round counts not."""
+    runs = [process(arm, n, sys_ns=4 * 10**6) for n in range(6) for arm in ("vm", "docker")]
+    runs.append(process("vm", 6, sys_ns=0))
+    if zero:
+        runs[3] = process("docker", 1, sys_ns=0)
+    pairs, groups = estimate(runs, arm="docker", reference="vm", metric=METRICS[metric].name)
+    assert (len(pairs), len(groups)) == (rounds, rounds)
