@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError
 
@@ -17,6 +19,53 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINE_EVERY_S = 15.0
+_READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
+
+
+class Lasting:
+    """A standard stream that goes quiet when its reader or its terminal is gone.
+
+    Rich would end the process, and a measurement must not end because nobody watches it.
+    """
+
+    def __init__(self, stream: IO[str], *, always: bool = False) -> None:
+        self._stream = stream
+        self._always = always  # a full disk too is no reason to stop
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the stream has
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, to nowhere once it cannot be written."""
+        with self._bearing():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, to nowhere once it cannot be written."""
+        with self._bearing():
+            self._stream.flush()
+
+    @contextmanager
+    def _bearing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not (self._always or error.errno in _READER_GONE):
+                raise
+            # What is buffered would fail again, at the latest when the interpreter ends.
+            with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+
+def progress_stream() -> IO[str]:
+    """Return stderr, for what is worth no failure."""
+    return cast("IO[str]", Lasting(sys.stderr, always=True))
+
+
+def result_stream() -> IO[str]:
+    """Return stdout; a reader that went away is no error, a full disk is."""
+    return cast("IO[str]", Lasting(sys.stdout))
 
 
 @dataclass(slots=True)
@@ -36,7 +85,9 @@ class Display:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+            self._console = Console(
+                file=progress_stream(), highlight=False, soft_wrap=True, emoji=False
+            )
         return self._console
 
     def say(self, text: str) -> None:
@@ -105,9 +156,7 @@ class Display:
 
 def print_lines(lines: Iterable[str]) -> None:
     """Write result lines to stdout; a reader that went away is no error."""
-    try:
-        for line in lines:
-            sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stderr.close()
+    stream = result_stream()
+    for line in lines:
+        stream.write(f"{line}\n")
+    stream.flush()

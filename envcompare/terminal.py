@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from envcompare.console import result_stream
 from envcompare.report.summary import TerminalLine
 
 _ROLES = {"title": "bold", "warning": "bold yellow", "detail": "", "note": "dim"}
@@ -24,9 +25,10 @@ _NARROW = 100  # columns where no terminal tells its width
 
 def show(lines: Iterable[TerminalLine], console: Console | None = None) -> None:
     """Print the lines to stdout; those of the roles head and row make one table."""
-    out = console or Console(highlight=False, emoji=False)
+    stream = result_stream()
+    out = console or Console(file=stream, highlight=False, emoji=False)
     if not out.is_terminal and console is None:
-        out = Console(highlight=False, emoji=False, width=max(out.width, _NARROW))
+        out = Console(file=stream, highlight=False, emoji=False, width=max(out.width, _NARROW))
     table: Table | None = None
     for line in lines:
         if line.role == "head":
