@@ -1,6 +1,7 @@
 """Stop a run in steps: the first Ctrl-C ends after the block, the second kills and sweeps.
 
-A third leaves at once, for the case that the host does not answer any more.
+A third leaves at once, for the case that the host does not answer any more. A terminal that is
+lost counts as the first.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ def _kill(process: Killable) -> None:
 
 @contextmanager
 def handling_signals(interruption: Interruption, say: Callable[[str], None]) -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into requests while the context is open."""
+    """Turn SIGINT, SIGTERM and SIGHUP into requests while the context is open."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and interruption.is_requested:
+            return  # shell and kernel both send one when a terminal goes
         if interruption.is_forced:
             say("leaving at once; what still runs ends with its connection")
             os._exit(InterruptedRunError.exit_code)
@@ -86,7 +89,10 @@ def handling_signals(interruption: Interruption, say: Callable[[str], None]) -> 
             name = signal.Signals(number).name
             say(f"{name}: ending after this block; again to kill at once")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

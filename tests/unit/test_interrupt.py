@@ -76,3 +76,30 @@ def test_third_signal_leaves_at_once() -> None:
     )
     assert done.returncode == 130
     assert "still here" not in done.stdout
+
+
+def test_lost_terminal_is_the_first_request_however_often_it_is_said() -> None:
+    """The run ends after its block and is saved; only the user asks for more."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
+    interruption, said = Interruption(), list[str]()
+    try:
+        with handling_signals(interruption, said.append):
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (interruption.is_requested, interruption.is_forced) == (True, False)
+    assert len(said) == 1
+    assert said[0].startswith("SIGHUP: ending after this block")
+
+
+def test_lost_terminal_is_ignored_under_nohup() -> None:
+    """Who asked for that wants the run to go on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interruption = Interruption()
+        with handling_signals(interruption, lambda _text: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not interruption.is_requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
