@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,6 +114,13 @@ def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
             f"{key} has no value, or one of them twice",
             hint="each value makes a cell of its own: name each once",
         )
+    for one in values:
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ConfigError(
+                f"{key}={one} is no finite number",
+                details="the run folder is JSON, which holds no other",
+                hint="give a finite number",
+            )
     return values
 
 

@@ -37,6 +37,14 @@ def test_numbers_that_are_no_amount_are_refused(key: str, value: float) -> None:
     assert f"--{key} {value} is out of range" in refused(caught.value)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), (0.1, float("inf"))])
+def test_parameters_are_finite(value: float | tuple[float, ...]) -> None:
+    """They too are written into the run folder."""
+    with pytest.raises(ConfigError, match="is no finite number") as caught:
+        resolved(set={"cnn": {"lr": value}})
+    refused(caught.value)
+
+
 @pytest.mark.parametrize("key", ["budget", "connect-timeout"])
 def test_seconds_have_an_upper_bound(key: str) -> None:
     """Timers overflow far beyond it."""
