@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import re
 import threading
 from typing import Dict, Pattern
 
+from searching import Searcher
+
 HEAD_BYTES = 64 << 10  # passed on as it comes
 TAIL_BYTES = 16 << 10  # the end, passed on afterwards
-LINE_BYTES = 64 << 10  # a longer line is searched in pieces
 _CHUNK_BYTES = 1 << 16
-_LINE_ENDS = re.compile(rb"[\r\n]")  # progress bars end a line with \r
 
 
 class Output(threading.Thread):
     """Drains `sink`, so that no program ever waits for a slow log or connection.
 
-    `values` holds the last number each pattern found.
+    `values` holds the last number each pattern found, `slow` the patterns that took too long.
     """
 
     def __init__(self, patterns: Dict[str, Pattern[bytes]], *, log: int) -> None:
         super().__init__(daemon=True)
         self._source, self.sink = os.pipe()
-        self._patterns = patterns
+        ends = {self._source, self.sink}
+        self._searcher = Searcher(patterns, strangers=ends) if patterns else None
         self._log = log
-        self._line = b""
         self._tail = b""
         self._bytes = 0
         self.values: Dict[str, float] = {}
+        self.slow: list[str] = []
+        self.searching_ns = 0  # waited for at the end
 
     def run(self) -> None:
         """Read to the end, that is until no process holds the other end any more."""
@@ -39,19 +39,23 @@ class Output(threading.Thread):
             if not chunk:
                 break
             self._pass_on(chunk)
-            if self._patterns:
-                self._search(chunk)
-        self._match(self._line)
+            if self._searcher is not None:
+                self._searcher.feed(chunk)
 
     def finish(self, timeout_s: float) -> bool:
         """Wait for the end of the output and pass on its last part; False where it did not end."""
         os.close(self.sink)
         self.join(timeout_s)
+        has_ended = not self.is_alive()
         left_out = self._bytes - HEAD_BYTES - len(self._tail)
         if left_out > 0:
             self._write(f"\n[… {left_out} bytes left out …]\n".encode())
         self._write(self._tail)
-        return not self.is_alive()
+        if self._searcher is not None:
+            self._searcher.finish()
+            self.values, self.slow = self._searcher.values, self._searcher.slow
+            self.searching_ns = self._searcher.waited_ns
+        return has_ended
 
     def _pass_on(self, chunk: bytes) -> None:
         room = max(0, HEAD_BYTES - self._bytes)
@@ -63,28 +67,3 @@ class Output(threading.Thread):
         with contextlib.suppress(OSError):  # nobody reads the log any more
             while data:
                 data = data[os.write(self._log, data) :]
-
-    def _search(self, chunk: bytes) -> None:
-        *lines, rest = _LINE_ENDS.split(self._line + chunk)
-        for line in lines:
-            self._match(line)
-        if len(rest) > LINE_BYTES:
-            self._match(rest)
-            rest = b""
-        self._line = rest
-
-    def _match(self, line: bytes) -> None:
-        for name, pattern in self._patterns.items():
-            for found in pattern.finditer(line):
-                number = _number(found[1])
-                if number is not None:
-                    self.values[name] = number
-
-
-def _number(text: bytes) -> float | None:
-    """Return the finite number in a group; None for anything else."""
-    try:
-        value = float(text)
-    except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None

@@ -136,8 +136,9 @@ class Run:
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
             "left_processes": self._is_leaving or not has_ended,
-            "settling_ns": self._settling_ns,
+            "settling_ns": self._settling_ns + self._output.searching_ns,
             "values": self._output.values,
+            "slow_measures": self._output.slow,
         }
 
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:

@@ -41,6 +41,7 @@ class ProcessPass:
     _number: int = 0
     _round_s: float | None = None  # of the last round since the start or the resumption
     _is_spent: bool = False
+    _slow: set[str] = field(default_factory=set)  # measures given up
     _is_leaving: bool = False  # it left processes when it ended, and that was said
 
     def __post_init__(self) -> None:
@@ -129,7 +130,7 @@ class ProcessPass:
             "argv": self.program.argv,
             "cwd": self.program.cwd,
             "cpus": self.bench.spec.cpus,
-            "patterns": dict(self.program.measures),
+            "patterns": {n: text for n, text in self.program.measures if n not in self._slow},
         }
 
     def _run_round(self) -> None:
@@ -186,6 +187,9 @@ class ProcessPass:
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
             self.bench.note("caution", text=_LEAVING)
+        for name in done.slow_measures:
+            self._slow.add(name)
+            self.bench.note("caution", text=f"the measure {name} {_SLOW}")
         if failure is not None:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
@@ -246,6 +250,10 @@ class ProcessPass:
         self.roster.fail(arm, failure)
 
 
+_SLOW = (
+    "is not measured: the expression took longer than 5 s on one line; the times stay valid: give "
+    "it no repetition inside a repetition"
+)
 _LEAVING = (
     "the command leaves processes running when it ends; what they do is in no number, and they are "
     "killed: let it wait for them"

@@ -105,8 +105,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     signal: str | None
     is_late: bool
     left_processes: bool
-    settling_ns: int  # waited after its end for what it had started
+    settling_ns: int  # waited after its end for what it had started, and for the search
     values: dict[str, float]
+    slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
 
 
 class _Refusal(msgspec.Struct):

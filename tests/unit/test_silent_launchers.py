@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import concluded, launch, prepared, runs_of
+from commands import concluded, launch, measured, prepared, runs_of
 
 from envcompare.command import Command
 from envcompare.measure import processes as module
@@ -42,3 +42,15 @@ def test_launcher_that_hangs_ends_the_cell_with_its_budget(
     assert "no answer to `command`" in found.failures()
     assert "the first round counts" not in found.cautions
     assert runs_of(found) == []
+
+
+def test_expression_that_never_ends_costs_its_own_value_alone(tmp_path: Path) -> None:
+    """It is given up for the whole cell; times and other numbers stand."""
+    measures = (("bad", "((?:a+)+)$b"), ("loss", r"loss=(\d+)"))
+    script = "echo loss=3; echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+    found = measured(tmp_path, "sh", "-c", script, measures=measures, budget_s=15.0)
+    runs = runs_of(found)
+    assert found.comparison.failures == ()
+    assert found.cautions.count("bad is not measured: the expression took longer than 5 s") == 1
+    assert {tuple(run.values.items()) for run in runs} == {(("loss", 3.0),)}
+    assert max(run.wall_ns for run in runs) < 5e9
