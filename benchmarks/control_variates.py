@@ -32,9 +32,10 @@ def main(folders: tuple[Path, ...]) -> None:
     lines = [
         "# Control variates",
         "",
-        "`python benchmarks/control_variates.py RUN_FOLDER…`, here the runs of the explanations: the "
-        "half-width of each comparison with the control taken into the reference, against that without it, and the share of the "
-        "variance of its rounds that the place in the round explains.",
+        "`python benchmarks/control_variates.py RUN_FOLDER…`, here the runs of the explanations. For "
+        "each comparison: its half-width with the control taken into the reference, against that "
+        "without it, and the share of the variance of its rounds that the place in the round "
+        "explains.",
         "",
         "| cell | arm | half-width with ÷ without the control | explained by the place |",
         "|---|---|---|---|",
