@@ -32,7 +32,7 @@ def main(folders: tuple[Path, ...]) -> None:
     lines = [
         "# Control variates",
         "",
-        "`python benchmarks/control_variates.py RUN_FOLDER…`, here the runs of the explanations. For "
+        "`python benchmarks/control_variates.py RUN_FOLDER…`, here on the explanations. For "
         "each comparison: its half-width with the control taken into the reference, against that "
         "without it, and the share of the variance of its rounds that the place in the round "
         "explains.",
