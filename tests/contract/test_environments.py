@@ -239,7 +239,7 @@ def test_a_sweep_after_a_kill_leaves_nothing_behind(place: Place) -> None:
     words = _unique_sleep()
     process = place.start(Command(argv=("sh", "-c", f"{words} & echo ready; {words}")))
     assert process.stdout.readline() == b"ready\n"
-    assert place.shows(words)
+    _eventually(lambda: place.shows(words))  # its child may still be on its way
     process.kill()
     place.environment.sweep(place.transport, place.isolation.run_id)
     process.wait(30)
