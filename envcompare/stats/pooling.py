@@ -60,4 +60,8 @@ def _pooled(
     spread = uncertainty / restarts**2 + 2 * own**2 / (restarts * (per_restart - 1))
     if variance <= 0 or spread <= 0:
         return found
-    return replace(found, error=math.sqrt(variance), df=2 * variance**2 / spread, unit="restart")
+    df = 2 * variance**2 / spread
+    # Cut off at 0, the pooled part may be smaller than its uncertainty: then the cell knows more.
+    if df < restarts - 1:
+        return found
+    return replace(found, error=math.sqrt(variance), df=df, unit="restart")

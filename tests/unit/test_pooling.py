@@ -51,6 +51,15 @@ def test_degrees_of_freedom_stay_within_what_was_measured(seed: int, restart: fl
         assert 1 <= found.df <= 10 * 6 * 2
 
 
+def test_cell_speaks_for_itself_when_the_others_tell_less() -> None:
+    """A spread between restarts that is cut off at 0 is too uncertain for a cell that is quiet."""
+    data = cells(10, seed=143, restart=0.0)
+    own = [gather(groups) for groups in data]
+    pooled = gather_pooled(data)
+    assert any(one == alone for one, alone in zip(pooled, own, strict=True))
+    assert all(one is not None and one.df >= 5 for one in pooled)
+
+
 def test_cell_that_cannot_be_split_is_left_as_it_is() -> None:
     """One generation a restart tells nothing of the spread within."""
     single: Units = ((0.01,), (0.02,), (0.0,))
