@@ -3,7 +3,7 @@
 #
 # usage: containers/base.sh SUITE TAG [PACKAGE,PACKAGE...]
 #
-# The mirror is the one this machine's apt uses, else deb.debian.org; MIRROR=URL overrides it.
+# The mirror is the one this machine's apt uses, else mmdebstrap's own; MIRROR=URL overrides it.
 # DOCKER names the docker client. Needs mmdebstrap and the Debian archive keyring.
 set -euo pipefail
 
@@ -23,7 +23,6 @@ configured_mirror() {
 }
 
 mirror=${MIRROR:-$(configured_mirror)}
-mirror=${mirror:-http://deb.debian.org/debian}
 
 mmdebstrap --quiet --variant=minbase --include="$packages" \
   --aptopt='Acquire::Retries "3"' \
@@ -31,5 +30,5 @@ mmdebstrap --quiet --variant=minbase --include="$packages" \
   --dpkgopt='path-exclude=/usr/share/man/*' \
   --dpkgopt='path-exclude=/usr/share/locale/*' \
   --customize-hook='rm -rf "$1"/var/cache/apt/*.bin "$1"/var/lib/apt/lists/* "$1"/var/log/*.log' \
-  "$suite" - "deb $mirror $suite main" |
+  "$suite" - ${mirror:+"deb $mirror $suite main"} |
   "$docker" import -c 'CMD ["/bin/bash"]' -c 'ENV LANG=C.UTF-8' - "$tag"

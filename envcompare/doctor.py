@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from envcompare.environments import Check, Environment
@@ -86,29 +87,31 @@ def _checked(
 
 
 def _python(transport: Transport, options: Options) -> Finding:
-    try:
+    def version() -> str:
         found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
-    except TransportError:
-        raise
-    except UnusableError as error:
-        check = Check(is_usable=False, reason=error.details, hint=error.hint)
-    else:
-        check = Check(is_usable=True, version=f"{found.version} ({found.real_path})")
-    return _checked(transport, "python for vm", check)
+        return f"{found.version} ({found.real_path})"
+
+    return _interpreter(transport, "python for vm", version)
 
 
 def _host_python(transport: Transport, options: Options) -> Finding:
-    try:
+    def version() -> str:
         found = find_python(transport, python=options.host_python, imports=options.host_imports)
+        imported = (f"{name} {version}" for name, version in found.imported.items())
+        return ", ".join((f"{found.version} ({found.path})", *imported))
+
+    return _interpreter(transport, "python of the stack host", version)
+
+
+def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
+    """Say which interpreter `find` tells of, or why there is none that can be used."""
+    try:
+        check = Check(is_usable=True, version=find())
     except TransportError:
         raise
     except UnusableError as error:
         check = Check(is_usable=False, reason=error.details, hint=error.hint)
-    else:
-        imported = (f"{name} {version}" for name, version in found.imported.items())
-        version = ", ".join((f"{found.version} ({found.path})", *imported))
-        check = Check(is_usable=True, version=version)
-    return _checked(transport, "python of the stack host", check)
+    return _checked(transport, subject, check)
 
 
 def _builder() -> Finding:

@@ -94,13 +94,11 @@ class Worker:
             )
         return hello
 
-    def begin(self, seed: int, pad: int) -> Generated:
-        """Begin a generation: fork or rebuild, build the model, run the first step."""
-        self.send_begin(seed, pad)
-        return self.await_begin()
-
     def send_begin(self, seed: int, pad: int) -> None:
-        """Ask for a generation without waiting; `pad` bytes are allocated before the model."""
+        """Ask for a generation (fork or rebuild, model, first step) without waiting.
+
+        `pad` bytes are allocated before the model.
+        """
         self._send("gen", {"seed": seed, "pad": pad})
 
     def await_begin(self, limit_s: float = GENERATION_LIMIT_S) -> Generated:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab import Lab
-from runs import Done, command, envcompare, run_folder
+from runs import Done, command, envcompare, resume, run_folder
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -138,14 +137,7 @@ class TestOnThisMachine:
         assert process.returncode == 130, stderr
         assert folder is not None
         before = (folder / "samples.jsonl").read_bytes()
-        resumed = subprocess.run(
-            [sys.executable, "-m", "envcompare", "run", "--resume", str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert resumed.returncode == 0, resumed.stderr
+        resume(folder)
         after = (folder / "samples.jsonl").read_bytes()
         assert after.startswith(before)
         numbers = [json.loads(line)["number"] for line in after.splitlines()]

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from lab import ROOT, Lab, docker_client
 from playwright.sync_api import Browser
-from runs import LIGHT, Done, command, envcompare, run_folder
+from runs import LIGHT, Done, command, envcompare, resume, run_folder
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
 
@@ -303,14 +303,7 @@ class TestInterruption:
         assert "--resume" in stderr
         folder = run_folder(tmp_path)
         before = (folder / "samples.jsonl").read_bytes()
-        resumed = subprocess.run(
-            [sys.executable, "-m", "envcompare", "run", "--resume", str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert resumed.returncode == 0, resumed.stderr
+        resume(folder)
         assert (folder / "samples.jsonl").read_bytes().startswith(before)
         assert json.loads((folder / "comparison.json").read_text())["is_complete"] is True
 

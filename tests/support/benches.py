@@ -93,7 +93,7 @@ def bench(path: Path, workload: str, *, on_host: Answer | None = None, **changes
         arms=ARMS,
         reference="vm",
         control="vm~control",
-        launch=lambda arm, variables=(): _launch(path, arm, variables),
+        launch=lambda arm, variables=(): launch(path, arm, variables),
         spec=LaunchSpec(
             workload=workload,
             params={},
@@ -118,9 +118,12 @@ def on_this_machine(script: str) -> CommandResult:
     return run(LOCAL, Command(argv=("sh", "-c", script)), timeout_s=60)
 
 
-def _launch(path: Path, arm: str, variables: tuple[tuple[str, str], ...]) -> Worker:
+def launch(
+    path: Path, arm: str, variables: tuple[tuple[str, str], ...] = (), *, program: Path = WORKER
+) -> Worker:
+    """Start the worker of an arm, or its launcher; it knows its arm by a variable."""
     environment = (("ENVCOMPARE_ENVIRONMENT", arm), *variables)
-    command = Command(argv=(sys.executable, str(WORKER)), env=environment)
+    command = Command(argv=(sys.executable, str(program)), env=environment)
     return Worker(
         lambda: LOCAL.spawn(command),
         arm=arm,

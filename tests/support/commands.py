@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import benches
 from benches import Kept, Measured, bench
 
 from envcompare.analysis.compare import compare_run
-from envcompare.command import Command
 from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Roster
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.worker import Worker
 from envcompare.programs import Program
 from envcompare.records import ProcessRun
-from envcompare.transport.local import LOCAL
 
 LAUNCHER = Path(__file__).parents[2] / "workloads" / "measuring.py"
 IN_DOCKER = '[ "$ENVCOMPARE_ENVIRONMENT" = docker ]'
 
 
 def launch(path: Path, arm: str) -> Worker:
-    """Start the launcher of an arm, a plain process that knows its arm by a variable."""
-    environment = (("ENVCOMPARE_ENVIRONMENT", arm),)
-    command = Command(argv=(sys.executable, str(LAUNCHER)), env=environment)
-    return Worker(
-        lambda: LOCAL.spawn(command),
-        arm=arm,
-        log=path / f"{arm}.log",
-        log_name=f"{arm}.log",
-        explain=lambda _code, _text: None,
-    )
+    """Start the launcher of an arm."""
+    return benches.launch(path, arm, program=LAUNCHER)
 
 
 def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[Bench, ProcessPass]:

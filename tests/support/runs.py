@@ -92,6 +92,18 @@ def run_folder(out: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def resume(folder: Path) -> None:
+    """Finish an interrupted run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "envcompare", "run", "--resume", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def envcompare(out: Path, *arguments: str) -> Done:
     """Run the command to its end."""
     done = subprocess.run(
