@@ -139,7 +139,7 @@ class CellRun:
             host=self.cell.host,
             arm=arm,
             cell=self.cell.id,
-            facts=found,
+            facts={**found, **dict(seat.prepared.facts)},
             identity=identity,
         )
         self.folder.write_fingerprint(record)

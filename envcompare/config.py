@@ -20,6 +20,7 @@ Preset = Literal["quick", "default", "strict"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
+Variant = Literal["auto", "cpu", "cuda"]
 
 
 class Settings(
@@ -55,10 +56,12 @@ class Settings(
     data: str | None = None
     download: bool | None = None
     base_image: str | None = None
+    variant: Variant | None = None
     sif_compression: Compression | None = None
     python: str | None = None
     vm_python: str | None = None
     host_python: str | None = None
+    allow_mismatch: bool | None = None
     ssh_config: str | None = None
     accept_new_host_keys: bool | None = None
     connect_timeout: float | None = None
@@ -101,8 +104,10 @@ DEFAULTS = Settings(
     title="",
     out="results",
     download=False,
+    variant="auto",
     sif_compression="zstd",
     python="3.11",
+    allow_mismatch=False,
     accept_new_host_keys=False,
     connect_timeout=10.0,
 )

@@ -21,6 +21,7 @@ from envcompare.config import (
     Generation,
     Preset,
     Settings,
+    Variant,
     listed,
     merge,
 )
@@ -63,10 +64,12 @@ class Experiment:
     data: str | None
     download: bool
     base_image: str | None
+    variant: Variant
     sif_compression: Compression
     python: str
     vm_python: str | None
     host_python: str | None
+    allow_mismatch: bool
     ssh_config: str | None
     accept_new_host_keys: bool
     connect_timeout_s: float
@@ -225,7 +228,8 @@ def _rest(settings: Settings) -> dict[str, Any]:
         )
     same = (
         "seed", "stabilise", "threads", "generation", "device", "title", "data", "download",
-        "base_image", "sif_compression", "python", "vm_python", "host_python", "ssh_config",
+        "base_image", "variant", "sif_compression", "python", "vm_python", "host_python",
+        "allow_mismatch", "ssh_config",
         "accept_new_host_keys", "screen",
         "cold_start", "quiet_gate", "quiet_pressure", "quiet_load",
     )  # fmt: skip

@@ -142,9 +142,19 @@ _STACK = (
         type=click.Choice(["zstd", "gzip", "none", "sandbox"]),
         help="It changes import time, so it is recorded. [default: zstd]",
     ),
+    click.option(
+        "--variant",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        help="Build of torch in the wheels; auto is what each host can use. [default: auto]",
+    ),
     click.option("--python", metavar="3.X", help="Python of the locked wheels. [default: 3.11]"),
     click.option("--vm-python", metavar="PATH", help="Interpreter of vm, on the host."),
     click.option("--host-python", metavar="PATH", help="Interpreter of the stack `host`."),
+    click.option(
+        "--allow-mismatch/--refuse-mismatch",
+        default=None,
+        help="Go on where software that should be the same differs, and say so.",
+    ),
 )
 _SSH = (
     click.option("--ssh-config", metavar="FILE", help="[default: ~/.ssh/config]"),

@@ -195,6 +195,7 @@ def stack_options(experiment: Experiment) -> Options:
     return Options(
         python=experiment.python,
         base_image=experiment.base_image,
+        variant=experiment.variant,
         sif_compression=experiment.sif_compression,
         vm_python=experiment.vm_python,
         host_python=experiment.host_python,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envcompare.config import Compression
+from envcompare.config import Compression, Variant
 from envcompare.environments import Mount
 
 Progress = Callable[[str], None]
@@ -17,6 +17,7 @@ class Options:
 
     python: str = "3.11"
     base_image: str | None = None
+    variant: Variant = "auto"
     sif_compression: Compression = "zstd"
     vm_python: str | None = None
     host_python: str | None = None
@@ -36,5 +37,6 @@ class Prepared:
     reference: str = ""
     engine: str = ""
     identity: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
     variables: tuple[tuple[str, str], ...] = ()  # by which the interpreter finds its packages
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
