@@ -1,4 +1,4 @@
-"""The workload image: built once by the local engine, found again by its labels, sent to hosts."""
+"""The workload image: built once by the local engine, found again by its labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
 from envcompare.stack.cache import LOCK_LABEL, failure
 from envcompare.stack.engine import buildkit
-from envcompare.stack.stream import pipe
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
@@ -129,24 +128,6 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     return image
 
 
-def deliver(transport: Transport, image: Image, *, local: Transport, progress: Progress) -> Image:
-    """Return the image in the host's engine; sent from the local one when it is not there.
-
-    Raises StackError when the stream breaks, or what arrived is another image.
-    """
-    there = find(transport, image.id)
-    if there is None:
-        progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
-        there = _send(local, transport, image, progress=progress)
-    if there is None or there.layers != image.layers:
-        raise StackError(
-            f"{transport.name} holds another image than was sent",
-            details=f"{image.name} is {image.id} here and {there.id if there else 'missing'} there",
-            hint=f"docker image rm {image.name} on {transport.name}, then run again",
-        )
-    return there
-
-
 def _pull(local: Transport, base: str, progress: Progress) -> str:
     """Pull a base that is not here, so that its ID is known before the build; return the ID."""
     progress(f"pulling {base}")
@@ -172,30 +153,6 @@ def _pull_without_client(local: Transport, base: str) -> str:
     except UnusableError as error:
         return error.details
     return ""
-
-
-def _send(
-    local: Transport, transport: Transport, image: Image, *, progress: Progress
-) -> Image | None:
-    """Stream the image into the host's engine and name it there; return what arrived."""
-    piped = pipe(
-        (local, Command(argv=("docker", "save", image.id))),
-        (transport, Command(argv=("docker", "load", "--quiet"))),
-        progress=progress,
-    )
-    if not piped.succeeded:
-        raise failure(
-            transport,
-            f"loading {image.name}",
-            piped.text,
-            hint="run it again; docker save and docker load by hand show what is wrong",
-        )
-    with connect(transport) as client:
-        repository, _, tag = image.name.rpartition(":")
-        is_name = image.name != image.id and "@" not in image.name
-        if is_name and repository and "/" not in tag and _get(client, image.id):
-            client.api.tag(image.id, repository, tag)
-        return _get(client, image.id)
 
 
 def _get(client: DockerClient, reference: str) -> Image | None:

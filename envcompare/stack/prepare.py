@@ -12,6 +12,7 @@ from envcompare.environments.registry import environment as named
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
 from envcompare.stack import Options, Prepared, Progress, image, inspection, sif, venv
+from envcompare.stack.delivery import deliver
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -80,7 +81,7 @@ def _docker(
 ) -> Prepared:
     if reference:
         found = _users_image(transport, reference, local)
-        there = image.deliver(transport, found, local=local, progress=progress)
+        there = deliver(transport, found, local=local, progress=progress)
         prepared = Prepared(interpreter="python3", reference=there.id)
         return _asked(
             transport, "docker", prepared, (("image", there.id), ("image.name", reference))
@@ -88,7 +89,7 @@ def _docker(
     recipe = _recipe(options, local=local, progress=progress)
     built = image.find_built(transport, recipe)
     built = built or image.build(recipe, local=local, progress=progress)
-    there = image.deliver(transport, built, local=local, progress=progress)
+    there = deliver(transport, built, local=local, progress=progress)
     return Prepared(
         interpreter=_IMAGE_PYTHON,
         reference=there.id,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import failure, host_cache, require_room, shell
-from envcompare.stack.wheelhouse import Wheelhouse, ship
+from envcompare.stack.shipping import ship
+from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
 
 # Reads on any Python: what answers may be far from the version that is looked for.

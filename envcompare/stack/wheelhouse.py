@@ -16,7 +16,7 @@ from pathlib import Path
 from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import Progress
-from envcompare.stack.cache import failure, host_cache, local_cache, make_folder, shell
+from envcompare.stack.cache import failure, local_cache, make_folder
 from envcompare.transport import Transport
 from envcompare.transport.operations import file_sha256, run
 
@@ -69,29 +69,6 @@ def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:
         normal = re.sub(r"[-_.]+", "-", name).lower()
         lines.append(f"{normal}=={version} --hash=sha256:{digest}\n")
     return "".join(sorted(lines))
-
-
-def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) -> str:
-    """Bring the wheels that a host lacks to its cache; return the folder there."""
-    folder = f"{host_cache(transport)}/{wheelhouse.key}/wheelhouse"
-    missing = _missing(transport, wheelhouse, folder)
-    if missing:
-        make_folder(transport, folder)
-        size = sum((wheelhouse.folder / name).stat().st_size for name in missing) / 1e6
-        progress(f"sending {len(missing)} files, {size:.0f} MB, to {transport.name}")
-        for name in missing:
-            transport.put(wheelhouse.folder / name, f"{folder}/{name}")
-    return folder
-
-
-def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> list[str]:
-    names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
-    script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
-    lines = shell(transport, script, folder, *names).stdout.splitlines()
-    there = {tuple(line.split("  ", 1)) for line in lines}
-    here = {name: file_sha256(wheelhouse.folder / name) for name in (LOCK, SUMS)}
-    here.update(wheelhouse.sums)
-    return [name for name, digest in here.items() if (digest, name) not in there]
 
 
 def _request(requirements: Path, python: str) -> str:

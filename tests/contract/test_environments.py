@@ -17,7 +17,7 @@ from runs import BASE
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, Mount
 from envcompare.environments.registry import environment
-from envcompare.stack import image, sif
+from envcompare.stack import delivery, image, sif
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -125,7 +125,7 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _reference(transport: Transport, name: str, base: image.Image) -> str:
-    there = image.deliver(transport, base, local=LOCAL, progress=print)
+    there = delivery.deliver(transport, base, local=LOCAL, progress=print)
     if name == "docker":
         return there.id
     return sif.make(transport, there, compression="zstd", local=LOCAL, progress=print).path

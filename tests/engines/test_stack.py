@@ -15,7 +15,17 @@ from runs import BASE
 from envcompare.command import Command
 from envcompare.environments.docker import Docker
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Options, Prepared, cache, image, sif, venv, wheelhouse
+from envcompare.stack import (
+    Options,
+    Prepared,
+    cache,
+    delivery,
+    image,
+    shipping,
+    sif,
+    venv,
+    wheelhouse,
+)
 from envcompare.stack.cache import shell
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.prepare import prepare
@@ -82,7 +92,7 @@ def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transpo
 def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
     """Give the SIF of that image on the lab host."""
     need("singularity")
-    image.deliver(host, built, local=HERE, progress=print)
+    delivery.deliver(host, built, local=HERE, progress=print)
     yield sif.make(host, built, compression="zstd", local=HERE, progress=print)
     shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
 
@@ -211,13 +221,13 @@ def test_only_a_wheel_that_is_missing_or_damaged_is_sent(
     host: Transport, wheels: Wheelhouse
 ) -> None:
     """A byte that changed on the host's disk is noticed by its hash."""
-    folder = wheelhouse.ship(host, wheels, progress=print)
+    folder = shipping.ship(host, wheels, progress=print)
     name = wheels.sums[0][0]
     shell(host, 'printf x | dd of="$1" bs=1 seek=5000 conv=notrunc', f"{folder}/{name}")
     told: list[str] = []
-    wheelhouse.ship(host, wheels, progress=told.append)
+    shipping.ship(host, wheels, progress=told.append)
     assert [line.split()[:2] for line in told] == [["sending", "1"]]
-    wheelhouse.ship(host, wheels, progress=told.append)
+    shipping.ship(host, wheels, progress=told.append)
     assert len(told) == 1
 
 
@@ -249,11 +259,11 @@ def test_an_image_is_sent_once_and_is_the_same_there(host: Transport, built: Ima
     """The host's engine needs no registry, and holds the very layers that were sent."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    there = image.deliver(host, built, local=HERE, progress=told.append)
+    there = delivery.deliver(host, built, local=HERE, progress=told.append)
     assert (there.layers, there.lock) == (built.layers, built.lock)
     assert told[0] == f"sending {built.name}, {built.size_bytes / 1e6:.0f} MB, to lab-h1"
     told.clear()
-    assert image.deliver(host, built, local=HERE, progress=told.append) == there
+    assert delivery.deliver(host, built, local=HERE, progress=told.append) == there
     assert told == []
 
 
@@ -374,10 +384,10 @@ def test_the_definition_makes_the_tree_of_the_dockerfile(
     host: Transport, wheels: Wheelhouse, built: Image
 ) -> None:
     """A site without Docker compares the same software as one with it."""
-    folder = wheelhouse.ship(host, wheels, progress=print)
+    folder = shipping.ship(host, wheels, progress=print)
     base = image.find(HERE, BASE)
     assert base is not None
-    there = image.deliver(host, base, local=HERE, progress=print)
+    there = delivery.deliver(host, base, local=HERE, progress=print)
     definition = f"{folder}/envcompare.def"
     host.put(ROOT / "containers" / "envcompare.def", definition)
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}

@@ -1,0 +1,32 @@
+"""Bring wheels to a host: only those it lacks, told apart by their hash."""
+
+from __future__ import annotations
+
+from envcompare.stack import Progress
+from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.operations import file_sha256
+
+
+def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) -> str:
+    """Bring the wheels that a host lacks to its cache; return the folder there."""
+    folder = f"{host_cache(transport)}/{wheelhouse.key}/wheelhouse"
+    missing = _missing(transport, wheelhouse, folder)
+    if missing:
+        make_folder(transport, folder)
+        size = sum((wheelhouse.folder / name).stat().st_size for name in missing) / 1e6
+        progress(f"sending {len(missing)} files, {size:.0f} MB, to {transport.name}")
+        for name in missing:
+            transport.put(wheelhouse.folder / name, f"{folder}/{name}")
+    return folder
+
+
+def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> list[str]:
+    names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
+    script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
+    lines = shell(transport, script, folder, *names).stdout.splitlines()
+    there = {tuple(line.split("  ", 1)) for line in lines}
+    here = {name: file_sha256(wheelhouse.folder / name) for name in (LOCK, SUMS)}
+    here.update(wheelhouse.sums)
+    return [name for name, digest in here.items() if (digest, name) not in there]
