@@ -12,7 +12,7 @@ import msgspec
 
 from envcompare import files
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Check, Isolation, Mount
+from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, UnusableError
 from envcompare.experiment import Experiment
@@ -37,6 +37,11 @@ class Seat:
     arm: ArmRecord
     prepared: Prepared
     check: Check
+
+    @property
+    def gpu(self) -> Gpu:
+        """Return how the arm reaches the GPU, by the software it has."""
+        return self.check.gpu.beside_host_files if self.arm.stack == "host" else self.check.gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +88,26 @@ class Site:
             check = replace(
                 where.check_gpu(self.transport), engine=check.engine, version=check.version
             )
+        self._require(check, arm)
+        seat = Seat(arm=arm, prepared=self._prepared(arm, experiment, say), check=check)
+        if seat.gpu.way != "none":
+            self._require(self._check_gpu(seat), arm)
+        self.seats[arm.id] = seat
+        return seat
+
+    def _require(self, check: Check, arm: ArmRecord) -> None:
         if not check.is_usable:
             raise UnusableError(
                 f"{arm.environment} is not usable on {self.host.label}",
                 details=check.reason,
                 hint=check.hint,
             )
-        prepared = self._prepared(arm, experiment, say)
-        self.seats[arm.id] = Seat(arm=arm, prepared=prepared, check=check)
-        return self.seats[arm.id]
+
+    def _check_gpu(self, seat: Seat) -> Check:
+        """Ask CUDA from inside the arm, before anything is staged for it."""
+        where = environment(seat.arm.environment)
+        interpreter = Command(argv=(seat.prepared.interpreter,), env=seat.prepared.variables)
+        return gpu.check_inside(self.transport, where, interpreter, self._isolation(seat))
 
     def _prepared(
         self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
@@ -142,19 +158,25 @@ class Site:
 
     def wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
         """Return the command as it runs in the environment of a seat, which sees these mounts."""
-        isolation = Isolation(
+        isolation = replace(
+            self._isolation(seat),
+            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
+            scratch=self._scratch(seat.arm.id),
+        )
+        command = replace(command, env=(*seat.prepared.variables, *command.env))
+        return environment(seat.arm.environment).wrap(command, isolation)
+
+    def _isolation(self, seat: Seat) -> Isolation:
+        return Isolation(
             run_id=self.run_id,
             arm=seat.arm.id,
             reference=seat.prepared.reference,
             engine=seat.prepared.engine or seat.check.engine,
             uid=self.uid,
             gid=self.gid,
-            has_gpu=self.has_gpu,
-            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
-            scratch=self._scratch(seat.arm.id),
+            gpu=seat.gpu,
+            mounts=seat.prepared.mounts,
         )
-        command = replace(command, env=(*seat.prepared.variables, *command.env))
-        return environment(seat.arm.environment).wrap(command, isolation)
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed script of sh on the host itself, outside every environment."""

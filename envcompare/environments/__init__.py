@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 from envcompare.command import Command
 from envcompare.transport import Transport
+
+# By a CDI description, by the engine's own option, or by the driver's files themselves.
+GpuWay = Literal["none", "cdi", "engine", "devices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,25 @@ class Mount:
 
     path: str
     is_read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """How a process in an environment reaches the NVIDIA GPUs of the host, and what they need."""
+
+    way: GpuWay = "none"
+    devices: tuple[str, ...] = ()
+    libraries: tuple[tuple[str, str], ...] = ()  # of the driver: name and path on the host
+    variables: tuple[tuple[str, str], ...] = ()  # by which the user chose among the GPUs
+
+    @property
+    def beside_host_files(self) -> Gpu:
+        """Return the way into a container that shows the host's files, the driver's among them.
+
+        CDI and the NVIDIA toolkit write the container's loader cache anew, which there is the
+        host's own and read-only.
+        """
+        return self if self.way == "none" else replace(self, way="devices", libraries=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +49,7 @@ class Isolation:
     engine: str = ""  # the program that `check` found, where it has several names
     uid: int = 0
     gid: int = 0
-    has_gpu: bool = False
+    gpu: Gpu = Gpu()
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
 
@@ -41,6 +63,7 @@ class Check:
     reason: str = ""
     hint: str = ""
     engine: str = ""
+    gpu: Gpu = Gpu()
 
 
 class Environment(Protocol):
@@ -60,7 +83,7 @@ class Environment(Protocol):
         ...
 
     def check_gpu(self, transport: Transport) -> Check:
-        """Say whether a process in this environment can reach an NVIDIA GPU of the host."""
+        """Say whether a process in this environment can reach an NVIDIA GPU, and by which way."""
         ...
 
     def explain(self, exit_code: int, stderr: str) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments import Check, Isolation, docker_gpu
 from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Symptom, last_line, recognise
 from envcompare.environments.marks import inside
@@ -27,8 +27,6 @@ _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _SOCKET = "/var/run/docker.sock"
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
-_NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
-_NO_GPU_HINT = "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure"
 
 _SYMPTOMS = (
     Symptom(
@@ -58,8 +56,8 @@ _SYMPTOMS = (
     ),
     Symptom(
         pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
-        reason=_NO_GPU,
-        hint=_NO_GPU_HINT,
+        reason=docker_gpu.NO_GPU,
+        hint=docker_gpu.NO_GPU_HINT,
     ),
     Symptom(
         pattern=r"no space left on device",
@@ -95,8 +93,8 @@ class Docker:
             *("--user", f"{isolation.uid}:{isolation.gid}"),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *all_binds(isolation),
+            *docker_gpu.options(isolation.gpu),
             *(word for name, value in variables for word in ("--env", f"{name}={value}")),
-            *(("--gpus", "all") if isolation.has_gpu else ()),
             *("--entrypoint", "", isolation.reference),
             *command.argv,
         )
@@ -120,9 +118,8 @@ class Docker:
         return _check_security(transport, server)
 
     def check_gpu(self, transport: Transport) -> Check:
-        """Say whether the driver works and the engine knows how to hand a GPU to a container."""
-        driver = gpu.check_driver(transport)
-        return _check_gpu(transport, driver) if driver.is_usable else driver
+        """Say whether the driver works, and by which way the engine gives a container a GPU."""
+        return docker_gpu.check(transport)
 
     def explain(self, exit_code: int, stderr: str) -> str | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
@@ -232,20 +229,6 @@ def _check_security(transport: Transport, version: str) -> Check:
                 hint="use the host's system-wide Docker without user remapping",
             )
     return Check(is_usable=True, version=version)
-
-
-def _check_gpu(transport: Transport, driver: Check) -> Check:
-    script = """
-command -v nvidia-container-runtime-hook >/dev/null && echo nvidia
-docker info --format '{{json .Runtimes}}'
-cat /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json
-"""
-    result = _ask(transport, "sh", "-c", script)
-    if isinstance(result, Check):
-        return result
-    if "nvidia" in result.stdout:
-        return driver
-    return Check(is_usable=False, version=driver.version, reason=_NO_GPU, hint=_NO_GPU_HINT)
 
 
 def _ask(transport: Transport, *argv: str) -> CommandResult | Check:

@@ -1,11 +1,12 @@
-"""Whether the NVIDIA driver of a host works, asked without any container engine."""
+"""The NVIDIA driver of a host: whether it works, its files, and whether a process reaches it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from envcompare.command import Command
-from envcompare.environments import Check
+from envcompare.environments import Check, Environment, Gpu, Isolation
 from envcompare.environments.asking import ask
 from envcompare.transport import Transport
 
@@ -13,6 +14,32 @@ _PROBE = r"""
 cat /proc/driver/nvidia/version || exit 3
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
 ! command -v nvidia-smi >/dev/null || nvidia-smi -L >&2 || exit 5
+"""
+# One line for each device file and each variable, then the loader's cache as ldconfig shows it.
+_FILES = r"""
+for path in "$1"/nvidia[0-9]* "$1"/nvidiactl "$1"/nvidia-uvm "$1"/nvidia-uvm-tools \
+    "$1"/nvidia-modeset "$1"/nvidia-caps/*; do
+  [ ! -c "$path" ] || printf 'device %s\n' "$path"
+done
+for name in CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER; do
+  ! value=$(printenv "$name") || printf 'variable %s %s\n' "$name" "$value"
+done
+PATH=$PATH:/usr/sbin:/sbin ldconfig -p
+exit 0
+"""
+# What computing needs of the driver; its libraries for graphics are left out.
+_LIBRARY = re.compile(
+    r"\s*(lib(?:cuda|cudadebugger|nvidia-(?:ml|ptxjitcompiler|nvvm\d*|gpucomp|pkcs11\S*))\.so\S*)"
+    r" \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)"
+)
+_PROGRAM = """
+import ctypes
+cuda, count, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p()
+code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+if code:
+    cuda.cuGetErrorString(code, ctypes.byref(text))
+    raise SystemExit((text.value or b"").decode() or f"CUDA error {code}")
+raise SystemExit(None if count.value else "CUDA counts no device")
 """
 # "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
 # "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
@@ -49,3 +76,62 @@ def check_driver(transport: Transport) -> Check:
     if result.exit_code == 5:
         reason = f"{reason}: {result.tail(1)}"
     return Check(is_usable=False, version=version, reason=reason, hint=hint)
+
+
+def find(transport: Transport) -> Check:
+    """Say whether the driver works, and which of its files a container would need."""
+    driver = check_driver(transport)
+    if not driver.is_usable:
+        return driver
+    what, hint = "the loader's cache", "run ldconfig -p on the host and mend what it says"
+    result = ask(transport, files_command("/dev"), what=what, hint=hint)
+    return result if isinstance(result, Check) else replace(driver, gpu=read_files(result.stdout))
+
+
+def files_command(folder: str) -> Command:
+    """Return the command that lists the driver's files, its devices those in the folder."""
+    return Command(argv=("sh", "-c", _FILES, "sh", folder))
+
+
+def read_files(text: str) -> Gpu:
+    """Read what the command of `files_command` wrote.
+
+    There is no way to a GPU where the user's own CUDA_VISIBLE_DEVICES hides them all.
+    """
+    found = [line.split(" ", 1) for line in text.splitlines()]
+    pairs = [tuple(rest[0].split(" ", 1)) for word, *rest in found if word == "variable"]
+    variables = tuple((name, value[0] if value else "") for name, *value in pairs)
+    chosen = dict(variables).get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None and (not chosen or chosen.startswith(("-", "NoDev"))):
+        return Gpu(variables=variables)
+    libraries: dict[str, str] = {}
+    for match in filter(None, map(_LIBRARY.fullmatch, text.splitlines())):
+        libraries.setdefault(match[1], match[2])
+    return Gpu(
+        way="devices",
+        devices=tuple(rest[0] for word, *rest in found if word == "device"),
+        libraries=tuple(libraries.items()),
+        variables=variables,
+    )
+
+
+def check_inside(
+    transport: Transport, where: Environment, command: Command, isolation: Isolation
+) -> Check:
+    """Say whether the interpreter that `command` starts reaches a GPU in the environment.
+
+    Engines may give a container none and say nothing, so CUDA itself is asked.
+    """
+    program = replace(command, argv=(*command.argv, "-c", _PROGRAM))
+    what, hint = "CUDA", "run nvidia-smi there, and see what the kernel's log says"
+    result = ask(transport, where.wrap(program, isolation), what=what, hint=hint)
+    if isinstance(result, Check):
+        return result
+    if result.succeeded:
+        return Check(is_usable=True)
+    said = where.explain(result.exit_code, result.stderr) or result.tail(1)
+    return Check(
+        is_usable=False,
+        reason=f"a process in it does not reach the GPU: {said}",
+        hint="compare ls -l /dev/nvidia* and ldconfig -p there with the host, or use --device cpu",
+    )

@@ -53,9 +53,9 @@ def marks(environment: str, isolation: Isolation) -> tuple[tuple[str, str], ...]
 
 
 def inside(environment: str, command: Command, isolation: Isolation) -> tuple[tuple[str, str], ...]:
-    """Return all variables a command has in a container: marks, a home that is there, its own."""
+    """Return all variables of a command in a container: marks, home, choice of GPUs, its own."""
     home = (("HOME", isolation.scratch),) if isolation.scratch else ()
-    return (*marks(environment, isolation), *home, *command.env)
+    return (*marks(environment, isolation), *home, *isolation.gpu.variables, *command.env)
 
 
 def kill_marked(transport: Transport, environment: str, run_id: str) -> int:

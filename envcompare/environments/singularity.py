@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envcompare.command import Command
-from envcompare.environments import Check, Isolation, gpu
+from envcompare.environments import Check, Gpu, Isolation, gpu
 from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Symptom, last_line, recognise
 from envcompare.environments.marks import inside, kill_marked, marks
@@ -137,7 +137,7 @@ class Singularity:
             *("--pwd", command.cwd or isolation.scratch or "/"),
             *(("--mount", scratch) if isolation.scratch else ()),
             *all_binds(isolation),
-            *(("--nv",) if isolation.has_gpu else ()),
+            *_gpu_options(isolation.gpu),
             isolation.reference,
             "env",
             *(f"{name}={value}" for name, value in variables),
@@ -168,7 +168,9 @@ class Singularity:
 
     def check_gpu(self, transport: Transport) -> Check:
         """Say whether the driver works; `--nv` itself is silent where there is none."""
-        return gpu.check_driver(transport)
+        found = gpu.find(transport)
+        is_there = found.gpu.way != "none"
+        return replace(found, gpu=replace(found.gpu, way="engine")) if is_there else found
 
     def explain(self, exit_code: int, stderr: str) -> str | None:
         """Say what the engine complained about: it ends with 255, or 1 before it has begun."""
@@ -181,6 +183,13 @@ class Singularity:
     def sweep(self, transport: Transport, run_id: str) -> int:
         """Kill what a crashed run left: the engine, what serves its image, and the workload."""
         return kill_marked(transport, self.name, run_id)
+
+
+def _gpu_options(found: Gpu) -> tuple[str, ...]:
+    if found.way != "devices":
+        return () if found.way == "none" else ("--nv",)
+    binds = (bind(path, is_read_only=False) for path in found.devices)
+    return tuple(word for value in binds for word in ("--mount", value))
 
 
 def _numbers(version: re.Match[str]) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class Vm:
 
     def check_gpu(self, transport: Transport) -> Check:
         """Say whether the NVIDIA driver is loaded and its devices are there."""
-        return gpu.check_driver(transport)
+        return gpu.find(transport)
 
     def explain(self, exit_code: int, stderr: str) -> str | None:
         """Say that the program is missing or cannot be run."""

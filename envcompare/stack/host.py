@@ -25,7 +25,7 @@ exec "$login" -lc 'exec "$0" -c "$@"' "$@"
 """
 # What is asked for is imported first: the libraries it loads are found in the map of the process.
 _DESCRIBE = r"""
-import json, os, pwd, site, sys
+import json, os, pwd, site, subprocess, sys
 
 # Beside the certificates lie private keys.
 SYSTEM = "/usr /bin /sbin /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/tls/certs" \
@@ -38,6 +38,12 @@ own = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.
        *(os.path.dirname(path) for path in mapped if ".so" in path)]
 if site.ENABLE_USER_SITE:
     own.append(site.getusersitepackages())
+# The GPU driver's libraries are loaded late, by their names.
+cache = subprocess.getoutput("PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null")
+driver = [line.rpartition(" => ")[2] for line in cache.splitlines()
+          if line.split(".so")[0].strip() in ("libcuda", "libnvidia-ml")]
+own += [os.path.dirname(found) for path in driver for found in (path, os.path.realpath(path))]
+own.append("/run/opengl-driver/lib")  # of NixOS, whose loader has no cache
 hop = sys.executable
 while os.path.islink(hop):
     hop = os.path.normpath(os.path.join(os.path.dirname(hop), os.readlink(hop)))

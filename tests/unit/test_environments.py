@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount, asking, gpu
+from envcompare.environments import Isolation, Mount, asking
 from envcompare.environments.mounts import bind
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
@@ -87,18 +87,6 @@ def test_the_working_directory_is_the_commands_own_when_it_names_one(name: str) 
     """A command's `cwd` is handed to the engine, since the engine starts the process."""
     argv = environment(name).wrap(replace(WORKER, cwd="/out"), ISOLATION).argv
     assert argv[argv.index({"docker": "--workdir"}.get(name, "--pwd")) + 1] == "/out"
-
-
-@pytest.mark.parametrize(
-    ("name", "flags"), [("docker", ("--gpus", "all")), ("singularity", ("--nv",))]
-)
-def test_a_gpu_is_asked_for_only_where_there_is_one(name: str, flags: tuple[str, ...]) -> None:
-    """Without a GPU no engine is asked for one."""
-    with_gpu = environment(name).wrap(WORKER, replace(ISOLATION, has_gpu=True)).argv
-    without = environment(name).wrap(WORKER, ISOLATION).argv
-    start = with_gpu.index(flags[0])
-    assert with_gpu[start : start + len(flags)] == flags
-    assert with_gpu[:start] + with_gpu[start + len(flags) :] == without
 
 
 def test_singularity_uses_the_program_the_check_found() -> None:
@@ -235,24 +223,6 @@ def test_a_failure_of_the_workload_is_not_explained_away(
 ) -> None:
     """Only what the environment itself did wrong is its failure."""
     assert environment(name).explain(exit_code, stderr) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
-            "550.54.14",
-        ),
-        ("nothing of the kind", None),
-    ],
-)
-def test_the_driver_version_is_read_from_both_kinds_of_kernel_module(
-    text: str, version: str | None
-) -> None:
-    """The open kernel module words its line in another way."""
-    assert gpu.driver_version(text) == version
 
 
 @pytest.mark.parametrize(
