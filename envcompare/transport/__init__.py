@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from envcompare.command import Command
+
+Told = Callable[[int], None]
+"""Told how many bytes of a file are there, as they go; what it raises ends the copy."""
 
 
 class Process(Protocol):
@@ -52,12 +56,18 @@ class Transport(Protocol):
         """Start the command there, arguments intact; a missing program ends with exit code 127."""
         ...
 
-    def put(self, source: Path, target: str) -> None:
-        """Copy a file to the host, making parent folders; the content is verified."""
+    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
+        """Copy a file to the host, making parent folders; the content is verified.
+
+        `sha256` is the hash of the file where that is known.
+        """
         ...
 
-    def get(self, source: str, target: Path) -> None:
-        """Copy a file from the host; the content is verified."""
+    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
+        """Copy a file from the host; the content is verified.
+
+        `sha256` is the hash of the file where that is known.
+        """
         ...
 
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:

@@ -13,7 +13,8 @@ from typing import IO, BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError
-from envcompare.transport.operations import get_file, put_file
+from envcompare.transport import Told
+from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.streams import reader, writer
 
 # The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
@@ -110,13 +111,13 @@ class LocalTransport:
         """Start the command; a missing program ends with exit code 127."""
         return LocalProcess(command)
 
-    def put(self, source: Path, target: str) -> None:
+    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
         """Copy a file, making parent folders; the content is verified."""
-        put_file(self, source, target)
+        put_file(self, source, target, sha256=sha256, told=told)
 
-    def get(self, source: str, target: Path) -> None:
+    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
         """Copy a file, making parent folders; the content is verified."""
-        get_file(self, source, target)
+        get_file(self, source, target, sha256=sha256, told=told)
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:

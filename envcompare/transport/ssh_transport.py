@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import ssh_errors
+from envcompare.transport import Told, ssh_errors
+from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.forward import forwarding
-from envcompare.transport.operations import get_file, put_file
 from envcompare.transport.ssh import Channel, Connection, login
 from envcompare.transport.ssh_settings import Destination, SshOptions
 from envcompare.transport.streams import reader, writer
@@ -28,6 +28,8 @@ _SCRIPT = (
     'printf "\\nenvcompare-group %s\\n" "$group"; "$@"; exit "$?"'
 )
 _MARK = re.compile(rb"\nenvcompare-group (\d+)\n")
+# paramiko copies all that is left of a text for each packet, which holds no more than this.
+_PIECE_BYTES = 1 << 15
 _START_S = 30.0
 _KILL_S = 10.0
 # A connection's end is noticed by another thread than the channel's; it follows within this time.
@@ -60,7 +62,8 @@ class _ChannelInput:
 
     def send(self, data: bytes) -> None:
         try:
-            self._channel.sendall(data)
+            for start in range(0, len(data), _PIECE_BYTES):
+                self._channel.sendall(data[start : start + _PIECE_BYTES])
         except OSError as error:
             raise BrokenPipeError("the command does not read any more") from error
 
@@ -159,13 +162,13 @@ class SshTransport:
         brief = " ".join(command.argv[:2])
         return SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
 
-    def put(self, source: Path, target: str) -> None:
+    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
         """Copy a file to the host, making parent folders; the content is verified."""
-        put_file(self, source, target)
+        put_file(self, source, target, sha256=sha256, told=told)
 
-    def get(self, source: str, target: Path) -> None:
+    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
         """Copy a file from the host, making parent folders; the content is verified."""
-        get_file(self, source, target)
+        get_file(self, source, target, sha256=sha256, told=told)
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:

@@ -1,0 +1,292 @@
+"""Copy a file to or from a host: resumed where a copy was cut, verified whole, then renamed.
+
+Plain streams carry it: SFTP may be switched off, or be disturbed by a login shell that prints.
+What has arrived waits beside the target under a name that holds the hash of the whole, so that
+the next call goes on from there, and never with another content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from envcompare.command import Command
+from envcompare.errors import TransportError
+from envcompare.transport import Process, Told, Transport
+from envcompare.transport.exchange import Drain, Exchange
+from envcompare.transport.operations import file_sha256, not_copied
+
+_CHUNK_BYTES = 1 << 16
+# A smaller file is sent in one round trip, without asking what of it is there.
+_SMALL_BYTES = 1 << 20
+# A connection that breaks again without a byte in between is not tried any further.
+_VAIN_ATTEMPTS = 2
+_PAUSE_S = 1.0  # an sshd that restarts is back by then
+
+# $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
+#
+# The part is locked by whoever writes it. A lock on a file that has another name by now is on what
+# someone finished meanwhile. The hash is taken as the bytes arrive: reading them again would take
+# as long as a fast network. Parts of earlier contents go when the file is whole.
+_RECEIVE = r"""
+size() { wc -c <"$1"; }
+can_lock() { command -v flock >/dev/null; }
+lock() {
+  exec 9>>"$part" || exit
+  flock -n 9 && [ "$part" -ef /proc/self/fd/9 ]
+}
+mkdir -p -- "$(dirname -- "$1")" || exit
+part=$2 have=0 tries=0
+if [ "$6" = whole ] || ! can_lock; then part=$2.$7; fi
+if can_lock; then
+  until lock; do
+    tries=$((tries + 1))
+    if [ "$tries" -lt 5 ]; then sleep 1; else part=$2.$7; fi
+  done
+fi
+if [ "$6" = resume ]; then
+  if [ -f "$1" ] && [ "$(size "$1")" -eq "$5" ] &&
+    [ "$(sha256sum <"$1")" = "$4  -" ] && chmod "$3" "$1"; then
+    rm -f -- "$part"
+    echo "$5"
+    exit 0
+  fi
+  have=$(size "$part")
+  if [ "$have" -gt "$5" ]; then : >"$part"; have=0; fi
+  free=$(df -Pk -- "$part" | { read -r _; read -r _ _ _ free _; echo "$free"; })
+  case $free in
+    '' | *[!0-9]*) ;;
+    *) if [ "$((free * 1024))" -lt "$(($5 - have))" ]; then
+        [ "$have" -gt 0 ] || rm -f -- "$part"
+        echo "No space left on device: $(($5 - have)) bytes to come, $((free * 1024)) free" >&2
+        exit 1
+      fi ;;
+  esac
+  echo "$have"
+fi
+out=$({ { [ "$have" -eq 0 ] || cat <"$part"; tee -a -- "$part" || echo failed >&8; } |
+  sha256sum; } 8>&1)
+case $out in *failed*) rm -f -- "$part"; exit 1 ;; esac
+if [ "$(size "$part")" -ne "$5" ]; then
+  [ "$part" = "$2" ] || rm -f -- "$part"
+  exit 3
+fi
+if [ "$out" != "$4  -" ]; then rm -f -- "$part"; exit 4; fi
+{ chmod "$3" "$part" && mv -f -- "$part" "$1"; } || { rm -f -- "$part"; exit 1; }
+can_lock || exit 0
+for old in "$1".part-*; do
+  [ ! -e "$old" ] || flock -n "$old" rm -f -- "$old"
+done
+exit 0
+"""
+_SHORT, _CHANGED = 3, 4
+_SEND = 'tail -c +"$2" -- "$1"'
+_SEND_WITH_SUM = 'cat <"$1" && sum=$(sha256sum <"$1") && echo "${sum%% *}" >&2'
+_ARRIVED_CHANGED = "it arrived changed or not whole"
+
+
+def put_file(
+    transport: Transport, source: Path, target: str, *, sha256: str = "", told: Told | None = None
+) -> None:
+    """Copy a file to the host: written beside the target, compared by SHA-256, then renamed.
+
+    `sha256` saves reading a file whose hash is known. What a cut copy left is gone on from, in
+    this call as in a later one; where the whole turns out wrong it is sent once from its start.
+    """
+    try:
+        status = source.stat()
+        sending = _Sending(
+            transport=transport,
+            source=source,
+            target=target,
+            sha256=sha256 or file_sha256(source),
+            size_bytes=status.st_size,
+            mode=f"{status.st_mode & 0o777:o}",
+            told=told or _silent,
+        )
+        sending.send()
+    except OSError as error:
+        raise not_copied(str(source), f"{transport.name}:{target}", str(error)) from error
+
+
+def get_file(
+    transport: Transport, source: str, target: Path, *, sha256: str = "", told: Told | None = None
+) -> None:
+    """Copy a file from the host: written beside the target, compared by SHA-256, then renamed.
+
+    A copy that was cut is gone on from where the caller knows the hash of the whole.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if sha256:
+            _fetch(transport, source, target, sha256=sha256, told=told or _silent)
+        else:
+            _fetch_whole(transport, source, target)
+    except OSError as error:
+        raise not_copied(f"{transport.name}:{source}", str(target), str(error)) from error
+
+
+def _silent(_done_bytes: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sending:
+    """A file on its way to a host."""
+
+    transport: Transport
+    source: Path
+    target: str
+    sha256: str
+    size_bytes: int
+    mode: str
+    told: Told
+
+    @property
+    def may_resume(self) -> bool:
+        return self.size_bytes >= _SMALL_BYTES
+
+    def send(self) -> None:
+        """Send the file, from where the host has it; again while a cut one gets further."""
+        best, vain, was_changed = 0, 0, False
+        while True:
+            reached = _Reached(self.told)
+            try:
+                code, why = self._attempt(reached)
+            except TransportError:
+                vain = 0 if reached.done_bytes > best else vain + 1
+                best = max(best, reached.done_bytes)
+                if not self.may_resume or vain == _VAIN_ATTEMPTS:
+                    raise
+                time.sleep(_PAUSE_S)
+                continue
+            if code == 0:
+                return
+            if code != _CHANGED or reached.start_bytes == 0 or was_changed:
+                why = why or _ARRIVED_CHANGED
+                goal = f"{self.transport.name}:{self.target}"
+                raise not_copied(str(self.source), goal, why)
+            was_changed = True
+
+    def _attempt(self, reached: _Reached) -> tuple[int, str]:
+        """Send once; return the exit code there and what was said."""
+        part = f"{self.target}.part-{self.sha256[:16]}"
+        way = "resume" if self.may_resume else "whole"
+        words = (self.target, part, self.mode, self.sha256, str(self.size_bytes), way)
+        argv = ("sh", "-c", _RECEIVE, "sh", *words, secrets.token_hex(4))
+        process = self.transport.spawn(Command(argv=argv))
+        said = Drain(process.stderr)
+        try:
+            with self.source.open("rb") as file:
+                if self.may_resume:
+                    reached.begin(_announced(process))
+                _pour(file, process, reached)
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        return code, said.last_line()
+
+
+@dataclass(slots=True)
+class _Reached:
+    """How far a copy is."""
+
+    told: Told
+    start_bytes: int = 0
+    done_bytes: int = 0
+
+    def begin(self, start_bytes: int) -> None:
+        """Begin with what is there already."""
+        self.start_bytes = start_bytes
+        self.further(start_bytes)
+
+    def further(self, count: int) -> None:
+        """Count bytes that went."""
+        self.done_bytes += count
+        self.told(self.done_bytes)
+
+
+def _announced(process: Process) -> int:
+    """Return how much of the file the host has; 0 where it refused, which its exit code says."""
+    line = process.stdout.readline().strip()
+    return int(line) if line.isdigit() else 0
+
+
+def _pour(file: BinaryIO, process: Process, reached: _Reached) -> None:
+    """Write what the host lacks; a reader that ended early says why by its exit code."""
+    file.seek(reached.start_bytes)
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+        while chunk := file.read(_CHUNK_BYTES):
+            stream.write(chunk)
+            reached.further(len(chunk))
+
+
+def _fetch_whole(transport: Transport, source: str, target: Path) -> None:
+    part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
+    origin, command = f"{transport.name}:{source}", ("sh", "-c", _SEND_WITH_SUM, "sh", source)
+    try:
+        with part.open("wb") as file:
+            result = Exchange(transport, Command(argv=command), sink=file).result()
+        if not result.succeeded:
+            raise not_copied(origin, str(target), result.tail(1))
+        if file_sha256(part) != result.stderr.split()[-1]:
+            raise not_copied(origin, str(target), _ARRIVED_CHANGED)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fetch(transport: Transport, source: str, target: Path, *, sha256: str, told: Told) -> None:
+    """Fetch what is not here yet of a file whose hash is known; wrong after that, once again."""
+    with _locked_part(target, sha256) as (part, file):
+        for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
+            file.truncate(start)
+            file.seek(start)
+            words = (source, str(start + 1))
+            process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
+            code, why = _drawn(process, file, _Reached(told, done_bytes=start))
+            if code != 0:
+                raise not_copied(f"{transport.name}:{source}", str(target), why)
+            if file_sha256(part) == sha256:
+                part.replace(target)
+                return
+        part.unlink()
+        raise not_copied(f"{transport.name}:{source}", str(target), _ARRIVED_CHANGED)
+
+
+@contextlib.contextmanager
+def _locked_part(target: Path, sha256: str) -> Iterator[tuple[Path, BinaryIO]]:
+    """Open the part of that content; one of its own where another process writes that."""
+    part = target.with_name(f"{target.name}.part-{sha256[:16]}")
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(part.open("ab"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            part = part.with_name(f"{part.name}.{secrets.token_hex(4)}")
+            stack.callback(part.unlink, missing_ok=True)
+            file = stack.enter_context(part.open("ab"))
+        yield part, file
+
+
+def _drawn(process: Process, file: BinaryIO, reached: _Reached) -> tuple[int, str]:
+    """Append what a command writes to a file; return its exit code and what it said."""
+    said = Drain(process.stderr)
+    try:
+        process.stdin.close()
+        while chunk := process.stdout.read(_CHUNK_BYTES):
+            file.write(chunk)
+            reached.further(len(chunk))
+        file.flush()
+        return process.wait(), said.last_line()
+    except BaseException:
+        process.kill()
+        raise
