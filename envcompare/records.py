@@ -24,6 +24,7 @@ EventKind = Literal[
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
+Taken = Literal["start", "step"]
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
@@ -229,6 +230,9 @@ class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
     cell: str = ""
     facts: dict[str, FingerprintValue]
     identity: dict[str, Scalar] = {}
+    taken: Annotated[
+        Taken, Meta(description="before any work, or after steps, which load libraries late")
+    ] = "start"
     schema: Literal[1] = SCHEMA
 
 
@@ -242,3 +246,6 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     value: FingerprintValue
     fact_class: FactClass
     sentence: str = ""
+    evidence: Annotated[str, Meta(description="what was seen that tells whether it is felt")] = ""
+    remedy: Annotated[str, Meta(description="what tells its part from the environment's")] = ""
+    part_of: Annotated[str, Meta(description="the key of the difference it is told with")] = ""

@@ -19,13 +19,12 @@ from envcompare.analysis.model import (
 from envcompare.analysis.passes import memory_summaries, startup_summaries
 from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
+from envcompare.analysis.surroundings import differences_by_cell, each_once
 from envcompare.errors import RunFolderError
-from envcompare.fingerprint import compare_fingerprints
 from envcompare.records import (
     ArmRecord,
     CellState,
     Event,
-    FactDifference,
     FingerprintRecord,
     Measured,
     RunRecord,
@@ -111,7 +110,7 @@ def _compare(read: _Read) -> RunComparison:
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, design, m=m)
-    by_cell = _differences(read)
+    by_cell = differences_by_cell(run, read.samples, read.fingerprints)
     confounded = {
         (cell, found.arm)
         for cell, differences in by_cell.items()
@@ -151,7 +150,7 @@ def _compare(read: _Read) -> RunComparison:
         comparisons=comparisons,
         cells=cells,
         arms=_arms(read, comparisons, cells),
-        differences=_each_once(by_cell),
+        differences=each_once(by_cell),
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
@@ -160,24 +159,6 @@ def _compare(read: _Read) -> RunComparison:
         torn_lines=read.torn,
         duration_s=read.events[-1].t - read.events[0].t if read.events else None,
     )
-
-
-def _differences(read: _Read) -> dict[str, tuple[FactDifference, ...]]:
-    """Compare the fingerprints of each cell with the reference's of that cell."""
-    reference = next(arm.id for arm in read.run.arms if arm.is_reference)
-    at = {(f.cell, f.arm): f for f in read.fingerprints}
-    found: dict[str, tuple[FactDifference, ...]] = {}
-    for (cell, arm), record in at.items():
-        if arm != reference and (cell, reference) in at:
-            own = compare_fingerprints(at[cell, reference], record)
-            found[cell] = (*found.get(cell, ()), *own)
-    return found
-
-
-def _each_once(by_cell: dict[str, tuple[FactDifference, ...]]) -> tuple[FactDifference, ...]:
-    """Return the differences of all cells, one that several cells share only once."""
-    every = (found for differences in by_cell.values() for found in differences)
-    return tuple({(one.host, one.arm, one.key): one for one in every}.values())
 
 
 def _arms(

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.fingerprint import SEPARATE, SPLIT, fact_name
-from envcompare.records import FactDifference
+from envcompare.fingerprint.remedies import SEPARATE
+from envcompare.fingerprint.words import fact_name
+from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import HREF, LINK, split_arms, split_sentences
 from envcompare.report.guards import guard_cautions
 from envcompare.report.headlines import Headline, compared_differences
-from envcompare.report.labels import cell_labels
+from envcompare.report.labels import cell_labels, visible
 from envcompare.report.numbers import counted, listed, margin_percent
 from envcompare.report.verdicts import (
     Verdict,
@@ -157,6 +158,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     return (
+        *_mismatches(run),
         *_confounders(run),
         *_failed_controls(run),
         *_guards(run),
@@ -173,11 +175,21 @@ def _guards(run: RunComparison) -> list[Item]:
     return [*found[:_MOST_ITEMS], more]
 
 
+def _mismatches(run: RunComparison) -> list[Item]:
+    """Name the arms that were measured though their software is not what it should be."""
+    found = (
+        f"⚠ {one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
+        for one in run.arms
+        if one.identity.get("mismatch") and not one.arm.endswith(CONTROL_SUFFIX)
+    )
+    return [Item(text=visible(text)) for text in found]
+
+
 def _confounders(run: RunComparison) -> list[Item]:
     """Name what differs besides the environment, arm by arm, and how to tell it apart."""
     by_arm: dict[str, list[FactDifference]] = {}
     for one in compared_differences(run):
-        if one.fact_class == "confounder":
+        if one.fact_class == "confounder" and not one.part_of:
             by_arm.setdefault(one.arm, []).append(one)
     items, split = [], split_arms(run)
     for arm, found in by_arm.items():
@@ -186,10 +198,11 @@ def _confounders(run: RunComparison) -> list[Item]:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(Item(text=text, href=HREF, link=LINK))
             continue
-        remedies = list(dict.fromkeys(one.sentence.partition(SEPARATE)[2] for one in found))
-        how = "; or ".join(text for text in remedies if text)
+        seen = list(dict.fromkeys(one.evidence for one in found if one.evidence))
+        remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))
         text = f"⚠ {arm}: {listed(names, most=4)} may be the cause as well as the environment."
-        items.append(Item(text=f"{text} {SEPARATE}{how}; or {SPLIT}." if how else text))
+        how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""
+        items.append(Item(text=" ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
     return _first(items, "more environments with confounders")
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import ArmSummary, RunComparison
-from envcompare.fingerprint import CLASS_ORDER, MEANINGS, SEPARATE
+from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS
+from envcompare.fingerprint.remedies import SEPARATE
+from envcompare.fingerprint.words import describe, fact_name
 from envcompare.records import CONTROL_SUFFIX, FactClass, FactDifference, FingerprintValue, Scalar
 from envcompare.report.headlines import compared_differences
 from envcompare.report.labels import shortened
@@ -32,17 +34,18 @@ class FactRow:
     values: tuple[str, ...]
     fact_class: FactClass | None = None
     word: str = ""
+    note: str = ""  # what was seen that tells whether it is felt, or which row tells of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What the differences of a class, or one confounder, mean for the comparison."""
+    """What the differences of a class mean for the comparison, and what some of them mean."""
 
     fact_class: FactClass
     word: str
     count: str
     sentence: str
-    remedies: tuple[str, ...]
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +117,17 @@ def _differing_row(key: str, by_arm: dict[str, FactDifference], names: tuple[str
         key=key,
         fact_class=strongest,
         word=_CLASS_WORDS[strongest],
+        note=_note(next(one for one in found if one.fact_class == strongest)),
         values=tuple(values),
     )
 
 
+def _note(one: FactDifference) -> str:
+    return f"told with {fact_name(one.part_of)}" if one.part_of else one.evidence
+
+
 def _meanings(found: list[FactDifference]) -> tuple[Meaning, ...]:
-    """Return what each class means, and for confounders how each arm is told apart."""
+    """Return what each class means, with a line for each confounder and each thing on purpose."""
     keys: dict[FactClass, dict[str, None]] = {}
     for one in sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class)):
         keys.setdefault(one.fact_class, {})[one.key] = None
@@ -129,18 +137,29 @@ def _meanings(found: list[FactDifference]) -> tuple[Meaning, ...]:
             word=_CLASS_WORDS[fact_class],
             count=counted(len(named), "property", "properties"),
             sentence=MEANINGS[fact_class],
-            remedies=_remedies(found) if fact_class == "confounder" else (),
+            lines=_lines(found, fact_class),
         )
         for fact_class, named in keys.items()
     )
 
 
-def _remedies(found: list[FactDifference]) -> tuple[str, ...]:
-    """Return "docker: …" for each way to tell an arm's confounders from its environment."""
-    lines = dict.fromkeys(
-        f"{one.arm}: {remedy}" for one in found if (remedy := one.sentence.partition(SEPARATE)[2])
+def _lines(found: list[FactDifference], fact_class: FactClass) -> tuple[str, ...]:
+    """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do."""
+    if fact_class not in {"confounder", "varied"}:
+        return ()
+    lines: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        if one.fact_class == fact_class and not one.part_of:
+            lines.setdefault((one.arm, _told(one)), []).append(shortened(describe(one), most=80))
+    return tuple(
+        f"{arm}: {', '.join(what)}. {text}".rstrip() for (arm, text), what in lines.items()
     )
-    return tuple(lines)
+
+
+def _told(one: FactDifference) -> str:
+    if one.fact_class == "varied":
+        return one.sentence if one.sentence != MEANINGS["varied"] else ""
+    return f"{one.evidence} {SEPARATE}{one.remedy}.".lstrip()
 
 
 def _all_rows(arms: list[ArmSummary]) -> tuple[FactRow, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Outcome, RunComparison
-from envcompare.fingerprint import describe
+from envcompare.fingerprint.words import describe, is_plural
 from envcompare.records import FactDifference
 from envcompare.report.labels import one_line, shortened, visible
 from envcompare.report.numbers import (
@@ -34,7 +34,6 @@ WORDS: Final[dict[Outcome, str]] = {"not-run": "not run"}
 
 
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
-_PLURAL: Final = ("packages", "loaded libraries")  # properties that are lists
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
 
@@ -134,11 +133,12 @@ def confounder_sentence(
     is_split: bool = False,
 ) -> str:
     """Say what differs besides the environment; empty where nothing does."""
-    confounders = [one for one in differences if one.fact_class == "confounder"]
+    every = (one for one in differences if one.fact_class == "confounder")
+    confounders = [one for one in every if not one.part_of]
     found = list(dict.fromkeys(shortened(describe(one), most=80) for one in confounders))
     if not found:
         return ""
-    is_one = len(found) == 1 and not found[0].startswith(_PLURAL)
+    is_one = len(found) == 1 and not is_plural(confounders[0])
     verb = "differs" if is_one else "differ"
     consequence = (
         "How much each explains stands under Environment or software?"

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.fingerprint import CLASS_ORDER, classify, compare_fingerprints, describe
+from envcompare.fingerprint.classes import CLASS_ORDER, classify
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.words import describe
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
@@ -68,7 +70,17 @@ def test_a_key_nobody_knows_is_a_possible_influence(key: str) -> None:
     [
         ("pid", 12, 31, "identity"),
         ("python.executable", "/a/bin/python", "/usr/bin/python3.11", "identity"),
+        ("image.id", "sha256:aa", "sha256:bb", "identity"),
+        ("sif.sha256", "aa", None, "identity"),
+        ("loaded_paths", ("libz.so /a",), ("libz.so /b",), "identity"),
         ("cpu.model", "Xeon", "EPYC", "host"),
+        ("cpu.microcode", "0x1", "0x2", "host"),
+        ("vulnerabilities.meltdown", "Mitigation: PTI", "Vulnerable", "host"),
+        ("kernel.clocksource", "tsc", "hpet", "host"),
+        ("lsm.label", "unconfined", "docker-default (enforce)", "varied"),
+        ("mount.python", "ext4 rw", "overlay ro", "varied"),
+        ("seccomp.filters", 0, 1, "varied"),
+        ("gid", 0, 1000, "varied"),
         ("kernel.release", "6.1.0", "4.4.0", "host"),
         ("os.release", "Ubuntu 22.04", "Debian 12", "varied"),
         ("seccomp.mode", 0, 2, "varied"),
@@ -82,9 +94,16 @@ def test_a_key_nobody_knows_is_a_possible_influence(key: str) -> None:
         ("cgroup.cpuset", "0-7", "0-3", "possible-influence"),
         ("cgroup.memory_limit_bytes", None, 1 << 30, "possible-influence"),
         ("thp", "always", "madvise", "possible-influence"),
+        ("threads.alive", 1, 9, "possible-influence"),
+        ("loaded_packages", ("a==1",), ("b==1",), "possible-influence"),
         ("env.TORCH_HOME", None, "/x", "possible-influence"),
         ("torch.version", "2.13.0", "2.12.0", "confounder"),
-        ("torch.cudnn", "9.1.0", "9.5.1", "confounder"),
+        ("cuda.cudnn", "9.1.0", "9.5.1", "confounder"),
+        ("cuda.nccl", "2.20", "2.21", "confounder"),
+        ("lock.sha256", "aa", "bb", "confounder"),
+        ("site_packages.sha256", "aa", "bb", "confounder"),
+        ("libc.sha256", "aa", "bb", "confounder"),
+        ("allocator.name", "glibc", "jemalloc", "confounder"),
         ("torch.tf32_matmul", True, False, "confounder"),
         ("torch.threads", 1, 2, "confounder"),
         ("python.version", "3.11.2", "3.11.9", "confounder"),
@@ -110,17 +129,19 @@ def test_what_one_side_did_not_measure_confounds_nothing() -> None:
 
 def test_the_sentence_of_a_confounder_names_what_differs_and_how_to_separate_it() -> None:
     """The reader learns which software differs and the command that splits the difference."""
-    assert one_difference("torch.cudnn", "9.1", "9.5").sentence == (
-        "Besides the environment, cuDNN 9.1 → 9.5 differs. A difference in speed is then real; "
-        "its cause cannot be told apart. To separate: "
-        "use the stack that `envcompare build` makes in every arm, or images that share it"
+    assert one_difference("cuda.cudnn", "9.1", "9.5").sentence == (
+        "Besides the environment, cuDNN 9.1 → 9.5 differs. "
+        "Whether this workload loaded cuDNN was not measured. "
+        "A difference in speed is then real; its cause cannot be told apart. To separate: "
+        "`envcompare run --stacks image,host` measures how much is the software; "
+        "`envcompare build` makes every arm from the same wheels"
     )
 
 
 def test_the_remedy_of_another_c_library_is_another_base_image() -> None:
     """The image has the C library of its base, and vm that of the host."""
     found = one_difference("libc.version", "glibc 2.41", "glibc 2.36")
-    assert "with `--base-image IMAGE`" in found.sentence
+    assert "`--base-image IMAGE` builds the image on the host's own distribution" in found.remedy
 
 
 def test_another_build_of_python_says_who_feels_it() -> None:
@@ -154,8 +175,11 @@ def test_a_library_that_computes_nothing_is_a_possible_influence() -> None:
 def test_a_package_is_a_confounder_and_an_installer_is_not() -> None:
     """Another pillow may be felt by the workload; another pip is not."""
     before, after = ("pillow==10.1", "pip==24.0"), ("pillow==11.0", "pip==25.0")
-    assert one_difference("packages", before, after).fact_class == "confounder"
-    assert one_difference("packages", before[1:], after[1:]).fact_class == "possible-influence"
+    found = compare_fingerprints(record("vm", packages=before), record("docker", packages=after))
+    assert [(one.key, one.reference, one.value, one.fact_class) for one in found] == [
+        ("packages", ("pillow==10.1",), ("pillow==11.0",), "confounder"),
+        ("packages.not_imported", ("pip==24.0",), ("pip==25.0",), "possible-influence"),
+    ]
 
 
 def test_packages_with_facts_of_their_own_are_told_once() -> None:
@@ -172,5 +196,5 @@ def test_many_entries_are_named_by_the_first_three() -> None:
     before = tuple(f"p{number:02}==1" for number in range(40))
     after = tuple(f"p{number:02}==2" for number in range(40))
     assert describe(one_difference("packages", before, after)) == (
-        "packages (p00, p01, p02 and 37 more)"
+        "packages (p00 1 → 2, p01 1 → 2, p02 1 → 2 and 37 more)"
     )

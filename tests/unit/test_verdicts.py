@@ -136,7 +136,7 @@ def test_a_confounder_is_named_and_the_difference_stays_real() -> None:
     cudnn = FactDifference(
         host="gpu01",
         arm="docker",
-        key="torch.cudnn",
+        key="cuda.cudnn",
         reference="9.1",
         value="9.5",
         fact_class="confounder",

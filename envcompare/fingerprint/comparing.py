@@ -1,0 +1,164 @@
+"""Compare two fingerprints fact by fact; pure, the facts come from the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS, classify
+from envcompare.fingerprint.evidence import (
+    LIMITS,
+    Evidence,
+    evidence_of,
+    imported,
+    packages_evidence,
+)
+from envcompare.fingerprint.remedies import SEPARATE, remedy
+from envcompare.fingerprint.sides import Pair, Sides
+from envcompare.fingerprint.telling import COVERED, is_computing, is_named, told_once
+from envcompare.fingerprint.varied import varied_sentence
+from envcompare.fingerprint.words import describe, entries, entry_name, fact_name, is_plural
+from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
+
+_OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
+_ABSENT: Final = ("env.", "allocator.", "gpu.", "cuda.")  # None is a value: not set, not there
+_INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
+
+_Values = tuple[FingerprintValue, FingerprintValue]
+_Part = tuple[str, _Values, Evidence]
+
+
+def compare_fingerprints(
+    reference: FingerprintRecord, other: FingerprintRecord, pair: Pair | None = None
+) -> tuple[FactDifference, ...]:
+    """Return the facts in which `other` differs from `reference`, confounders first.
+
+    What `pair` knows of the two arms beside their facts is evidence, and shapes the remedy.
+    """
+    sides = Sides(reference=reference, other=other, pair=pair or Pair())
+    keys = sorted(reference.facts.keys() | other.facts.keys())
+    found = told_once([_difference(sides, part) for key in keys for part in _parts(sides, key)])
+    worded = [_worded(sides, one) for one in found]
+    return tuple(sorted(worded, key=lambda one: (CLASS_ORDER.index(one.fact_class), one.key)))
+
+
+def _parts(sides: Sides, key: str) -> Iterator[_Part]:
+    """Give what differs of a fact: nothing, the fact, or the parts of a list of software."""
+    before, after = sides.values(key)
+    if before == after:
+        return
+    if before is None or after is None or key not in {"packages", "loaded_libraries"}:
+        yield key, (before, after), evidence_of(sides, key)
+    elif key == "packages":
+        yield from _packages(sides, _lacking(before, after))
+    else:
+        yield from _libraries(sides, _lacking(before, after))
+
+
+def _lacking(before: FingerprintValue, after: FingerprintValue) -> tuple[list[str], list[str]]:
+    """Return of each list only the entries the other side lacks."""
+    mine, theirs = set(entries(before)), set(entries(after))
+    return sorted(mine - theirs), sorted(theirs - mine)
+
+
+def _packages(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part]:
+    """Give what is imported and what is not; torch and numpy have facts of their own."""
+    told = {name for name in _OWN_FACTS if sides.differ((f"{name}.version",))}
+    rest = [[one for one in side if entry_name(one) not in told] for side in pair]
+    felt = tuple(tuple(one for one in side if _is_package_felt(sides, one)) for side in rest)
+    others = tuple(
+        tuple(one for one in side if one not in kept) for side, kept in zip(rest, felt, strict=True)
+    )
+    if any(felt):
+        yield "packages", (felt[0], felt[1]), packages_evidence(sides, felt[0] + felt[1])
+    if any(others):
+        yield "packages.not_imported", (others[0], others[1]), _unused(sides)
+
+
+def _is_package_felt(sides: Sides, entry: str) -> bool:
+    seen = imported(sides, entry)
+    return entry_name(entry) not in _INSTALLERS if seen is None else seen
+
+
+def _unused(sides: Sides) -> Evidence:
+    if sides.pair.is_program or sides.names("loaded_packages") is None:
+        return Evidence(is_felt=False, text="They install software and compute nothing.")
+    return Evidence(is_felt=False, text="They were not imported by this workload.")
+
+
+def _libraries(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part]:
+    """Give the loaded libraries that no other fact tells of; all of them where none is left."""
+    covered = tuple(prefix for keys, names in COVERED if sides.differ(keys) for prefix in names)
+    rest = tuple([one for one in side if not is_named(one, covered)] for side in pair)
+    shown = rest if any(rest) else pair
+    first, second = (tuple(sorted(side, key=lambda one: (not is_computing(one), one)))
+                     for side in shown)  # fmt: skip
+    is_felt = any(is_computing(one) for one in first + second)
+    text = "" if is_felt else "None of them computes."
+    yield "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
+
+
+def _difference(sides: Sides, part: _Part) -> FactDifference:
+    key, values, evidence = part
+    fact_class = classify(key)
+    if fact_class == "confounder" and not _can_confound(key, values, evidence):
+        fact_class = "possible-influence"
+    elif key in LIMITS and evidence.is_felt:
+        fact_class = "confounder"
+    return FactDifference(
+        host=sides.other.host,
+        arm=sides.other.arm,
+        key=key,
+        reference=values[0],
+        value=values[1],
+        fact_class=fact_class,
+        evidence=evidence.text if fact_class in {"confounder", "possible-influence"} else "",
+    )
+
+
+def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
+    """Say whether the difference is known (None is not measured) and can be felt."""
+    if evidence.is_felt is False:
+        return False
+    return None not in values or key.startswith(_ABSENT)
+
+
+def _worded(sides: Sides, one: FactDifference) -> FactDifference:
+    match one.fact_class:
+        case "confounder":
+            how = remedy(sides, one.key)
+            return replace(one, remedy=how, sentence=f"{_confounded(one)} {SEPARATE}{how}")
+        case "varied":
+            text, how = varied_sentence(one.key)
+            sentence = f"{text} {SEPARATE}{how}" if how else text
+            return replace(one, remedy=how, sentence=sentence)
+        case "possible-influence":
+            return replace(one, sentence=_possible(sides, one))
+        case _:
+            return replace(one, sentence=MEANINGS[one.fact_class])
+
+
+def _confounded(one: FactDifference) -> str:
+    verb = "differ" if is_plural(one) else "differs"
+    parts = (
+        f"Besides the environment, {describe(one)} {verb}.",
+        one.evidence,
+        MEANINGS["confounder"],
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _possible(sides: Sides, one: FactDifference) -> str:
+    """Say of a possible influence why it is no more, and what is known of it."""
+    missing = [
+        record.arm
+        for record, value in zip(sides.records, (one.reference, one.value), strict=True)
+        if value is None
+    ]
+    if missing and not one.key.startswith(_ABSENT):
+        return f"{fact_name(one.key)} was not measured in {missing[0]}: it may differ or not."
+    if one.evidence:
+        return f"{one.evidence} A possible influence, and no more than that."
+    return MEANINGS["possible-influence"]

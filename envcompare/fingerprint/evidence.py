@@ -1,0 +1,192 @@
+"""Whether a workload can feel a difference, by what it was seen to load, to use and to need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.fingerprint.classes import longest_rule
+from envcompare.fingerprint.sides import Sides
+from envcompare.fingerprint.words import entry_name
+from envcompare.records import FingerprintValue
+
+_OPENMP: Final = ("libgomp", "libiomp", "libomp")
+_OPENBLAS: Final = ("libopenblas", "libscipy_openblas")
+_MKL: Final = ("libmkl", "libtorch_cpu")  # the wheels of PyTorch hold MKL inside libtorch_cpu
+_CUDNN: Final = ("cuDNN", ("libcudnn",))
+_CUBLAS: Final = ("cuBLAS", ("libcublas",))
+_LIBRARIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "cuda.cudnn": _CUDNN,
+    "cuda.cublas": _CUBLAS,
+    "cuda.nccl": ("NCCL", ("libnccl",)),
+    "cuda.runtime": ("the CUDA runtime", ("libcudart",)),
+    "env.CUBLAS": _CUBLAS,
+    "env.OMP": ("a library that reads it", (*_OPENMP, *_OPENBLAS, *_MKL)),
+    "env.GOMP": ("an OpenMP runtime", _OPENMP),
+    "env.KMP": ("an OpenMP runtime", _OPENMP),
+    "env.MKL": ("MKL", _MKL),
+    "env.OPENBLAS": ("OpenBLAS", _OPENBLAS),
+    "threads.omp": ("an OpenMP runtime", (*_OPENMP, *_OPENBLAS, *_MKL)),
+    "threads.mkl": ("MKL", _MKL),
+    "threads.openblas": ("OpenBLAS", _OPENBLAS),
+    "torch": ("PyTorch", ("libtorch", "libc10")),
+    "torch.cudnn": _CUDNN,
+    "torch.tf32_matmul": _CUBLAS,
+    "torch.tf32_cudnn": _CUDNN,
+    "gpu": ("the library of the GPU driver", ("libcuda.",)),
+}
+_PACKAGES: Final = ("numpy", "torchvision")
+_ALLOCATOR: Final = ("env.MALLOC", "env.GLIBC", "allocator.tunables")
+_ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Whether a difference is felt (None: it cannot be known), and the sentence that says why."""
+
+    is_felt: bool | None = None
+    text: str = ""
+
+
+def evidence_of(sides: Sides, key: str) -> Evidence:
+    """Return what was seen of a workload that tells whether it feels a difference in a fact."""
+    if key in LIMITS:
+        return LIMITS[key](sides, key)
+    if sides.pair.is_program:
+        return Evidence(text="What the command itself loads is not seen, only its launcher.")
+    if longest_rule(key, _ALLOCATOR):
+        return _allocator(sides)
+    package = key.partition(".")[0]
+    if package in _PACKAGES:
+        return _used(package, _having(sides, "loaded_packages", (package,)), verb="imported")
+    rule = longest_rule(key, _LIBRARIES)
+    if rule:
+        name, prefixes = _LIBRARIES[rule]
+        return _used(name, _having(sides, "loaded_libraries", prefixes), verb="loaded")
+    return _of_the_rest(sides, key)
+
+
+def _of_the_rest(sides: Sides, key: str) -> Evidence:
+    part = key.partition(".")[0]
+    if part == "python":
+        return Evidence(is_felt=True, text="A workload bound by Python feels it.")
+    if part == "libc":
+        return Evidence(is_felt=True, text="Every program loads it.")
+    if key == "lock.sha256" and _is_same(sides, "site_packages.sha256"):
+        return Evidence(is_felt=False, text="The installed files are the same all the same.")
+    return Evidence()
+
+
+def imported(sides: Sides, entry: str) -> bool | None:
+    """Say whether a package was imported in either arm; None where that was not measured."""
+    names = None if sides.pair.is_program else sides.names("loaded_packages")
+    return None if names is None else entry_name(entry) in names[0] | names[1]
+
+
+def packages_evidence(sides: Sides, found: tuple[str, ...]) -> Evidence:
+    """Say in which arms a workload imports the packages that differ."""
+    names = tuple(dict.fromkeys(entry_name(one) for one in found))
+    if not names or sides.pair.is_program or sides.names("loaded_packages") is None:
+        return Evidence()
+    what = names[0] if len(names) == 1 else "each of them"
+    return _used(what, _having(sides, "loaded_packages", names), verb="imported")
+
+
+def _having(sides: Sides, key: str, prefixes: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the arms whose list holds such a name; None where a list was not measured."""
+    names = sides.names(key)
+    if names is None:
+        return None
+    is_exact = key == "loaded_packages"
+    before, after = (
+        any(one in prefixes if is_exact else one.startswith(prefixes) for one in side)
+        for side in names
+    )
+    return sides.arms_with((before, after))
+
+
+def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
+    start = f"{name[0].upper()}{name[1:]}" if " " in name else name
+    match arms:
+        case None:
+            return Evidence(text=f"Whether this workload {verb} {name} was not measured.")
+        case ():
+            return Evidence(is_felt=False, text=f"{start} was not {verb} by this workload.")
+        case (one,):
+            where = f"in {one} alone"
+        case _:
+            where = "in both arms"
+    return Evidence(is_felt=True, text=f"{start} was {verb} by this workload {where}.")
+
+
+def _allocator(sides: Sides) -> Evidence:
+    names = sides.values("allocator.name")
+    if "glibc" in names:
+        return Evidence(is_felt=True, text="The allocator is glibc's, which reads it.")
+    known = [str(one) for one in names if one is not None]
+    if not known:
+        return Evidence(text="Which allocator serves the memory was not measured.")
+    return Evidence(is_felt=False, text=f"The allocator is {known[0]}, which does not read it.")
+
+
+def _quota(sides: Sides, key: str) -> Evidence:
+    if sides.pair.throttled_ns:
+        seconds = sides.pair.throttled_ns / 1e9
+        text = f"It stopped the workload for {seconds:.1f} s while it was measured."
+        return Evidence(is_felt=True, text=text)
+    quotas = [one for one in sides.values(key) if isinstance(one, int | float)]
+    return _cpus_for_threads(min(quotas, default=None), sides.threads())
+
+
+def _cpu_set(sides: Sides, key: str) -> Evidence:
+    counts = [count for one in sides.values(key) if (count := _count_cpus(one))]
+    return _cpus_for_threads(min(counts, default=None), sides.threads())
+
+
+def _cpus_for_threads(cpus: float | None, threads: int) -> Evidence:
+    if cpus is None:
+        return Evidence()
+    word = "thread computes" if threads == 1 else "threads compute"
+    has = f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}"
+    if cpus < threads:
+        return Evidence(is_felt=True, text=f"{threads} {word} and one arm has {has} for it.")
+    return Evidence(is_felt=False, text=f"{threads} {word}, and {has} are enough for that.")
+
+
+def _memory(sides: Sides, key: str) -> Evidence:
+    limits = [one for one in sides.values(key) if isinstance(one, int)]
+    peak = sides.pair.peak_bytes
+    if not limits or peak is None:
+        return Evidence()
+    text = f"The workload's peak is {_megabytes(peak)} and the limit {_megabytes(min(limits))}."
+    return Evidence(is_felt=peak * _ENOUGH > min(limits), text=text)
+
+
+def _count_cpus(value: FingerprintValue) -> int | None:
+    """Count the CPUs of a list of numbers, or of a text such as 0-3,8."""
+    if isinstance(value, tuple):
+        return len(value)
+    try:
+        spans = [part.split("-") for part in str(value or "").split(",") if part]
+        return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+    except ValueError:
+        return None
+
+
+def _is_same(sides: Sides, key: str) -> bool:
+    before, after = sides.values(key)
+    return before is not None and before == after
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.0f} MB"
+
+
+LIMITS: Final[dict[str, Callable[[Sides, str], Evidence]]] = {
+    "cgroup.cpu_quota": _quota,
+    "cgroup.cpuset": _cpu_set,
+    "cpu.affinity": _cpu_set,
+    "cgroup.memory_limit_bytes": _memory,
+}
+"""Limits that are a possible influence, and a confounder once a workload reaches them."""

@@ -1,0 +1,68 @@
+"""The two arms that are compared: their facts, and what else is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from envcompare.fingerprint.words import entries, entry_name
+from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue
+
+_THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What is known of two arms beside their facts: how they were asked for, and how they ran."""
+
+    arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
+    is_program: bool = False  # a plain command: the facts are those of its launcher
+    throttled_ns: int | None = None  # of both while measuring; None: not measured
+    peak_bytes: int | None = None  # the larger peak of memory; None: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The fingerprints of the reference and of an arm, and what is known beside them."""
+
+    reference: FingerprintRecord
+    other: FingerprintRecord
+    pair: Pair = field(default_factory=Pair)
+
+    @property
+    def records(self) -> tuple[FingerprintRecord, FingerprintRecord]:
+        """Return both fingerprints, the reference's first."""
+        return self.reference, self.other
+
+    def values(self, key: str) -> tuple[FingerprintValue, FingerprintValue]:
+        """Return a fact of both sides; None is not measured."""
+        return self.reference.facts.get(key), self.other.facts.get(key)
+
+    def differ(self, keys: Iterable[str]) -> str:
+        """Return the first of these facts that was measured on both sides and differs."""
+        for key in keys:
+            before, after = self.values(key)
+            if before is not None and after is not None and before != after:
+                return key
+        return ""
+
+    def names(self, key: str) -> tuple[frozenset[str], frozenset[str]] | None:
+        """Return the names in a list of software of both sides; None where one has no list."""
+        before, after = self.values(key)
+        if before is None or after is None:
+            return None
+        first, second = (
+            frozenset(entry_name(one) for one in entries(side)) for side in (before, after)
+        )
+        return first, second
+
+    def arms_with(self, has: tuple[bool, bool]) -> tuple[str, ...]:
+        """Return the names of the arms for which it holds."""
+        pairs = zip(self.records, has, strict=True)
+        return tuple(record.arm for record, holds in pairs if holds)
+
+    def threads(self) -> int:
+        """Return how many threads compute, as far as the facts tell: at least one."""
+        found = [value for key in _THREADS for value in self.values(key)]
+        return max((one for one in found if isinstance(one, int)), default=1)

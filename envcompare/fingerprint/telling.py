@@ -1,0 +1,103 @@
+"""Differences that have one cause are told as one: the first of a group speaks for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.fingerprint.words import entries, entry_name
+from envcompare.records import FactClass, FactDifference
+
+_PYTHON: Final = (
+    "python.version", "python.implementation", "python.sha256", "python.libpython_sha256",
+    "python.flags", "python.compiler", "python.is_debug",
+)  # fmt: skip
+_LIBC: Final = ("libc.version", "libc.sha256")
+_TORCH: Final = ("torch.version", "torch.git", "torch.build_sha256", "torch.cuda")
+_ALLOCATOR: Final = ("env.LD_PRELOAD", "allocator.ld_preload", "allocator.name")
+_INSTALLED: Final = (
+    "packages", "torch.version", "numpy.version", "torchvision.version", "site_packages.sha256",
+    "site_packages.files", "lock.sha256",
+)  # fmt: skip
+_GROUPS: Final = (
+    _PYTHON,
+    _LIBC,
+    _TORCH,
+    _ALLOCATOR,
+    ("env.GLIBC_TUNABLES", "allocator.tunables"),
+    ("env.OMP_NUM_THREADS", "threads.omp"),
+    ("env.MKL_NUM_THREADS", "threads.mkl"),
+    ("env.OPENBLAS_NUM_THREADS", "threads.openblas"),
+    ("cpu.affinity", "cgroup.cpuset"),
+)
+_FOLLOWERS: Final = ("site_packages.sha256", "site_packages.files", "lock.sha256")
+
+_FELT_LIBRARIES: Final = (
+    "libc.", "libm.", "ld-linux", "libpython", "libtorch", "libc10", "libgomp", "libiomp", "libomp",
+    "libmkl", "libopenblas", "libscipy_openblas", "libblas", "liblapack", "libcu", "libnv",
+    "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
+)  # fmt: skip
+
+COVERED: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
+    (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
+    (_PYTHON, ("libpython", ".cpython-")),
+    (_TORCH, ("libtorch", "libc10", "libshm", "libgomp-")),
+    (("numpy.version",), ("_multiarray_umath", "libscipy_openblas")),
+    (("cuda.cudnn",), ("libcudnn",)),
+    (("cuda.cublas",), ("libcublas",)),
+    (("cuda.nccl",), ("libnccl",)),
+    (("cuda.runtime",), ("libcudart",)),
+    (("allocator.name",), ("libjemalloc", "libtcmalloc", "libmimalloc")),
+)
+"""Facts, and the libraries whose difference they tell."""
+
+
+def told_once(found: list[FactDifference]) -> list[FactDifference]:
+    """Return the differences, each that another one speaks for with the key of that one."""
+    classes = {one.key: one.fact_class for one in found}
+    return [_following(one, classes) for one in found]
+
+
+def is_computing(entry: str) -> bool:
+    """Say whether a library takes part in computing, by its name."""
+    return entry.startswith(_FELT_LIBRARIES)
+
+
+def is_named(entry: str, names: Iterable[str]) -> bool:
+    """Say whether a library is one of these; a name from a dot on may stand anywhere."""
+    name = entry_name(entry)
+    return any(one in name if one.startswith(".") else name.startswith(one) for one in names)
+
+
+def _following(one: FactDifference, classes: dict[str, FactClass]) -> FactDifference:
+    leader = _leader_of_libraries(one, classes) or _leader(one.key, classes)
+    if leader:
+        return replace(one, part_of=leader)
+    is_explained = one.key in _FOLLOWERS and "packages.not_imported" in classes
+    if is_explained and one.fact_class == "confounder":
+        text = "Packages differ that this workload does not import, which may be all of it."
+        return replace(one, fact_class="possible-influence", evidence=text)
+    return one
+
+
+def _leader(key: str, classes: dict[str, FactClass]) -> str:
+    """Return the confounder that tells of this one as well; empty where it speaks for itself."""
+    group = _INSTALLED if key in _FOLLOWERS else next((g for g in _GROUPS if key in g), ())
+    before = group[: group.index(key)] if group else ()
+    return next((one for one in before if classes.get(one) == "confounder"), "")
+
+
+def _leader_of_libraries(one: FactDifference, classes: dict[str, FactClass]) -> str:
+    """Return the first confounder that tells of loaded libraries, where some tell of them all."""
+    if one.key != "loaded_libraries":
+        return ""
+    both = entries(one.reference) + entries(one.value)
+    leaders = [_covering(entry, classes) for entry in both if is_computing(entry)]
+    return leaders[0] if leaders and all(leaders) else ""
+
+
+def _covering(entry: str, classes: dict[str, FactClass]) -> str:
+    keys = (key for facts, names in COVERED if is_named(entry, names) for key in facts)
+    return next((key for key in keys if classes.get(key) == "confounder"), "")

@@ -1,0 +1,114 @@
+"""The names of facts and the differences between them in a few words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from envcompare.records import FactDifference, FingerprintValue
+
+_NAMES: Final[dict[str, str]] = {
+    "python.version": "Python",
+    "python.sha256": "the build of Python",
+    "python.libpython_sha256": "the build of Python",
+    "python.flags": "the build of Python",
+    "python.compiler": "the build of Python",
+    "python.is_debug": "the build of Python",
+    "torch.version": "torch",
+    "torch.git": "the build of torch",
+    "torch.build_sha256": "the build of torch",
+    "torch.cuda": "the CUDA that torch is built for",
+    "torch.threads": "the threads of torch",
+    "torch.interop_threads": "the threads between operations of torch",
+    "cuda.runtime": "the CUDA runtime",
+    "cuda.cudnn": "cuDNN",
+    "cuda.cublas": "cuBLAS",
+    "cuda.nccl": "NCCL",
+    "torchvision.version": "torchvision",
+    "numpy.version": "numpy",
+    "libc.version": "the C library",
+    "libc.sha256": "the build of the C library",
+    "packages": "packages",
+    "packages.not_imported": "packages that are not imported",
+    "site_packages.sha256": "the installed files",
+    "site_packages.files": "the number of installed files",
+    "lock.sha256": "the lock of the wheels",
+    "loaded_libraries": "loaded libraries",
+    "allocator.name": "the memory allocator",
+    "gpu.name": "the GPU",
+    "gpu.driver": "the GPU driver",
+    "cgroup.cpu_quota": "the CPU quota",
+    "cgroup.cpuset": "the CPU set",
+    "cpu.affinity": "the CPU set",
+    "cgroup.memory_limit_bytes": "the memory limit",
+    "thp": "transparent huge pages",
+    "shm.bytes": "the size of /dev/shm",
+    "seccomp.mode": "seccomp",
+    "seccomp.filters": "the number of seccomp filters",
+    "capabilities.effective": "capabilities",
+    "lsm.label": "the security label",
+    "mount.python": "the file system of the interpreter",
+    "mount.data": "the file system of the data",
+    "mount.scratch": "the file system of the scratch folder",
+    "os.release": "the distribution",
+}
+_DIGESTS: Final = frozenset(
+    {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
+)
+_LONGEST: Final = 60  # of a value in a sentence
+
+
+def fact_name(key: str) -> str:
+    """Return the name of a fact as sentences use it, such as cuDNN for `cuda.cudnn`."""
+    return _NAMES.get(key, key.removeprefix("env."))
+
+
+def describe(difference: FactDifference) -> str:
+    """Return the difference in a few words: "cuDNN 9.1 → 9.5", "the build of Python"."""
+    name = fact_name(difference.key)
+    if difference.key.rpartition(".")[2] in _DIGESTS:
+        return name
+    before, after = difference.reference, difference.value
+    if isinstance(before, tuple) or isinstance(after, tuple):
+        return f"{name} ({_changes(entries(before), entries(after))})"
+    return f"{name} {_word(before)} → {_word(after)}"
+
+
+def is_plural(difference: FactDifference) -> bool:
+    """Say whether the words of a difference name several things."""
+    return difference.key.partition(".")[0] in {"packages", "loaded_libraries"}
+
+
+def entries(value: FingerprintValue) -> tuple[str, ...]:
+    """Return the entries of a list of software; a single value is one entry."""
+    if value is None:
+        return ()
+    return tuple(str(one) for one in value) if isinstance(value, tuple) else (str(value),)
+
+
+def entry_name(entry: str) -> str:
+    """Return the name in "name==version" and in "basename digest"."""
+    return entry.partition("==")[0].partition(" ")[0]
+
+
+def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    """Name the first three entries, with both versions where there are versions."""
+    versions = [dict(one.partition("==")[::2] for one in side) for side in (before, after)]
+    names = list(dict.fromkeys(entry_name(one) for one in before + after))
+    words = [_change(name, versions[0].get(name), versions[1].get(name)) for name in names[:3]]
+    more = len(names) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+
+
+def _change(name: str, before: str | None, after: str | None) -> str:
+    if not before and not after:
+        return name
+    return f"{name} {before or 'none'} → {after or 'none'}"
+
+
+def _word(value: FingerprintValue) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value) or "empty"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

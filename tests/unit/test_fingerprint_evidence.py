@@ -1,0 +1,268 @@
+"""A confounder is raised where the workload was seen to use what differs, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.sides import Pair
+from envcompare.records import ArmRecord, FactDifference, FingerprintRecord, FingerprintValue
+
+VM = ArmRecord(id="vm", environment="vm", is_reference=True)
+DOCKER = ArmRecord(id="docker", environment="docker")
+OWN = ArmRecord(id="new", environment="docker", reference="app:2")
+TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
+Facts = dict[str, FingerprintValue]
+
+
+def differences(
+    reference: Facts, other: Facts, *, both: Facts | None = None, **seen: Any
+) -> dict[str, FactDifference]:
+    """Compare vm with another arm, docker unless `arm` says which; `both` is found in each."""
+    arm = seen.pop("arm", DOCKER)
+    host = seen.pop("host", "local")
+    sides = (
+        FingerprintRecord(host=host, arm=one.id, facts={**(both or {}), **facts})
+        for one, facts in ((VM, reference), (arm, other))
+    )
+    pair = Pair(arms=(VM, arm), **seen)
+    return {one.key: one for one in compare_fingerprints(*sides, pair)}
+
+
+@pytest.mark.parametrize(
+    ("vm", "docker", "expected", "evidence"),
+    [
+        (("libcudnn.so.9 1",), ("libcudnn.so.9 2",), "confounder",
+         "cuDNN was loaded by this workload in both arms."),
+        ((), ("libcudnn.so.9 2",), "confounder",
+         "cuDNN was loaded by this workload in docker alone."),
+        ((), (), "possible-influence", "cuDNN was not loaded by this workload."),
+    ],
+)  # fmt: skip
+def test_a_library_confounds_where_it_was_loaded(
+    vm: tuple[str, ...], docker: tuple[str, ...], expected: str, evidence: str
+) -> None:
+    """Another cuDNN changes nothing of a workload that never loads it."""
+    found = differences(
+        {"cuda.cudnn": "9.1", "loaded_libraries": vm},
+        {"cuda.cudnn": "9.5", "loaded_libraries": docker},
+    )["cuda.cudnn"]
+    assert (found.fact_class, found.evidence) == (expected, evidence)
+    assert evidence in found.sentence
+
+
+def test_a_package_confounds_where_it_was_imported() -> None:
+    """Two packages differ, one of them is imported: each is told for what it is."""
+    found = differences(
+        {"packages": ("pillow==10", "rich==13"), "loaded_packages": ("pillow==10",)},
+        {"packages": ("pillow==11", "rich==14"), "loaded_packages": ("pillow==11",)},
+    )
+    assert found["packages"].value == ("pillow==11",)
+    assert found["packages"].evidence == "pillow was imported by this workload in both arms."
+    assert found["packages.not_imported"].fact_class == "possible-influence"
+    assert found["packages.not_imported"].sentence == (
+        "They were not imported by this workload. A possible influence, and no more than that."
+    )
+
+
+def test_another_numpy_that_is_not_imported_is_not_lost() -> None:
+    """Its own fact is measured only where it is imported; then the list of packages tells it."""
+    found = differences(
+        {"packages": ("numpy==1.26",), "numpy.version": None},
+        {"packages": ("numpy==2.1",), "numpy.version": None},
+        both={"loaded_packages": ()},
+    )
+    assert found["packages.not_imported"].reference == ("numpy==1.26",)
+
+
+@pytest.mark.parametrize(
+    ("key", "libraries", "expected"),
+    [
+        ("env.OMP_NUM_THREADS", TORCH, "confounder"),
+        ("env.OMP_NUM_THREADS", ("libc.so.6 1",), "possible-influence"),
+        ("env.MKL_NUM_THREADS", TORCH, "confounder"),
+        ("env.MKL_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "possible-influence"),
+        ("env.OPENBLAS_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "confounder"),
+        ("threads.openblas", TORCH, "possible-influence"),
+        ("torch.deterministic", TORCH, "confounder"),
+        ("torch.tf32_matmul", TORCH, "possible-influence"),
+        ("gpu.power_limit_w", (*TORCH, "libcuda.so.1 4"), "confounder"),
+        ("gpu.power_limit_w", TORCH, "possible-influence"),
+    ],
+)
+def test_a_setting_confounds_where_what_reads_it_was_loaded(
+    key: str, libraries: tuple[str, ...], expected: str
+) -> None:
+    """The threads of a runtime that is not there are nobody's threads."""
+    found = differences({key: 1}, {key: 4}, both={"loaded_libraries": libraries})
+    assert found[key].fact_class == expected
+
+
+@pytest.mark.parametrize(
+    ("allocator", "expected"), [("glibc", "confounder"), ("jemalloc", "possible-influence")]
+)
+def test_a_variable_of_glibc_confounds_under_its_allocator(allocator: str, expected: str) -> None:
+    """Another allocator does not read the variables of glibc's."""
+    key = "env.MALLOC_ARENA_MAX"
+    found = differences({key: None}, {key: "1"}, both={"allocator.name": allocator})[key]
+    assert found.fact_class == expected
+    assert "allocator is" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("quota", "facts", "throttled_ns", "expected"),
+    [
+        (0.5, {}, None, "confounder"),
+        (0.5, {}, 0, "confounder"),
+        (1.5, {}, 0, "possible-influence"),
+        (1.5, {"torch.threads": 2}, 0, "confounder"),
+        (1.5, {}, 3_000_000_000, "confounder"),
+    ],
+)
+def test_a_quota_confounds_below_the_threads_or_when_it_stopped_them(
+    quota: float, facts: Facts, throttled_ns: int | None, expected: str
+) -> None:
+    """A quota that nobody reaches is told and not blamed."""
+    key = "cgroup.cpu_quota"
+    found = differences({key: "unlimited"}, {key: quota}, both=facts, throttled_ns=throttled_ns)
+    assert found[key].fact_class == expected
+    if throttled_ns:
+        assert found[key].evidence == "It stopped the workload for 3.0 s while it was measured."
+
+
+@pytest.mark.parametrize(
+    ("cpus", "threads", "expected"),
+    [("0-3", 4, "possible-influence"), ("0-1,3", 4, "confounder"), ("0", 1, "possible-influence")],
+)
+def test_a_cpu_set_confounds_below_the_threads(cpus: str, threads: int, expected: str) -> None:
+    """Four threads feel three CPUs and not four."""
+    found = differences(
+        {"cgroup.cpuset": "0-7"}, {"cgroup.cpuset": cpus}, both={"torch.threads": threads}
+    )
+    assert found["cgroup.cpuset"].fact_class == expected
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "expected"),
+    [
+        (900_000_000, "confounder"),
+        (300_000_000, "possible-influence"),
+        (None, "possible-influence"),
+    ],
+)
+def test_a_memory_limit_confounds_near_the_peak(peak_bytes: int | None, expected: str) -> None:
+    """A limit far above what is needed is not blamed."""
+    key = "cgroup.memory_limit_bytes"
+    found = differences({key: "unlimited"}, {key: 1_000_000_000}, peak_bytes=peak_bytes)[key]
+    assert found.fact_class == expected
+
+
+def test_what_a_plain_command_loads_is_not_known() -> None:
+    """The facts are its launcher's: a difference stays a confounder, and the doubt is said."""
+    found = differences(
+        {"torch.version": "2.1"}, {"torch.version": "2.2"}, both={"loaded_libraries": ()},
+        is_program=True,
+    )["torch.version"]  # fmt: skip
+    assert found.fact_class == "confounder"
+    assert found.evidence == "What the command itself loads is not seen, only its launcher."
+
+
+def test_one_cause_is_told_once() -> None:
+    """Another numpy is another tree, another lock and another library; one line says it all."""
+    found = differences(
+        {"numpy.version": "1.26", "site_packages.sha256": "a", "site_packages.files": "1",
+         "lock.sha256": "x", "packages": ("numpy==1.26",),
+         "loaded_libraries": ("_multiarray_umath.so 1",)},
+        {"numpy.version": "2.1", "site_packages.sha256": "b", "site_packages.files": "2",
+         "lock.sha256": "y", "packages": ("numpy==2.1",),
+         "loaded_libraries": ("_multiarray_umath.so 2",)},
+        both={"loaded_packages": ("numpy==0",)},
+    )  # fmt: skip
+    leaders = {key: one.part_of for key, one in found.items() if one.fact_class == "confounder"}
+    assert leaders == {
+        "numpy.version": "",
+        "lock.sha256": "numpy.version",
+        "site_packages.files": "numpy.version",
+        "site_packages.sha256": "numpy.version",
+        "loaded_libraries": "numpy.version",
+    }
+
+
+def test_other_files_of_the_same_packages_are_a_confounder_of_their_own() -> None:
+    """The versions agree and the files do not: somebody changed what was installed."""
+    found = differences({"site_packages.sha256": "a"}, {"site_packages.sha256": "b"})
+    one = found["site_packages.sha256"]
+    assert (one.fact_class, one.part_of) == ("confounder", "")
+
+
+def test_another_tree_is_explained_by_packages_that_are_not_imported() -> None:
+    """Another pip alone makes the tree another one; nobody feels it."""
+    found = differences(
+        {"packages": ("pip==24",), "site_packages.sha256": "a"},
+        {"packages": ("pip==25",), "site_packages.sha256": "b"},
+        both={"loaded_packages": ()},
+    )
+    assert {one.fact_class for one in found.values()} == {"possible-influence"}
+    assert "not import" in found["site_packages.sha256"].sentence
+
+
+def test_the_same_tree_from_another_lock_is_the_same_software() -> None:
+    """The lock says how it came to be; the tree says what it is."""
+    found = differences(
+        {"lock.sha256": "a"}, {"lock.sha256": "b"}, both={"site_packages.sha256": "t"}
+    )
+    assert found["lock.sha256"].fact_class == "possible-influence"
+
+
+def test_the_remedy_is_a_command_for_this_very_pair() -> None:
+    """It can be copied: host, arms and flags are those of the run."""
+    found = differences({"python.version": "3.11.2"}, {"python.version": "3.11.9"}, host="gpu01")
+    assert found["python.version"].remedy.startswith(
+        "`envcompare run --hosts gpu01 --envs vm,docker --stacks image,host`"
+    )
+    assert "--vm-python PATH" in found["python.version"].remedy
+
+
+def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
+    """A third arm has the environment of the one and the software of the other."""
+    found = differences({"libc.version": "2.36"}, {"libc.version": "2.39"}, arm=OWN)
+    assert found["libc.version"].remedy == (
+        "`envcompare run --envs vm,docker,new=docker:app:2` measures docker with the software of "
+        "the tool as well"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("env.MALLOC_TRIM_THRESHOLD_", "`envcompare run --envs vm,docker --stabilise`"),
+        ("env.MALLOC_ARENA_MAX", "set MALLOC_ARENA_MAX to the same value in every arm"),
+        ("allocator.tunables", "set GLIBC_TUNABLES to the same value in every arm"),
+        ("torch.threads", "`envcompare run --envs vm,docker --threads N`"),
+        ("torch.deterministic", "in the code of the workload"),
+        ("gpu.uuid", "give every arm the same GPU"),
+    ],
+)
+def test_the_remedy_of_a_setting_sets_it_everywhere(key: str, expected: str) -> None:
+    """A setting needs no second measurement: it can be made the same."""
+    assert expected in differences({key: 1}, {key: 2})[key].remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "who"),
+    [
+        ("seccomp.mode", "little but small system calls"),
+        ("speculation.ssb", "indirect branches"),
+        ("mount.python", "start-up"),
+        ("shm.bytes", "data loaders"),
+        ("limits.nofile", "reaches a limit"),
+        ("lsm.label", "opens many files"),
+    ],
+)
+def test_what_is_varied_on_purpose_says_who_feels_it(key: str, who: str) -> None:
+    """Each has a sentence of its own, and nothing of it is called a confounder."""
+    found = differences({key: 1}, {key: 2})[key]
+    assert found.fact_class == "varied"
+    assert who in found.sentence
