@@ -15,7 +15,7 @@ from lab import need
 from runs import BASE
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Environment, Isolation, Mount
+from envcompare.environments import Environment, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import environment
 from envcompare.stack import delivery, image, sif
 from envcompare.transport import Process, Transport
@@ -286,6 +286,29 @@ def test_no_gpu_is_said_with_its_reason(place: Place) -> None:
     check = place.environment.check_gpu(place.transport)
     assert not check.is_usable
     assert check.reason == "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
+
+
+def test_cuda_itself_is_asked_whether_a_process_reaches_the_gpu(place: Place) -> None:
+    """The loader's complaint is the reason where there is no driver."""
+    interpreter = Command(argv=("python3",))
+    found = place.environment.check_gpu(place.transport)
+    isolation = replace(place.isolation, gpu=found.gpu)
+    inside = gpu.check_inside(place.transport, place.environment, interpreter, isolation)
+    assert inside.is_usable == found.is_usable
+    if not found.is_usable:
+        assert "libcuda.so.1: cannot open shared object file" in inside.reason
+        assert inside.hint
+
+
+@docker_only
+def test_the_drivers_libraries_are_found_in_an_image_that_lacks_them(place: Place) -> None:
+    """A library of the host, under a name that no image has, is loaded by that name."""
+    cache = "PATH=$PATH:/sbin ldconfig -p | sed -n 's/.*libz[.]so[.]1 .* => //p' | head -n 1"
+    library = ("libenvcompare.so.1", place.on_host("sh", "-c", cache))
+    program = "import ctypes; ctypes.CDLL('libenvcompare.so.1').zlibVersion"
+    given = Gpu(way="devices", libraries=(library,))
+    assert place.run("python3", "-c", program, gpu=given).succeeded
+    assert "cannot open shared object file" in place.run("python3", "-c", program).stderr
 
 
 @containers_only

@@ -14,7 +14,7 @@ from lab import Lab
 from runs import BASE, Done, envcompare
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Isolation
+from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
 from envcompare.stack import Prepared
 from envcompare.stack.cache import LOCK_LABEL, host_cache, shell
@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.timeout(420),
 ]
 CONTAINERS = ("docker", "singularity")
+NO_GPU = Gpu()
 SAME = (
     "python.executable", "python.sha256", "python.flags", "libc.version", "os.release", "packages",
     "loaded_libraries", "torch.version", "torch.build_sha256",
@@ -120,6 +121,16 @@ def test_the_hosts_files_are_there_and_cannot_be_changed(host: Transport, name: 
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
+def test_a_device_is_there_where_it_is_given_and_only_there(host: Transport, name: str) -> None:
+    """Beside the host's files a container gets a GPU by its device files, whatever the engine."""
+    script = "test -c /dev/fuse && exec 3<>/dev/fuse"
+    given = Gpu(way="engine", devices=("/dev/fuse",)).beside_host_files
+    said = inside(host, name, script, gpu=given)
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert inside(host, name, script).exit_code == 1
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
 def test_what_is_not_bound_is_not_seen(host: Transport, name: str) -> None:
     """The host's users, homes and services stay outside."""
     shell(host, ": >~/.envcompare-not-seen")
@@ -152,7 +163,7 @@ def ready(host: Transport, name: str) -> Prepared:
     return prepared
 
 
-def inside(host: Transport, name: str, script: str) -> CommandResult:
+def inside(host: Transport, name: str, script: str, *, gpu: Gpu = NO_GPU) -> CommandResult:
     """Run a script in a container that shows the host's own files."""
     prepared = ready(host, name)
     scratch = f"/tmp/envcompare-inside-{os.getpid()}"
@@ -165,6 +176,7 @@ def inside(host: Transport, name: str, script: str) -> CommandResult:
         reference=prepared.reference,
         uid=uid,
         gid=gid,
+        gpu=gpu,
         mounts=prepared.mounts,
         scratch=scratch,
     )

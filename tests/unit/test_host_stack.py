@@ -147,6 +147,25 @@ def test_this_interpreter_says_where_it_lives() -> None:
     assert any(f"{sys.prefix}/".startswith(f"{folder}/") for folder in bound.folders)
 
 
+def test_the_gpu_drivers_libraries_are_shown_wherever_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders that the loader's cache names, and those that the links there lead to."""
+    home, driver, real = (tmp_path / name for name in ("home", "driver", "real"))
+    for folder in (home, driver, real):
+        folder.mkdir()
+    (real / "libcuda.so.550").touch()
+    (driver / "libcuda.so.1").symlink_to(real / "libcuda.so.550")
+    line = f"libcuda.so.1 (libc6,x86-64) => {driver}/libcuda.so.1"
+    (home / "ldconfig").write_text(f"#!/bin/sh\nprintf '\\t%s\\n' '{line}'\n")
+    (home / "ldconfig").chmod(0o755)
+    (home / ".profile").write_text(f'PATH="{home}:$PATH"\n')
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    found = find_python(LOCAL, python=sys.executable, imports=())
+    assert {str(driver), str(real)} <= {*layout(found).folders}
+
+
 def test_no_private_key_of_the_host_is_shown() -> None:
     """Certificates are bound, not the folders where keys lie beside them."""
     found = find_python(LOCAL, python=sys.executable, imports=())
