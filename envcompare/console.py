@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINE_EVERY_S = 15.0
+_MOVING_LINE_EVERY_S = 5.0
+_SPEED_AFTER_S = 0.5  # before that the speed is that of the buffers
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
 
 
@@ -95,9 +97,9 @@ class Display:
         if not self.is_quiet:
             self.console.print(text, markup=False)
 
-    def saying(self, label: str) -> Callable[[str], None]:
-        """Return a function that prints lines about one thing."""
-        return lambda text: self.say(f"  {label}: {text}")
+    def saying(self, label: str, check: Callable[[], None] = lambda: None) -> Saying:
+        """Return what prints lines about one thing; `check` may end it by raising."""
+        return Saying(self, label, check)
 
     def error(self, error: EnvcompareError) -> None:
         """Print the three sentences of an error."""
@@ -141,10 +143,30 @@ class Display:
     def cell_done(self, name: str, text: str) -> None:
         """Take a cell's bar away and print how it ended."""
         with self._lock:
-            task = self._tasks.pop(name, None)
-            if self._progress is not None and task is not None:
-                self._progress.remove_task(task)
+            self._drop_bar(name)
         self.say(f"  {name}: {text}")
+
+    def moving(self, name: str, *, done: float, text: str) -> None:
+        """Show how far a long transfer is: `done` is the share that has gone."""
+        with self._lock:
+            if self._progress is not None:
+                self._update_bar(self._progress, name, done=done, text=text)
+                return
+            now = time.monotonic()
+            if now - self._last_line.setdefault(name, now) >= _MOVING_LINE_EVERY_S:
+                self._last_line[name] = now
+                self.say(f"  {name}: {text}")
+
+    def moved(self, name: str) -> None:
+        """Take a transfer's bar away."""
+        with self._lock:
+            self._last_line.pop(name, None)
+            self._drop_bar(name)
+
+    def _drop_bar(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        if self._progress is not None and task is not None:
+            self._progress.remove_task(task)
 
     def _update_bar(self, progress: Progress, name: str, *, done: float, text: str) -> None:
         from rich.markup import escape
@@ -152,6 +174,55 @@ class Display:
         if name not in self._tasks:
             self._tasks[name] = progress.add_task(escape(name), total=1.0, text=text)
         progress.update(self._tasks[name], completed=min(done, 1.0), text=text)
+
+
+class Saying:
+    """Prints what happens to one thing, and how far its long transfers are."""
+
+    def __init__(self, display: Display, label: str, check: Callable[[], None]) -> None:
+        self._display = display
+        self._label = label
+        self._check = check
+
+    def __call__(self, text: str) -> None:
+        """Print one line."""
+        self._check()
+        self._display.say(f"  {self._label}: {text}")
+
+    @contextmanager
+    def moving(self, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+        """Give a function that is told how many bytes have gone; it raises what `check` raises."""
+        name = f"{self._label}: {what}"
+        speed = Speed()
+
+        def told(done_bytes: int) -> None:
+            self._check()
+            done = min(1.0, done_bytes / max(1, total_bytes))
+            text = f"{done:.0%} of {total_bytes / 1e6:.0f} MB{speed.text(done_bytes)}"
+            self._display.moving(name, done=done, text=text)
+
+        try:
+            yield told
+        finally:
+            self._display.moved(name)
+
+
+class Speed:
+    """How fast bytes go, counted from the first time that it is told of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start: tuple[float, int] | None = None
+
+    def text(self, done_bytes: int) -> str:
+        """Return `, 85.3 MB/s`, or nothing while that cannot be known."""
+        now = self._clock()
+        if self._start is None:
+            self._start = (now, done_bytes)
+        since, first_bytes = self._start
+        if now - since < _SPEED_AFTER_S:
+            return ""
+        return f", {(done_bytes - first_bytes) / (now - since) / 1e6:.1f} MB/s"
 
 
 def print_lines(lines: Iterable[str]) -> None:

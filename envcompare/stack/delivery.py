@@ -8,7 +8,7 @@ from envcompare.errors import StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure
 from envcompare.stack.image import Image, find
-from envcompare.stack.stream import pipe
+from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
 
 
@@ -34,11 +34,12 @@ def _send(
     local: Transport, transport: Transport, image: Image, *, progress: Progress
 ) -> Image | None:
     """Stream the image into the host's engine and name it there; return what arrived."""
-    piped = pipe(
-        (local, Command(argv=("docker", "save", image.id))),
-        (transport, Command(argv=("docker", "load", "--quiet"))),
-        progress=progress,
-    )
+    with moving(progress, image.name, image.size_bytes) as told:
+        piped = pipe(
+            (local, Command(argv=("docker", "save", image.id))),
+            (transport, Command(argv=("docker", "load", "--quiet"))),
+            told=told,
+        )
     if not piped.succeeded:
         raise failure(
             transport,

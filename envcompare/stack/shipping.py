@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from envcompare.stack import Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.stream import moving
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.transport import Transport
+from envcompare.transport import Told, Transport
 from envcompare.transport.operations import file_sha256
 
 
@@ -15,18 +16,29 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
     missing = _missing(transport, wheelhouse, folder)
     if missing:
         make_folder(transport, folder)
-        size = sum((wheelhouse.folder / name).stat().st_size for name in missing) / 1e6
-        progress(f"sending {len(missing)} files, {size:.0f} MB, to {transport.name}")
-        for name in missing:
-            transport.put(wheelhouse.folder / name, f"{folder}/{name}")
+        sizes = {name: (wheelhouse.folder / name).stat().st_size for name in missing}
+        total = sum(sizes.values())
+        progress(f"sending {len(missing)} files, {total / 1e6:.0f} MB, to {transport.name}")
+        with moving(progress, "wheels", total) as told:
+            before = 0
+            for name, digest in missing.items():
+                source, target = wheelhouse.folder / name, f"{folder}/{name}"
+                transport.put(source, target, sha256=digest, told=_after(before, told))
+                before += sizes[name]
     return folder
 
 
-def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> list[str]:
+def _after(before_bytes: int, told: Told) -> Told:
+    """Return what counts a file's bytes after those of the files before."""
+    return lambda done_bytes: told(before_bytes + done_bytes)
+
+
+def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> dict[str, str]:
+    """Return the files the host lacks, with their hashes."""
     names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
     script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
     lines = shell(transport, script, folder, *names).stdout.splitlines()
     there = {tuple(line.split("  ", 1)) for line in lines}
     here = {name: file_sha256(wheelhouse.folder / name) for name in (LOCK, SUMS)}
     here.update(wheelhouse.sums)
-    return [name for name, digest in here.items() if (digest, name) not in there]
+    return {name: digest for name, digest in here.items() if (digest, name) not in there}

@@ -11,7 +11,7 @@ from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure, host_cache, make_folder, require_room, shell
 from envcompare.stack.image import Image, find
-from envcompare.stack.stream import pipe
+from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
 
 # Compression decides how long an import takes, so it is part of what is compared.
@@ -178,11 +178,12 @@ def _save(
     holder: Transport, transport: Transport, image: Image, *, archive: str, progress: Progress
 ) -> None:
     progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
-    piped = pipe(
-        (holder, Command(argv=("docker", "save", image.id))),
-        (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
-        progress=progress,
-    )
+    with moving(progress, image.name, image.size_bytes) as told:
+        piped = pipe(
+            (holder, Command(argv=("docker", "save", image.id))),
+            (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
+            told=told,
+        )
     if not piped.succeeded:
         raise failure(transport, f"sending {image.name}", piped.text, hint="run it again")
 
