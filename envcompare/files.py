@@ -41,6 +41,11 @@ def workloads() -> Path:
     return root() / "workloads"
 
 
+def tree_program() -> str:
+    """Return the program that says what is installed beside an interpreter."""
+    return (workloads() / "tree.py").read_text(encoding="utf-8")
+
+
 def catalogue() -> dict[str, WorkloadInfo]:
     """Return the bundled workloads by name, read from their source without importing it."""
     found: dict[str, WorkloadInfo] = {}

@@ -22,6 +22,8 @@ from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import make_folder, shell
 from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
+from envcompare.stack.proof import mismatch
+from envcompare.stack.variants import chosen
 from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
@@ -89,7 +91,15 @@ class Site:
                 where.check_gpu(self.transport), engine=check.engine, version=check.version
             )
         self._require(check, arm)
-        seat = Seat(arm=arm, prepared=self._prepared(arm, experiment, say), check=check)
+        prepared = self._prepared(arm, experiment, say)
+        error = mismatch(arm.id, prepared, {o.arm.id: o.prepared for o in self.seats.values()})
+        if error and not experiment.allow_mismatch:
+            raise error
+        if error:
+            say(f"{error.brief}: {error.details}")
+            noted = ("mismatch", error.details)
+            prepared = replace(prepared, identity=(*prepared.identity, noted))
+        seat = Seat(arm=arm, prepared=prepared, check=check)
         if seat.gpu.way != "none":
             self._require(self._check_gpu(seat), arm)
         self.seats[arm.id] = seat
@@ -112,7 +122,9 @@ class Site:
     def _prepared(
         self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
     ) -> Prepared:
-        options = stack_options(experiment)
+        options = replace(
+            stack_options(experiment), variant=chosen(experiment.variant, has_gpu=self.has_gpu)
+        )
         if arm.stack == "host":
             return prepare_host(
                 self.transport,

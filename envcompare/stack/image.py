@@ -1,29 +1,28 @@
-"""The workload image: built once by the local engine, found again by its labels."""
+"""The workload image: its recipe, and how an engine that has it finds it again by its labels."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envcompare import files
-from envcompare.command import Command
 from envcompare.environments.docker import connect
-from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress
-from envcompare.stack.cache import LOCK_LABEL, failure
-from envcompare.stack.engine import buildkit
-from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.errors import UnusableError
+from envcompare.stack.cache import LOCK_LABEL
+from envcompare.stack.wheelhouse import Wheelhouse, installer
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
 
 BASE_LABEL = "envcompare.base"
 RECIPE_LABEL = "envcompare.recipe"
+TREE_LABEL = "envcompare.tree"
 REPOSITORY = "envcompare-workload"
+PYTHON = "/opt/envcompare/venv/bin/python"
+"""The interpreter of the workload image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +34,8 @@ class Image:
     layers: tuple[str, ...]
     size_bytes: int
     lock: str = ""  # of the wheels in it; empty for an image the user named
+    digest: str = ""  # as `name@sha256:…`, where a registry gave it
+    tree: str = ""  # of what is installed in it, as its label says
 
     @property
     def key(self) -> str:
@@ -57,7 +58,9 @@ class Recipe:
 
         A base that is not here cannot have changed, so its ID is asked for only where it is known.
         """
-        text = f"{self.base}\n{self.dockerfile.read_text(encoding='utf-8')}"
+        program = files.tree_program()  # another way to hash gives another label
+        steps = (self.dockerfile.read_text(encoding="utf-8"), installer(), program)
+        text = "\n".join((self.base, *steps))
         digest = hashlib.sha256(text.encode()).hexdigest()
         base = {BASE_LABEL: self.base_id} if self.base_id else {}
         return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest, **base}
@@ -96,65 +99,6 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
         return _get(client, found[0]["Id"]) if found else None
 
 
-def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
-    """Return the workload image in the local engine; built when it is not there.
-
-    Raises StackError when the engine here cannot be used, the base is missing, or the disk is full.
-    """
-    try:
-        found = find_built(local, wanted)
-    except UnusableError as error:
-        raise StackError(
-            "the workload image cannot be built here",
-            details=f"{error.brief}: {error.details}",
-            hint=error.hint or "make docker usable on this machine, or use --envs vm",
-        ) from error
-    if found:
-        return found
-    if not wanted.base_id:
-        wanted = replace(wanted, base_id=_pull(local, wanted.base, progress))
-    progress(f"building {wanted.tag} from {wanted.base}")
-    command = buildkit(local, _build_argv(wanted))
-    text = _build_with(local, command) if command else _build_classic(local, wanted)
-    image = find_built(local, wanted)
-    if image is None:
-        raise failure(
-            local,
-            f"building {wanted.tag}",
-            text,
-            hint=f"check that {wanted.base} has python3 of the version the wheels are for",
-        )
-    progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB")
-    return image
-
-
-def _pull(local: Transport, base: str, progress: Progress) -> str:
-    """Pull a base that is not here, so that its ID is known before the build; return the ID."""
-    progress(f"pulling {base}")
-    result = run(local, Command(argv=("docker", "pull", "--quiet", base)))
-    said = result.tail(1)
-    if result.exit_code == 127:
-        said = _pull_without_client(local, base)
-    found = find(local, base)
-    if found is None:
-        raise StackError(
-            f"the base image {base} is not here and cannot be pulled",
-            details=said,
-            hint="docker pull it where a registry can be reached, or make one with "
-            "containers/base.sh and name it with --base-image",
-        )
-    return found.id
-
-
-def _pull_without_client(local: Transport, base: str) -> str:
-    try:
-        with connect(local) as client:
-            client.images.pull(base)
-    except UnusableError as error:
-        return error.details
-    return ""
-
-
 def _get(client: DockerClient, reference: str) -> Image | None:
     from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
 
@@ -163,46 +107,13 @@ def _get(client: DockerClient, reference: str) -> Image | None:
     except ImageNotFound:
         return None
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
+    labels = facts["Config"].get("Labels") or {}
     return Image(
         id=facts["Id"],
         name=names[0],
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
-        lock=(facts["Config"].get("Labels") or {}).get(LOCK_LABEL, ""),
+        lock=labels.get(LOCK_LABEL, ""),
+        digest=next(iter(facts.get("RepoDigests") or ()), ""),
+        tree=labels.get(TREE_LABEL, ""),
     )
-
-
-def _build_argv(wanted: Recipe) -> tuple[str, ...]:
-    labels = (f"--label={name}={value}" for name, value in wanted.labels.items())
-    return (
-        *("build", "--network=none", "--progress=plain", f"--file={wanted.dockerfile}"),
-        *(f"--build-arg=BASE_IMAGE={wanted.base}", f"--tag={wanted.tag}"),
-        *labels,
-        str(wanted.wheelhouse.folder),
-    )
-
-
-def _build_with(local: Transport, command: Command) -> str:
-    result = run(local, command)
-    return f"{result.stdout}\n{result.stderr}"
-
-
-def _build_classic(local: Transport, wanted: Recipe) -> str:
-    from docker.errors import BuildError  # noqa: PLC0415, TID251 - loaded with the client
-
-    try:
-        with connect(local) as client:
-            client.images.build(
-                path=str(wanted.wheelhouse.folder),
-                dockerfile=str(wanted.dockerfile),
-                buildargs={"BASE_IMAGE": wanted.base},
-                labels=wanted.labels,
-                tag=wanted.tag,
-                network_mode="none",
-                rm=True,
-            )
-    except BuildError as error:
-        return "\n".join(str(line.get("stream") or line) for line in error.build_log) + str(error)
-    except UnusableError as error:
-        return error.details
-    return ""

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from envcompare import files
-from envcompare.command import Command
-from envcompare.environments import Isolation
 from envcompare.environments.registry import environment as named
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import Options, Prepared, Progress, image, inspection, sif, venv
+from envcompare.stack import Options, Prepared, Progress, image, inspection, sif, variants, venv
+from envcompare.stack.building import build
 from envcompare.stack.delivery import deliver
+from envcompare.stack.proof import inside, prove
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
-_IMAGE_PYTHON = "/opt/envcompare/venv/bin/python"
-_START_S = 300.0
 _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 
 
@@ -32,26 +29,43 @@ def prepare(  # noqa: PLR0913 — what, where, how, and the two sides it is done
     progress: Progress,
     local: Transport = LOCAL,
 ) -> Prepared:
-    """Return interpreter, reference and identity of an arm's software on the host, made if needed.
+    """Return an arm's software on the host, made if needed, with the proof of what it is.
 
     `reference` is an image or SIF the user named; every command on this machine goes over `local`.
     Raises UnusableError when the host lacks an interpreter or an engine, and StackError when the
     software cannot be made, found or sent.
     """
     if environment == "vm":
-        return _vm(transport, options, local=local, progress=progress)
-    make = _docker if environment == "docker" else _singularity
-    return make(transport, reference, options=options, local=local, progress=progress)
+        made = _vm(transport, options, local=local, progress=progress)
+    else:
+        make = _docker if environment == "docker" else _singularity
+        made = make(transport, reference, options=options, local=local, progress=progress)
+    return prove(transport, environment, made, progress=progress)
 
 
-def wheelhouse(options: Options, *, local: Transport, progress: Progress) -> Wheelhouse:
-    """Return the wheelhouse of the bundled workloads."""
-    requirements = files.workloads() / "requirements.in"
-    return fill(requirements, python=options.python, local=local, progress=progress)
+def wheelhouse(
+    transport: Transport, options: Options, *, local: Transport, progress: Progress
+) -> Wheelhouse:
+    """Return the wheelhouse of the bundled workloads for a host.
+
+    Raises StackError where the host cannot run what is in it.
+    """
+    variants.check_machine(transport)
+    wheels = fill(
+        files.workloads() / "requirements.in",
+        python=options.python,
+        variant=options.variant,
+        local=local,
+        progress=progress,
+    )
+    variants.check_driver(transport, (name for name, _ in wheels.sums))
+    return wheels
 
 
-def _recipe(options: Options, *, local: Transport, progress: Progress) -> image.Recipe:
-    wheels = wheelhouse(options, local=local, progress=progress)
+def _recipe(
+    transport: Transport, options: Options, *, local: Transport, progress: Progress
+) -> image.Recipe:
+    wheels = wheelhouse(transport, options, local=local, progress=progress)
     return image.recipe(wheels, base=options.base, local=local)
 
 
@@ -67,7 +81,7 @@ def _vm(
     transport: Transport, options: Options, *, local: Transport, progress: Progress
 ) -> Prepared:
     interpreter = venv.find_interpreter(transport, python=options.python, chosen=options.vm_python)
-    wheels = wheelhouse(options, local=local, progress=progress)
+    wheels = wheelhouse(transport, options, local=local, progress=progress)
     return venv.make(transport, wheels, interpreter=interpreter, progress=progress)
 
 
@@ -82,18 +96,19 @@ def _docker(
     if reference:
         found = _users_image(transport, reference, local)
         there = deliver(transport, found, local=local, progress=progress)
-        prepared = Prepared(interpreter="python3", reference=there.id)
+        prepared = Prepared(interpreter="python3", reference=there.id, facts=_image_facts(there))
         return _asked(
             transport, "docker", prepared, (("image", there.id), ("image.name", reference))
         )
-    recipe = _recipe(options, local=local, progress=progress)
+    recipe = _recipe(transport, options, local=local, progress=progress)
     built = image.find_built(transport, recipe)
-    built = built or image.build(recipe, local=local, progress=progress)
+    built = built or build(recipe, local=local, progress=progress)
     there = deliver(transport, built, local=local, progress=progress)
     return Prepared(
-        interpreter=_IMAGE_PYTHON,
+        interpreter=image.PYTHON,
         reference=there.id,
         identity=(*_image_identity(there), ("image.name", built.name)),
+        facts=_image_facts(there),
     )
 
 
@@ -114,23 +129,35 @@ def _singularity(
                 hint=f"run on {transport.name}: {engine} pull image.sif {reference}",
             )
         found = sif.inspect(transport, reference)
-        prepared = Prepared(interpreter="python3", reference=found.path, engine=engine)
+        prepared = Prepared(
+            interpreter="python3", reference=found.path, engine=engine, facts=_sif_facts(found)
+        )
         identity = (*_sif_identity(found), *_origin(transport, found.path))
         return _asked(transport, "singularity", prepared, identity)
-    recipe = _recipe(options, local=local, progress=progress)
-    built = _held(transport, recipe) or image.build(recipe, local=local, progress=progress)
+    recipe = _recipe(transport, options, local=local, progress=progress)
+    built = _held(transport, recipe) or build(recipe, local=local, progress=progress)
     compression = options.sif_compression
     made = sif.make(transport, built, compression=compression, local=local, progress=progress)
     return Prepared(
-        interpreter=_IMAGE_PYTHON,
+        interpreter=image.PYTHON,
         reference=made.path,
         engine=engine,
         identity=(*_image_identity(built), *_sif_identity(made)),
+        facts=(*_image_facts(built), *_sif_facts(made)),
     )
 
 
 def _image_identity(built: image.Image) -> tuple[tuple[str, str], ...]:
     return (("stack", "image"), ("lock", built.lock), ("image", built.id))
+
+
+def _image_facts(one: image.Image) -> tuple[tuple[str, str], ...]:
+    facts = (("image.id", one.id), ("image.digest", one.digest), ("lock.sha256", one.lock))
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _sif_facts(made: sif.Sif) -> tuple[tuple[str, str], ...]:
+    return () if made.sha256 == "sandbox" else (("sif.sha256", made.sha256),)
 
 
 def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
@@ -169,30 +196,18 @@ def _asked(
     identity: tuple[tuple[str, str], ...],
 ) -> Prepared:
     """Start the user's image once, to see that it starts and which interpreter it has."""
-    wrapper = named(environment)
-    isolation = Isolation(
-        run_id=f"prepare-{uuid.uuid4().hex[:8]}",
-        arm="prepare",
-        reference=prepared.reference,
-        engine=prepared.engine,
-        uid=65534,
-        gid=65534,
-    )
-    command = wrapper.wrap(Command(argv=(prepared.interpreter, "-c", _WHICH)), isolation)
     brief = f"{dict(identity).get('image.name', prepared.reference)} cannot be used"
     hint = "an image needs python3 with torch; run it by hand and mend what it says"
     try:
-        result = run(transport, command, timeout_s=_START_S)
+        result = inside(transport, environment, prepared, "-c", _WHICH)
     except CommandTimeoutError as error:
-        details = f"it did not answer within {_START_S:g} s"
-        raise StackError(f"{brief} on {transport.name}", details=details, hint=hint) from error
+        raise StackError(f"{brief} on {transport.name}", details=str(error), hint=hint) from error
     if not result.succeeded:
-        details = wrapper.explain(result.exit_code, result.stderr) or result.tail(1)
+        details = named(environment).explain(result.exit_code, result.stderr) or result.tail(1)
         raise StackError(f"{brief} on {transport.name}", details=details, hint=hint)
     interpreter, version = result.stdout.split("\n")[:2]
-    return Prepared(
+    return replace(
+        prepared,
         interpreter=interpreter,
-        reference=prepared.reference,
-        engine=prepared.engine,
         identity=(("stack", "given"), *identity, ("python", version)),
     )

@@ -10,7 +10,7 @@ from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
-from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.stack.wheelhouse import Wheelhouse, check_whole, installer
 from envcompare.transport import Transport
 
 # Reads on any Python: what answers may be far from the version that is looked for.
@@ -36,21 +36,14 @@ exit 3
 """
 _IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -c pass'
 # The mark is written last: a venv cannot be made elsewhere and moved, since its paths are absolute.
-# Byte code is compiled as in the image, and never checked against the clock of a file.
 _MAKE = r"""
-python=$1 wheels=$2 venv=$3 mark=$4
+python=$1 wheels=$2 venv=$3 mark=$4 steps=$5
 umask 022
 exec 9>"$venv.lock"
 ! command -v flock >/dev/null || flock 9
 [ "$(cat "$venv/.complete" 2>/dev/null)" != "$mark" ] || exit 0
 set -e
-rm -rf "$venv"
-"$python" -I -m venv --without-pip "$venv"
-PYTHONPATH=$(echo "$wheels"/pip-*.whl) "$venv/bin/python" -m pip --isolated install --quiet \
-  --no-index --find-links "$wheels" --require-hashes --no-compile --no-cache-dir \
-  --disable-pip-version-check --requirement "$wheels/requirements.lock"
-"$venv/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$venv/lib" \
-  >/dev/null 2>&1 || true
+sh -c "$steps" sh "$wheels" "$venv" "$python"
 printf %s "$mark" >"$venv/.complete"
 """
 # Installed and compiled wheels of this kind take five times their packed size.
@@ -96,14 +89,17 @@ def make(
 ) -> Prepared:
     """Return the venv of these wheels on the host; made when it is not there or was never done."""
     folder = f"{host_cache(transport)}/{wheelhouse.key}"
-    venv = f"{folder}/venv-{interpreter.digest[:12]}"
-    mark = f"{wheelhouse.key} {interpreter.digest}"
+    steps = installer()
+    made_by = hashlib.sha256(f"{interpreter.digest}\n{steps}".encode()).hexdigest()
+    venv = f"{folder}/venv-{made_by[:12]}"
+    mark = f"{wheelhouse.key} {made_by}"
     if not shell(transport, _IS_DONE, venv, mark).succeeded:
         needed = _UNPACKED * wheelhouse.size_bytes
         require_room(transport, folder, needed_bytes=needed, purpose="the venv of vm")
+        check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
         progress(f"making the venv of vm on {transport.name} with {interpreter.path}")
-        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark)
+        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark, steps)
         if not result.succeeded:
             raise failure(
                 transport,
@@ -119,4 +115,5 @@ def make(
             ("python", interpreter.version),
             ("python.path", interpreter.real_path),
         ),
+        facts=(("lock.sha256", wheelhouse.key),),
     )

@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from envcompare.command import Command
+from envcompare import files
+from envcompare.command import Command, CommandResult
+from envcompare.config import Variant
 from envcompare.errors import StackError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, variants
 from envcompare.stack.cache import failure, local_cache, make_folder
+from envcompare.stack.once import one_at_a_time
 from envcompare.transport import Transport
 from envcompare.transport.operations import file_sha256, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
+INSTALLER = "install.sh"
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -39,19 +43,51 @@ class Wheelhouse:
         return sum((self.folder / name).stat().st_size for name, _ in self.sums)
 
 
-def fill(requirements: Path, *, python: str, local: Transport, progress: Progress) -> Wheelhouse:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """What is asked of pip, and who hears of it."""
+
+    requirements: Path
+    python: str
+    variant: Variant
+    local: Transport
+    progress: Progress
+
+    @property
+    def name(self) -> str:
+        """Name what is asked for: packages, interpreter, variant, machine, and where pip looks."""
+        sources = [f"{name}={os.environ.get(name, '')}" for name in _SOURCES]
+        text = self.requirements.read_text(encoding="utf-8")
+        asked = [text, self.python, self.variant, platform.machine(), *sources]
+        return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
+
+
+@one_at_a_time
+def fill(
+    requirements: Path,
+    *,
+    python: str,
+    variant: Variant = "auto",
+    local: Transport,
+    progress: Progress,
+) -> Wheelhouse:
     """Return the wheelhouse of these requirements for Python `python` ("3.11").
 
-    The first call asks pip, with the user's own pip configuration; a later one only reads. Raises
-    StackError when pip is missing or cannot find the packages.
+    The variant `auto` is whatever pip prefers. The first call asks pip, with the user's own pip
+    configuration; a later one only reads. Raises StackError when pip is missing or cannot find the
+    packages.
     """
+    request = _Request(
+        requirements=requirements, python=python, variant=variant, local=local, progress=progress
+    )
     cache = local_cache()
-    note = cache / "resolved" / _request(requirements, python)
+    note = cache / "resolved" / request.name
     if note.exists() and (found := _read(cache / note.read_text() / "wheelhouse")):
         return found
-    progress(f"resolving {requirements.name} for Python {python}")
+    kind = "" if variant == "auto" else f", variant {variant}"
+    progress(f"resolving {requirements.name} for Python {python}{kind}")
     make_folder(local, str(cache))
-    wheelhouse = _download(requirements, python=python, local=local, cache=cache)
+    wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))
     part = note.with_name(f"{note.name}.part-{os.getpid()}")
     part.write_text(wheelhouse.key)
@@ -59,6 +95,23 @@ def fill(requirements: Path, *, python: str, local: Transport, progress: Progres
     size = wheelhouse.size_bytes / 1e6
     progress(f"{len(wheelhouse.sums)} wheels, {size:.0f} MB, lock {wheelhouse.key[:12]}")
     return wheelhouse
+
+
+def installer() -> str:
+    """Return the steps by which the wheels are installed, the same for every arm."""
+    return (files.root() / "containers" / INSTALLER).read_text(encoding="utf-8")
+
+
+def check_whole(wheelhouse: Wheelhouse) -> None:
+    """Raise StackError when a wheel is no longer what was locked."""
+    for name, digest in wheelhouse.sums:
+        path = wheelhouse.folder / name
+        if not path.is_file() or file_sha256(path) != digest:
+            raise StackError(
+                f"the wheel {name} is damaged",
+                details=f"{path} has another SHA-256 than its lock",
+                hint=f"rm -r {wheelhouse.folder}, then run again: it is filled anew",
+            )
 
 
 def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:
@@ -71,13 +124,6 @@ def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:
     return "".join(sorted(lines))
 
 
-def _request(requirements: Path, python: str) -> str:
-    """Name what was asked for: requirements, interpreter, machine, and where pip looks."""
-    sources = [f"{name}={os.environ.get(name, '')}" for name in _SOURCES]
-    asked = [requirements.read_text(encoding="utf-8"), python, platform.machine(), *sources]
-    return hashlib.sha256("\0".join(asked).encode()).hexdigest()[:32]
-
-
 def _read(folder: Path) -> Wheelhouse | None:
     """Read a wheelhouse; None when a part of it is gone."""
     if not (folder / SUMS).is_file() or not (folder / LOCK).is_file():
@@ -87,20 +133,31 @@ def _read(folder: Path) -> Wheelhouse | None:
     if not all((folder / name).is_file() for name, _ in sums):
         return None
     key = hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
+    _lay_installer(folder)
     return Wheelhouse(key=key, folder=folder, sums=sums)
 
 
-def _download(requirements: Path, *, python: str, local: Transport, cache: Path) -> Wheelhouse:
+def _lay_installer(folder: Path) -> None:
+    """Put the steps beside the wheels: the folder is all that an image is built from."""
+    target = folder / INSTALLER
+    if not target.is_file() or target.read_text(encoding="utf-8") != installer():
+        part = target.with_name(f"{INSTALLER}.part-{os.getpid()}")
+        part.write_text(installer(), encoding="utf-8")
+        part.replace(target)
+
+
+def _download(request: _Request, cache: Path) -> Wheelhouse:
     """Fill a folder beside the cache's own and move it in whole, so that none is ever half."""
     part = Path(tempfile.mkdtemp(prefix=".wheelhouse-", dir=cache))
     try:
-        _ask_pip(requirements, python=python, local=local, target=part)
+        _ask_pip(request, part)
         sums = tuple(sorted((path.name, file_sha256(path)) for path in part.glob("*.whl")))
         (part / LOCK).write_text(lock_text(sums), encoding="utf-8")
         (part / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums))
+        _lay_installer(part)
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
-        make_folder(local, str(target.parent))
+        make_folder(request.local, str(target.parent))
         if _read(target) is None:
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
@@ -109,22 +166,46 @@ def _download(requirements: Path, *, python: str, local: Transport, cache: Path)
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _ask_pip(requirements: Path, *, python: str, local: Transport, target: Path) -> None:
-    argv = (
-        *(_interpreter_with_pip(local, python), "-m", "pip", "download", "--quiet"),
-        *("--disable-pip-version-check", "--no-input"),
-        *("--only-binary=:all:", "--python-version", python),
-        *("--dest", str(target), "--requirement", str(requirements)),
-    )
-    result = run(local, Command(argv=argv))
-    if not result.succeeded:
-        raise failure(
-            local,
-            "resolving the workloads' packages",
-            result.stderr,
-            hint="check where pip looks (pip config list) and that it has wheels for "
-            f"Python {python}, or choose another version with --python",
+def _ask_pip(request: _Request, target: Path) -> None:
+    result = _pip_download(request, target)
+    if request.variant == "cpu" and not result.succeeded and _lacks_build(result):
+        request.progress(f"no CPU build of torch where pip looks, asking {variants.CPU_INDEX}")
+        # who has no way to it is to hear so soon
+        more = ("--extra-index-url", variants.CPU_INDEX, "--retries=1", "--timeout=15")
+        result = _pip_download(request, target, *more)
+    if result.succeeded:
+        return
+    if request.variant != "auto" and _lacks_build(result):
+        raise StackError(
+            f"there is no {request.variant} build of torch for Python {request.python} here",
+            details=failure(request.local, "", result.stderr, hint="").details,
+            hint="name a package index that has it (pip config set global.extra-index-url URL), "
+            "or choose another --variant",
         )
+    raise failure(
+        request.local,
+        "resolving the workloads' packages",
+        result.stderr,
+        hint="check where pip looks (pip config list) and that it has wheels for "
+        f"Python {request.python}, or choose another version with --python",
+    )
+
+
+def _lacks_build(result: CommandResult) -> bool:
+    return variants.is_missing_build(result.stderr)
+
+
+def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
+    told = variants.constraints(request.requirements.read_text(encoding="utf-8"), request.variant)
+    argv = (
+        *(_interpreter_with_pip(request.local, request.python), "-m", "pip", "download", "--quiet"),
+        *("--disable-pip-version-check", "--no-input"),
+        *("--only-binary=:all:", "--python-version", request.python),
+        *("--dest", str(target), "--requirement", str(request.requirements)),
+        *told.split(),
+        *more,
+    )
+    return run(request.local, Command(argv=argv))
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:

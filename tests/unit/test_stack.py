@@ -14,11 +14,12 @@ import pytest
 from lab import ROOT
 
 from envcompare.command import Command
+from envcompare.errors import StackError
 from envcompare.stack import Options
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
-from envcompare.stack.wheelhouse import Wheelhouse, fill, lock_text
+from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text
 from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
@@ -83,11 +84,40 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_definition_and_dockerfile_make_the_same_image(tmp_path: Path) -> None:
-    """The SIF of a site without Docker runs the very commands of the Dockerfile."""
-    recipe = _definition(tmp_path)
-    commands = " ".join(recipe.install).replace("\\ ", "")
-    assert commands.split() == [*_dockerfile("RUN")[0].split(), "rm", "-rf", "/wheelhouse"]
+def test_definition_and_dockerfile_install_by_the_same_steps(tmp_path: Path) -> None:
+    """The SIF of a site without Docker runs the very command of the Dockerfile."""
+    first = _definition(tmp_path).install[0].strip()
+    assert first == _dockerfile("RUN")[0].split("&&")[0].strip()
+    assert first == "sh /wheelhouse/install.sh /wheelhouse /opt/envcompare/venv"
+
+
+def test_the_steps_lie_beside_the_wheels_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheelhouse is all an image is built from, and one of another version is brought up."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    steps = fill(requirements, python="3.11", local=LOCAL, progress=print).folder / "install.sh"
+    assert steps.read_text() == (ROOT / "containers" / "install.sh").read_text()
+    steps.write_text("exit 1")
+    fill(requirements, python="3.11", local=LOCAL, progress=print)
+    assert steps.read_text() == (ROOT / "containers" / "install.sh").read_text()
+
+
+def test_a_wheel_that_is_not_what_was_locked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said by name before anything is built from it, with the way to have it again."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    check_whole(wheelhouse)
+    path = wheelhouse.folder / wheelhouse.sums[0][0]
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StackError) as caught:
+        check_whole(wheelhouse)
+    assert caught.value.brief == "the wheel tiny_part-1.0-py3-none-any.whl is damaged"
+    assert caught.value.hint.startswith(f"rm -r {wheelhouse.folder}, ")
 
 
 def test_definition_and_dockerfile_agree_on_base_variables_and_command(tmp_path: Path) -> None:

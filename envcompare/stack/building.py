@@ -1,0 +1,186 @@
+"""Build the workload image by the local engine; its labels say what is in it and on what it is."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, replace
+
+from envcompare import __version__, files
+from envcompare.command import Command
+from envcompare.environments.docker import connect
+from envcompare.errors import StackError, UnusableError
+from envcompare.stack import Progress
+from envcompare.stack.cache import failure
+from envcompare.stack.engine import buildkit
+from envcompare.stack.image import PYTHON, TREE_LABEL, Image, Recipe, find, find_built
+from envcompare.stack.once import one_at_a_time
+from envcompare.stack.wheelhouse import check_whole
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
+_OCI = "org.opencontainers.image"
+_PINNED = "envcompare-pinned"
+_PART = "envcompare-part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What the engine is told: on what to build, from what, and the name of the result."""
+
+    base: str
+    recipe: Recipe
+    tag: str
+
+
+@one_at_a_time
+def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
+    """Return the workload image in the local engine; built when it is not there.
+
+    Raises StackError when the engine here cannot be used, the base is missing, a wheel is damaged,
+    or the disk is full.
+    """
+    try:
+        found = find_built(local, wanted)
+    except UnusableError as error:
+        raise StackError(
+            "the workload image cannot be built here",
+            details=f"{error.brief}: {error.details}",
+            hint=error.hint or "make docker usable on this machine, or use --envs vm",
+        ) from error
+    if found:
+        return found
+    check_whole(wanted.wheelhouse)
+    base = find(local, wanted.base_id or wanted.base) or _pull(local, wanted.base, progress)
+    wanted = replace(wanted, base_id=base.id)
+    progress(f"building {wanted.tag} from {wanted.base}")
+    image = _label(wanted, base, _build(wanted, base, local), local)
+    progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB, tree {image.tree[:12]}")
+    return image
+
+
+def revision(local: Transport) -> str:
+    """Return the commit of the checkout that envcompare runs from; empty where it is installed."""
+    root = files.root()
+    if not (root / ".git").exists():
+        return ""
+    asked = run(local, Command(argv=("git", "-C", str(root), "rev-parse", "HEAD")))
+    return asked.stdout.strip() if asked.succeeded else ""
+
+
+def _build(wanted: Recipe, base: Image, local: Transport) -> str:
+    """Build on the very base that was found, whatever its name means by then; return a tag."""
+    pinned = base.digest or f"{_PINNED}:{base.key[:12]}"
+    if not base.digest:
+        with connect(local) as client:
+            client.api.tag(base.id, _PINNED, base.key[:12])
+    order = _Order(base=pinned, recipe=wanted, tag=f"{_PART}:{wanted.wheelhouse.key[:12]}")
+    try:
+        command = buildkit(local, _argv(order))
+        text = _build_with(local, command) if command else _build_classic(local, order)
+    finally:
+        if not base.digest:
+            _untag(local, pinned)
+    if find(local, order.tag) is None:
+        raise failure(
+            local,
+            f"building {wanted.tag}",
+            text,
+            hint=f"check that {wanted.base} has python3 of the version the wheels are for",
+        )
+    return order.tag
+
+
+def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
+    """Say on the image what it says is in it; its layers stay as they are."""
+    asked = [PYTHON, "-I", "-B", "-c", files.tree_program()]
+    with connect(local) as client:
+        said = client.containers.run(tag, asked, entrypoint="", network_disabled=True, remove=True)
+        labels = {
+            **wanted.labels,
+            TREE_LABEL: json.loads(said)["sha256"],
+            f"{_OCI}.version": __version__,
+            f"{_OCI}.revision": revision(local),
+            f"{_OCI}.base.name": wanted.base,
+            f"{_OCI}.base.digest": base.digest.rpartition("@")[2] or base.id,
+        }
+        client.images.build(
+            fileobj=io.BytesIO(f"FROM {tag}\n".encode()),
+            labels={name: value for name, value in labels.items() if value},
+            tag=wanted.tag,
+            rm=True,
+        )
+    _untag(local, tag)
+    image = find_built(local, wanted)
+    if image is None:
+        raise StackError(
+            f"{wanted.tag} was built and is not there",
+            details="the engine finds no image with its labels",
+            hint="run it again, and see that nothing else removes images meanwhile",
+        )
+    return image
+
+
+def _untag(local: Transport, name: str) -> None:
+    """Take away a name that served the build; what other images stand on stays."""
+    with connect(local) as client:
+        client.api.remove_image(name, noprune=True)
+
+
+def _pull(local: Transport, base: str, progress: Progress) -> Image:
+    """Pull a base that is not here, so that its ID is known before the build."""
+    progress(f"pulling {base}")
+    result = run(local, Command(argv=("docker", "pull", "--quiet", base)))
+    said = result.tail(1)
+    if result.exit_code == 127:
+        said = _pull_without_client(local, base)
+    found = find(local, base)
+    if found is None:
+        raise StackError(
+            f"the base image {base} is not here and cannot be pulled",
+            details=said,
+            hint="docker pull it where a registry can be reached, or make one with "
+            "containers/base.sh and name it with --base-image",
+        )
+    return found
+
+
+def _pull_without_client(local: Transport, base: str) -> str:
+    try:
+        with connect(local) as client:
+            client.images.pull(base)
+    except UnusableError as error:
+        return error.details
+    return ""
+
+
+def _argv(order: _Order) -> tuple[str, ...]:
+    return (
+        *("build", "--network=none", "--progress=plain"),
+        *(f"--file={order.recipe.dockerfile}", f"--build-arg=BASE_IMAGE={order.base}"),
+        f"--tag={order.tag}",
+        str(order.recipe.wheelhouse.folder),
+    )
+
+
+def _build_with(local: Transport, command: Command) -> str:
+    result = run(local, command)
+    return f"{result.stdout}\n{result.stderr}"
+
+
+def _build_classic(local: Transport, order: _Order) -> str:
+    try:
+        with connect(local) as client:
+            client.images.build(
+                path=str(order.recipe.wheelhouse.folder),
+                dockerfile=str(order.recipe.dockerfile),
+                buildargs={"BASE_IMAGE": order.base},
+                tag=order.tag,
+                network_mode="none",
+                rm=True,
+            )
+    except UnusableError as error:
+        log = getattr(error.__cause__, "build_log", ())
+        said = [str(line.get("stream") or line) for line in log]
+        return "\n".join([*said, error.details])
+    return ""

@@ -1,0 +1,128 @@
+"""The proof of which software an arm has: a hash of what is installed, taken from inside it."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from envcompare import files
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Isolation
+from envcompare.environments.registry import environment as named
+from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.stack import Prepared, Progress
+from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
+TREE = "site_packages.sha256"
+FILES = "site_packages.files"
+_START_S = 300.0
+_KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+
+
+class _Tree(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    files: int
+
+
+class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
+    stamp: str
+
+
+def inside(
+    transport: Transport, environment: str, prepared: Prepared, *words: str
+) -> CommandResult:
+    """Run the arm's interpreter once in its environment, which shows nothing of the host."""
+    isolation = Isolation(
+        run_id=f"prepare-{uuid.uuid4().hex[:8]}",
+        arm="prepare",
+        reference=prepared.reference,
+        engine=prepared.engine,
+        uid=65534,
+        gid=65534,
+    )
+    command = Command(argv=(prepared.interpreter, *words), env=prepared.variables)
+    return run(transport, named(environment).wrap(command, isolation), timeout_s=_START_S)
+
+
+def prove(
+    transport: Transport, environment: str, prepared: Prepared, *, progress: Progress
+) -> Prepared:
+    """Return the arm's software with the hash of its site-packages among the facts.
+
+    An image or a SIF cannot change under its hash, so that it is read once; a folder is read again
+    when a file in it was replaced. What cannot be read has no such facts, and `progress` says why.
+    """
+    fixed = _fixed_by(environment, dict(prepared.facts))
+    try:
+        key = fixed or _stamp(transport, environment, prepared)
+        words = (environment, key, prepared.interpreter, files.tree_program())
+        name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+        tree = _kept(transport, environment, prepared, name=name)
+    except (msgspec.DecodeError, CommandTimeoutError) as error:
+        progress(f"what is installed there cannot be hashed: {error}")
+        return prepared
+    facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
+    return replace(prepared, facts=(*prepared.facts, *facts))
+
+
+def mismatch(arm: str, mine: Prepared, others: Mapping[str, Prepared]) -> StackError | None:
+    """Return the error for an arm that has other software than one made from the same wheels."""
+    tree, lock = (dict(mine.facts).get(name) for name in (TREE, "lock.sha256"))
+    for other, prepared in others.items():
+        facts = dict(prepared.facts)
+        if tree and lock and facts.get("lock.sha256") == lock and facts.get(TREE, tree) != tree:
+            return StackError(
+                f"{arm} and {other} have different software, made from the same wheels",
+                details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
+                f"{facts[TREE][:16]}",
+                hint=f"{_remedy(mine, prepared)}; --allow-mismatch compares them as they are",
+            )
+    return None
+
+
+def _remedy(*both: Prepared) -> str:
+    """Say what to remove so that it is made again: what can be changed in place comes first."""
+    for prepared in both:
+        if not prepared.reference:
+            return f"rm -r {prepared.interpreter.removesuffix('/bin/python')}, then run again"
+    for prepared in both:
+        if prepared.reference.startswith("/"):
+            return f"rm -r {prepared.reference}, then run again"
+    return f"docker image rm {both[0].reference}, then run again"
+
+
+def _fixed_by(environment: str, facts: Mapping[str, str]) -> str:
+    """Return the hash that all of the software hangs on; empty where it is a folder."""
+    return facts.get({"docker": "image.id", "singularity": "sif.sha256"}.get(environment, ""), "")
+
+
+def _stamp(transport: Transport, environment: str, prepared: Prepared) -> str:
+    said = _ask(transport, environment, prepared, "--stamp")
+    return msgspec.json.decode(said, type=_Stamp).stamp
+
+
+def _kept(transport: Transport, environment: str, prepared: Prepared, *, name: str) -> _Tree:
+    """Return the tree that was found before under this name, else look and keep it."""
+    folder = f"{host_cache(transport)}/proofs"
+    before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
+    if before.succeeded:
+        return msgspec.json.decode(before.stdout, type=_Tree)
+    said = _ask(transport, environment, prepared)
+    tree = msgspec.json.decode(said, type=_Tree)
+    make_folder(transport, folder)
+    shell(transport, _KEEP, f"{folder}/{name}", said)
+    return tree
+
+
+def _ask(transport: Transport, environment: str, prepared: Prepared, *words: str) -> str:
+    program = ("-I", "-B", "-c", files.tree_program())
+    result = inside(transport, environment, prepared, *program, *words)
+    if not result.succeeded:
+        raise msgspec.DecodeError(result.tail(1) or f"exit code {result.exit_code}")
+    return result.stdout.strip()

@@ -1,0 +1,208 @@
+"""Which build of PyTorch a host gets: chosen by its GPU or by wish, and really taken by pip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from envcompare.command import Command
+from envcompare.config import Variant
+from envcompare.errors import StackError
+from envcompare.stack import variants
+from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.transport.local import LocalProcess, LocalTransport
+
+REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
+DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"
+
+
+@pytest.mark.parametrize(
+    ("wish", "has_gpu", "expected"),
+    [
+        ("auto", True, "cuda"),
+        ("auto", False, "cpu"),
+        ("cpu", True, "cpu"),
+        ("cuda", False, "cuda"),
+    ],
+)
+def test_a_wish_comes_before_what_the_host_has(
+    wish: Variant, *, has_gpu: bool, expected: str
+) -> None:
+    """Without a wish the GPU decides."""
+    assert variants.chosen(wish, has_gpu=has_gpu) == expected
+
+
+def test_each_variant_pins_its_local_version() -> None:
+    """`==` would take either build, and a torchvision of another kind than the torch."""
+    told = {one: variants.constraints(REQUIREMENTS, one) for one in ("cpu", "cuda", "auto")}
+    assert told["cpu"] == "torch==2.0+cpu\n"
+    assert told["cuda"] == "torch===2.0\ntorchvision===1.0\n"
+    assert told["auto"] == variants.constraints("pip\n", "cpu") == ""
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("cpu", "2.0+cpu"), ("cuda", "2.0")])
+def test_pip_takes_the_build_of_the_variant(variant: Variant, expected: str, links: Path) -> None:
+    """Where both are offered, neither wins by chance."""
+    _offer(links, "torch-2.0", "torch-2.0+cpu")
+    filled = _fill(links, variant)
+    assert [name.split("-")[1] for name, _ in filled.sums] == [expected]
+
+
+def test_the_variants_are_kept_apart(links: Path) -> None:
+    """What was resolved for the one is never taken for the other."""
+    _offer(links, "torch-2.0", "torch-2.0+cpu")
+    assert _fill(links, "cpu").key != _fill(links, "cuda").key
+
+
+def test_a_cpu_build_that_pip_does_not_find_is_asked_of_pytorch(links: Path) -> None:
+    """Once, and said; where there is none either, the remedy names the index."""
+    _offer(links, "torch-2.0")
+    told: list[str] = []
+    here = Recorder()
+    with pytest.raises(StackError) as caught:
+        _fill(links, "cpu", told=told, local=here)
+    asked = [command.argv for command in here.commands if "download" in command.argv]
+    assert [variants.CPU_INDEX in argv for argv in asked] == [False, True]
+    assert told[-1] == f"no CPU build of torch where pip looks, asking {variants.CPU_INDEX}"
+    assert caught.value.brief == "there is no cpu build of torch for Python 3.11 here"
+    assert "--variant" in caught.value.hint
+
+
+def test_a_cuda_build_that_pip_does_not_find_is_not_replaced(links: Path) -> None:
+    """A CPU build in its place would measure something else."""
+    _offer(links, "torch-2.0+cpu")
+    with pytest.raises(StackError) as caught:
+        _fill(links, "cuda")
+    assert caught.value.brief == "there is no cuda build of torch for Python 3.11 here"
+
+
+def test_another_package_that_is_missing_is_no_question_of_the_variant(links: Path) -> None:
+    """The remedy is another one then."""
+    _offer(links, "torch-2.0+cpu")
+    with pytest.raises(StackError) as caught:
+        _fill(links, "cpu", requirements="torch==2.0\nno-such-part\n")
+    assert caught.value.brief.startswith("resolving the workloads' packages failed")
+
+
+def test_the_cuda_of_the_wheels_is_read_from_their_names() -> None:
+    """The runtime library is a wheel of its own, named with its version or with its major one."""
+    assert variants.cuda_version(["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"]) == (13, 0)
+    assert variants.cuda_version(
+        ["pip-1-py3-none-any.whl", "nvidia_cuda_runtime_cu12-12.8.90-py3"]
+    ) == (12, 8)
+    assert variants.cuda_version(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (DRIVER.format("x86_64", "", "535.104.05"), "535.104.05"),
+        (DRIVER.format("Open", " for x86_64", "580.65.06"), "580.65.06"),
+        ("", None),
+        ("something else", None),
+    ],
+)
+def test_the_driver_is_read_from_its_kernel_module(text: str, version: str | None) -> None:
+    """The closed and the open one name themselves differently."""
+    assert variants.driver_version(text) == version
+
+
+@pytest.mark.parametrize("driver", ["535.104.05", "579.99"])
+def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: str) -> None:
+    """With the number it needs, and the variant that needs none."""
+    host = Answering(DRIVER.format("x86_64", "", driver))
+    with pytest.raises(StackError) as caught:
+        variants.check_driver(host, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
+    assert caught.value.details == f"CUDA 13.0 needs driver 580 or later, it has {driver}"
+    assert "--variant cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "wheel"),
+    [
+        (DRIVER.format("x86_64", "", "580.65.06"), "nvidia_cuda_runtime-13.0.96-py3"),
+        (DRIVER.format("x86_64", "", "535.104.05"), "nvidia_cuda_runtime_cu12-12.8.90-py3"),
+        (DRIVER.format("x86_64", "", "450.10"), "torch-2.13.0+cpu-cp311"),
+        (DRIVER.format("x86_64", "", "450.10"), "nvidia_cuda_runtime-99.0.1-py3"),
+        ("", "nvidia_cuda_runtime-13.0.96-py3"),
+    ],
+)
+def test_a_driver_that_is_new_enough_or_not_known_is_let_pass(text: str, wheel: str) -> None:
+    """Only what is known to be too old is refused."""
+    variants.check_driver(Answering(text), [wheel])
+
+
+def test_a_host_of_another_architecture_is_refused() -> None:
+    """Wheels for this machine would install there, and not load."""
+    with pytest.raises(StackError) as caught:
+        variants.check_machine(Answering("riscv128\n"))
+    assert caught.value.details.startswith("it is riscv128, and the wheels ")
+    variants.check_machine(LocalTransport())
+
+
+class Answering(LocalTransport):
+    """A host whose every command says the same; no machine here has these drivers."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def spawn(self, command: Command) -> LocalProcess:
+        """Say the text in place of the command's own."""
+        return super().spawn(replace(command, argv=("printf", "%s", self.text)))
+
+
+class Recorder(LocalTransport):
+    """Runs commands here and keeps a record of them."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def spawn(self, command: Command) -> LocalProcess:
+        """Note the command and start it."""
+        self.commands.append(command)
+        return super().spawn(command)
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder that pip looks in, and a cache of its own."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return folder
+
+
+def _offer(links: Path, *names: str) -> None:
+    for name in names:
+        project, version = name.split("-")
+        with ZipFile(links / f"{name}-py3-none-any.whl", "w") as wheel:
+            meta = f"{name}.dist-info"
+            about = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n"
+            wheel.writestr(f"{meta}/METADATA", about)
+            wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{meta}/RECORD", "")
+
+
+def _fill(
+    links: Path,
+    variant: Variant,
+    *,
+    requirements: str = "torch==2.0\n",
+    told: list[str] | None = None,
+    local: LocalTransport | None = None,
+) -> Wheelhouse:
+    path = links.parent / "requirements.in"
+    path.write_text(requirements)
+    told = [] if told is None else told
+    return fill(
+        path,
+        python="3.11",
+        variant=variant,
+        local=local or LocalTransport(),
+        progress=told.append,
+    )
