@@ -12,7 +12,7 @@ import click
 from envcompare import __version__
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, unexpected
-from envcompare.options import EXPERIMENT, PLACES, settings_of, taking
+from envcompare.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
 
 if TYPE_CHECKING:
     from envcompare.analysis.model import RunComparison
@@ -96,17 +96,20 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
 
 
 @app.command()
-@taking(PLACES)
+@taking(LOOKING)
 def doctor(**values: Any) -> None:  # noqa: ANN401
-    """Say for each host and environment whether it is usable, and the line that mends it."""
+    """Say for each host and environment whether it is usable, and the line that mends it.
+
+    Where the stacks of a host are made already, run a step in each arm and say how they differ.
+    """
     from envcompare.diagnosing import examine
 
     experiment, hosts = _places(values)
-    is_usable = True
+    is_well = True
     for found in examine(experiment, hosts):
         print_lines(found.lines)
-        is_usable = is_usable and found.is_usable
-    sys.exit(0 if is_usable else 3)
+        is_well = is_well and found.is_usable and found.is_as_meant
+    sys.exit(0 if is_well else 3)
 
 
 @app.command()

@@ -1,16 +1,35 @@
-"""What `envcompare doctor` does: ask every host, and say it in lines."""
+"""What `envcompare doctor` does: ask every host, compare the stacks there, and say it in lines."""
 
 from __future__ import annotations
 
+import shlex
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from envcompare.config import listed
 from envcompare.doctor import Finding, diagnose
 from envcompare.errors import EnvcompareError
 from envcompare.experiment import Experiment
-from envcompare.opening import ssh_options
+from envcompare.fingerprint.words import fact_name
+from envcompare.interrupt import Interruption
+from envcompare.likeness import Likeness, NotMadeError, compare_stacks
+from envcompare.opening import open_site, ssh_options
+from envcompare.plan import planned_arms
+from envcompare.records import ArmRecord, FactClass, FactDifference
 from envcompare.sites import stack_options
 from envcompare.transport.hosts import HostSpec, connect
+
+_MARGIN = "      "
+_COUNTED: tuple[tuple[FactClass, str], ...] = (
+    ("varied", "on purpose"),
+    ("identity", "by which arms are told apart"),
+)
+_NAMED: tuple[tuple[FactClass, str], ...] = (
+    ("possible-influence", "possible influence"),
+    ("host", "differs though the host is one"),
+)
+_MOST_NAMES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,24 +38,110 @@ class HostReport:
 
     lines: tuple[str, ...]
     is_usable: bool
+    is_as_meant: bool = True  # no stack differs from the one it should be, or it is allowed to
 
 
 def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[HostReport]:
     """Give a report for each host as soon as it is known, whether it can be reached or not."""
-    arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
     for host in hosts:
         try:
-            transport = connect(host, options=ssh_options(experiment))
-            try:
-                found = diagnose(transport, arms, options=stack_options(experiment))
-            finally:
-                transport.close()
+            found = _diagnosed(experiment, host)
+            if found.is_usable:
+                found = _compared(experiment, host, found)
         except EnvcompareError as error:
             yield HostReport(lines=(f"{host.label}:", *_indented(error.lines())), is_usable=False)
         else:
-            lines = (f"{host.label}:", *(line for one in found for line in _lines(one)))
-            is_usable = all(one.is_usable for one in found if one.is_needed)
-            yield HostReport(lines=lines, is_usable=is_usable)
+            yield found
+
+
+def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
+    arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
+    transport = connect(host, options=ssh_options(experiment))
+    try:
+        found = diagnose(transport, arms, options=stack_options(experiment))
+    finally:
+        transport.close()
+    lines = (f"{host.label}:", *(line for one in found for line in _lines(one)))
+    return HostReport(lines=lines, is_usable=all(one.is_usable for one in found if one.is_needed))
+
+
+def _compared(experiment: Experiment, host: HostSpec, before: HostReport) -> HostReport:
+    """Add to a report how the stacks of the host differ, where they are made already."""
+    arms = tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
+    if len(arms) == 1:
+        return before
+    site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
+    try:
+        found = compare_stacks(site, experiment, arms)
+    except NotMadeError as error:
+        lines = (f"  – stacks: not compared, {error.brief}", *_try(_build(experiment, host)))
+        return replace(before, lines=(*before.lines, *lines))
+    except EnvcompareError as error:
+        lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(error.hint))
+        return replace(before, lines=(*before.lines, *lines), is_usable=False)
+    finally:
+        site.close()
+    said = (line for one in found for line in likeness_lines(one, arms))
+    is_as_meant = all(one.is_as_meant for one in found)
+    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
+    is_allowed = experiment.allow_mismatch and not is_as_meant
+    return replace(
+        before,
+        lines=(*before.lines, *said, *((allowed,) if is_allowed else ())),
+        is_as_meant=is_as_meant or is_allowed,
+    )
+
+
+def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, ...]:
+    """Say how an arm differs from the one it is compared with, what matters first."""
+    where = f"in a step of {', '.join(found.workloads)}"
+    leading = [one for one in found.differences if one.fact_class == "confounder"]
+    told = [one for one in leading if not one.part_of]
+    if not found.is_as_meant:
+        head = f"  ✕ stack of {found.arm}: not the software of {found.base}, as it should be"
+    elif told:
+        own = any(one.id == found.arm and one.reference for one in arms)
+        why = "your own image" if own else "another stack"
+        head = f"  ✓ stack of {found.arm}: other software than {found.base}'s, as expected of {why}"
+    else:
+        head = f"  ✓ stack of {found.arm}: the software of {found.base}"
+    broken = (f"{_MARGIN}⚠ {found.mismatch}",) if found.mismatch else ()
+    sentences = (f"{_MARGIN}⚠ {one.sentence}" for one in _weighty(told, found))
+    return (f"{head}, {where}", *broken, *sentences, *_counts(found.differences))
+
+
+def _weighty(told: list[FactDifference], found: Likeness) -> list[FactDifference]:
+    """Return the confounders, and what should not differ whatever its class is."""
+    return [*told, *(one for one in found.unexpected if one not in told)]
+
+
+def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
+    for fact_class, words in _NAMED:
+        keys = [one.key for one in differences if one.fact_class == fact_class]
+        names = list(dict.fromkeys(fact_name(key) for key in keys))
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        if names:
+            yield f"{_MARGIN}{words}: {', '.join(names[:_MOST_NAMES])}{more}"
+    counts = [(sum(one.fact_class == kind for one in differences), words)
+              for kind, words in _COUNTED]  # fmt: skip
+    said = [f"{count} {words}" for count, words in counts if count]
+    if said:
+        yield f"{_MARGIN}facts that differ {', '.join(said)}"
+
+
+def _build(experiment: Experiment, host: HostSpec) -> str:
+    """Return the command that makes what the arms of the host need."""
+    settings = experiment.settings
+    given = {
+        "--envs": ",".join(listed(settings.envs)),
+        "--stacks": ",".join(listed(settings.stacks)),
+        "--hosts": None if host.is_local else str(host),
+        "--base-image": experiment.base_image,
+        "--vm-python": experiment.vm_python,
+        "--ssh-config": experiment.ssh_config,
+    }
+    words = (word for flag, value in given.items() if value for word in (flag, value))
+    return f"envcompare build {shlex.join(words)}".rstrip()
 
 
 def _lines(finding: Finding) -> tuple[str, ...]:
@@ -45,8 +150,15 @@ def _lines(finding: Finding) -> tuple[str, ...]:
     else:
         mark = "✕" if finding.is_needed else "–"
         text = f"  {mark} {finding.subject}: {finding.reason}"
-    hint = (f"      try: {finding.hint}",) if finding.hint else ()
-    return (text, *hint)
+    return (text, *_try(finding.hint))
+
+
+def _try(hint: str) -> tuple[str, ...]:
+    return (f"{_MARGIN}try: {hint}",) if hint else ()
+
+
+def _why(error: EnvcompareError) -> tuple[str, ...]:
+    return (f"{_MARGIN}why: {error.details}",) if error.details else ()
 
 
 def _indented(lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -168,6 +168,7 @@ _SSH = (
 )
 EXPERIMENT = (*_WHAT, *_COMMAND, *_HOW, *_STACK, *_SSH)
 PLACES = (_WHAT[0], _WHAT[1], _WHAT[3], _WHAT[7], *_STACK, *_SSH)
+LOOKING = (*_WHAT, *_STACK, *_SSH)
 
 
 def taking(options: tuple[Decorator[Any], ...]) -> Decorator[Any]:

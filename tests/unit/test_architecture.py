@@ -16,7 +16,7 @@ LAYERS = (
     ("cli",),
     ("terminal", "diagnosing"),
     ("runner", "report", "doctor", "planning", "preparing", "schemas"),
-    ("cellrun", "job"),
+    ("cellrun", "job", "likeness"),
     ("sites", "opening", "folders"),
     ("measure", "analysis", "stack"),
     ("environments", "transport", "plan", "options", "files"),

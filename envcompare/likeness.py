@@ -1,0 +1,191 @@
+"""Whether the arms of a host have the software they should: a step in each tells, not a measure."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from envcompare.analysis.surroundings import each_once
+from envcompare.errors import UnusableError
+from envcompare.experiment import Experiment
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.sides import Pair
+from envcompare.folders import CellFolders
+from envcompare.measure.stabilising import Variables, stable_variables
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.plan import Cell, derive_seed, make_plan
+from envcompare.records import ArmRecord, FactDifference, FingerprintRecord, FingerprintValue
+from envcompare.sites import Site
+
+TREE = "site_packages.sha256"
+_MAKING = ("resolving", "building", "pulling", "making", "sending")
+_STEP_S = 600.0  # at most, of the only block
+
+
+class NotMadeError(UnusableError):
+    """The stack of an arm would have to be made first, which may take minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """How an arm differs from the one it is compared with, over all workloads."""
+
+    arm: str
+    base: str
+    is_meant: bool  # the software of both is meant to be the same
+    workloads: tuple[str, ...]
+    differences: tuple[FactDifference, ...]
+    mismatch: str = ""  # what the proof of the stack says, where it is broken
+
+    @property
+    def unexpected(self) -> tuple[FactDifference, ...]:
+        """Return the differences that should not be: other software, or another tree of it."""
+        return tuple(one for one in self.differences if self.is_meant and _is_other_software(one))
+
+    @property
+    def is_as_meant(self) -> bool:
+        """Say whether nothing differs that should not."""
+        return not self.unexpected and not self.mismatch
+
+
+def compare_stacks(
+    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]
+) -> tuple[Likeness, ...]:
+    """Return how each arm differs from its reference, after a step of each workload in each.
+
+    Raises NotMadeError where a stack is not there yet, WorkloadError where a workload fails.
+    """
+    _seat(site, experiment, arms)
+    site.stage()
+    cells = tuple(_cells(site, experiment))
+    if not cells:
+        raise UnusableError(
+            "no workload can tell them apart",
+            details="a plain command is not run without measuring it",
+            hint="name a bundled workload, as in --workloads cnn",
+        )
+    prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
+    pairs = tuple((_base(arm, arms), arm) for arm in arms if not arm.is_reference)
+    return tuple(_likeness(site, base, arm, prints) for base, arm in pairs)
+
+
+def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
+    """Say whether two arms should have the same software: one stack, and no image of the user's."""
+    return one.stack == other.stack and not one.reference and not other.reference
+
+
+def _base(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
+    """Return the arm to compare with: the reference, or the first that should be the same."""
+    ordered = sorted(arms, key=lambda one: not one.is_reference)
+    alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
+    return ordered[0] if alike is arm else alike
+
+
+def _seat(site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]) -> None:
+    """Make the arms usable as far as nothing has to be made for them."""
+    found = replace(experiment, allow_mismatch=True)  # it is told with the other differences
+
+    for arm in arms:
+        site.add_arm(arm, found, partial(_refuse, arm.id))
+
+
+def _refuse(arm: str, text: str) -> None:
+    """Stop what would make a stack: all of it says so before it begins."""
+    if text.startswith(_MAKING):
+        raise NotMadeError(f"{arm}'s is not made yet", details=f"it would begin with {text}")
+
+
+def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:
+    """Give one cell of each workload that a worker can run."""
+    planned = make_plan(experiment, (site.host.label,), accept_many=True).cells
+    first: dict[str, Cell] = {}
+    for cell in planned:
+        if cell.workload.program is None:
+            first.setdefault(cell.workload.name, cell)
+    yield from first.values()
+
+
+def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, FingerprintRecord]:
+    """Run a step of a workload in every arm; return what each found around itself then."""
+    folders = CellFolders(site=site)
+    parameters = dict(cell.parameters)
+    data = folders.prepare_data(cell.workload, parameters, experiment)
+    spec = LaunchSpec(
+        workload=folders.name_of(cell.workload),
+        params=parameters,
+        data=data,
+        threads=experiment.threads,
+        cpus=experiment.pin,
+        generation=experiment.generation,
+        device=experiment.device,
+        fingerprint=False,
+    )
+    variables: Variables = ()
+    if experiment.stabilise:
+        variables = stable_variables(experiment.seed, cell.id, 0)
+    with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
+        found = {}
+        for arm, seat in site.seats.items():
+            worker = _worker(folders, arm, variables, Path(logs))
+            facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            found[arm] = FingerprintRecord(
+                host=cell.host,
+                arm=arm,
+                cell=cell.id,
+                facts={**facts, **dict(seat.prepared.facts)},
+                identity=dict(seat.prepared.identity),
+                taken="step",
+            )
+    return found
+
+
+def _worker(folders: CellFolders, arm: str, variables: Variables, logs: Path) -> Worker:
+    return Worker(
+        lambda: folders.spawn(arm, variables),
+        arm=arm,
+        log=logs / f"{arm}.log",
+        log_name=f"{arm}.log",
+        explain=lambda code, text: folders.site.explain(arm, code, text),
+    )
+
+
+def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
+    """Let a worker do its first step and another one, and say what is around it then."""
+    try:
+        worker.send_hello(spec)
+        worker.await_hello()
+        worker.send_begin(seed % 2**31, 0)
+        worker.await_begin()
+        worker.run(1, _STEP_S)
+        worker.send_facts()
+        found = worker.await_facts()
+        worker.end()
+        worker.quit()
+    finally:
+        worker.kill()
+    return found.fingerprint
+
+
+def _likeness(
+    site: Site, base: ArmRecord, arm: ArmRecord, prints: dict[str, dict[str, FingerprintRecord]]
+) -> Likeness:
+    pair = Pair(arms=(base, arm))
+    by_workload = {
+        name: compare_fingerprints(found[base.id], found[arm.id], pair)
+        for name, found in prints.items()
+    }
+    return Likeness(
+        arm=arm.id,
+        base=base.id,
+        is_meant=is_meant_same(base, arm),
+        workloads=tuple(prints),
+        differences=each_once(by_workload),
+        mismatch=dict(site.seats[arm.id].prepared.identity).get("mismatch", ""),
+    )
+
+
+def _is_other_software(one: FactDifference) -> bool:
+    return one.key == TREE or (one.fact_class == "confounder" and not one.part_of)
