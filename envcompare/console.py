@@ -103,11 +103,14 @@ class Display:
 
     def error(self, error: EnvcompareError) -> None:
         """Print the three sentences of an error."""
+        from rich.text import Text
+
+        said = Text()  # printed at once: hosts may fail at the same time
         for line in error.lines():
             head, _, rest = line.partition(": ")
-            style = "bold red" if head == "error" else "bold"
-            self.console.print(f"[{style}]{head}:[/]", end=" ")
-            self.console.print(rest, markup=False)
+            said.append(f"{head}: ", style="bold red" if head == "error" else "bold")
+            said.append(f"{rest}\n")
+        self.console.print(said, end="")
 
     @contextmanager
     def showing_progress(self) -> Iterator[None]:

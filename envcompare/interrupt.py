@@ -45,6 +45,11 @@ class Interruption:
         """Tell whether everything was told to die at once."""
         return self._killed.is_set()
 
+    def check(self) -> None:
+        """Raise InterruptedRunError when the user asked to stop."""
+        if self.is_requested:
+            raise InterruptedRunError("interrupted")
+
     def request(self) -> bool:
         """Ask to stop; asking a second time kills what runs, and returns True."""
         if self._asked.is_set():
@@ -74,8 +79,13 @@ def _kill(process: Killable) -> None:
 
 
 @contextmanager
-def handling_signals(interruption: Interruption, say: Callable[[str], None]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into requests while the context is open."""
+def handling_signals(
+    interruption: Interruption, say: Callable[[str], None], *, after: str = "this block"
+) -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into requests while the context is open.
+
+    `after` says what is still brought to its end.
+    """
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and interruption.is_requested:
@@ -87,7 +97,7 @@ def handling_signals(interruption: Interruption, say: Callable[[str], None]) -> 
             say("killing what runs, then cleaning up; again to leave at once")
         else:
             name = signal.Signals(number).name
-            say(f"{name}: ending after this block; again to kill at once")
+            say(f"{name}: ending after {after}; again to kill at once")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup sets it

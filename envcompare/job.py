@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
+from envcompare.errors import EnvcompareError, Phase, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
 from envcompare.plan import Plan
 from envcompare.records import CellState, Event, EventKind, Failure
 from envcompare.results import RunFolder
 from envcompare.transport.hosts import HostSpec
+
+MAX_HOSTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,6 @@ class Job:
     hosts: tuple[HostSpec, ...]
     display: Display
     interruption: Interruption = field(default_factory=Interruption)
-    preparing: threading.Lock = field(default_factory=threading.Lock)
 
     def note(
         self, what: EventKind, where: Where, *, text: str = "", state: CellState | None = None
@@ -56,8 +56,7 @@ class Job:
 
     def check_interruption(self) -> None:
         """Raise InterruptedRunError when the user asked to stop."""
-        if self.interruption.is_requested:
-            raise InterruptedRunError("interrupted")
+        self.interruption.check()
 
 
 def _event(

@@ -1,14 +1,16 @@
-"""Make ready without measuring: what `envcompare build` and `envcompare clean` do on each host."""
+"""Make ready without measuring: what `envcompare build` and `envcompare clean` do on all hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
 from envcompare.errors import EnvcompareError, InterruptedRunError
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption, handling_signals
+from envcompare.job import MAX_HOSTS_AT_ONCE
 from envcompare.opening import open_site
 from envcompare.plan import planned_arms
 from envcompare.sites import Site
@@ -16,6 +18,7 @@ from envcompare.stack.cache import clean
 from envcompare.transport.hosts import HostSpec
 
 _RUN = "build"
+_AFTER = "what is being made"
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class Outcome:
 def build_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
-    """Make every arm usable on every host, going on after an error."""
+    """Make every arm usable on every host at the same time, going on after an error."""
     return _everywhere(experiment, hosts, display, _build)
 
 
@@ -45,53 +48,77 @@ def clean_everywhere(
     return _everywhere(experiment, hosts, display, _clean)
 
 
-Action = Callable[[Site, Experiment, Display, Outcome], None]
+Action = Callable[["_Task", Site, Outcome], None]
 
 
 def _everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: Action
 ) -> Outcome:
-    outcome = Outcome()
-    interruption = Interruption()
-    with handling_signals(interruption, display.say):
-        for host in hosts:
-            if interruption.is_requested:
-                raise InterruptedRunError("interrupted", hint="the same command goes on from here")
-            try:
-                site = open_site(host, experiment, _RUN, interruption)
-            except EnvcompareError as error:
-                _keep(error, display, outcome)
-                continue
-            try:
-                action(site, experiment, display, outcome)
-            finally:
+    task = _Task(experiment=experiment, display=display, action=action)
+    with handling_signals(task.interruption, display.say, after=_AFTER):
+        try:
+            with display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
+                outcomes = tuple(pool.map(task.on_host, hosts))
+        finally:
+            for site in task.sites:
                 site.close()
-    return outcome
+    if task.interruption.is_requested:
+        raise InterruptedRunError("interrupted", hint="the same command goes on from here")
+    return Outcome(
+        lines=[line for one in outcomes for line in one.lines],
+        errors=[error for one in outcomes for error in one.errors],
+    )
 
 
-def _clean(site: Site, _experiment: Experiment, display: Display, outcome: Outcome) -> None:
-    try:
-        clean(site.transport)
-    except EnvcompareError as error:
-        _keep(error, display, outcome)
-    else:
-        outcome.lines.append(f"{site.host.label}: removed {site.cache}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """What is done on every host; what one host made may be fetched for another until the end."""
+
+    experiment: Experiment
+    display: Display
+    action: Action
+    interruption: Interruption = field(default_factory=Interruption)
+    sites: list[Site] = field(default_factory=list)
+
+    def on_host(self, host: HostSpec) -> Outcome:
+        """Do it on one host; its errors are its own."""
+        outcome = Outcome()
+        try:
+            self.interruption.check()
+            site = open_site(host, self.experiment, _RUN, self.interruption)
+            self.sites.append(site)
+            self.action(self, site, outcome)
+        except InterruptedRunError:
+            pass
+        except EnvcompareError as error:
+            self.keep(error, outcome)
+        return outcome
+
+    def keep(self, error: EnvcompareError, outcome: Outcome) -> None:
+        """Show an error and remember it; what dies of an interruption is none."""
+        if not self.interruption.is_requested:
+            self.display.error(error)
+            outcome.errors.append(error)
 
 
-def _build(site: Site, experiment: Experiment, display: Display, outcome: Outcome) -> None:
-    for arm in planned_arms(experiment):
+def _clean(_task: _Task, site: Site, outcome: Outcome) -> None:
+    clean(site.transport)
+    outcome.lines.append(f"{site.host.label}: removed {site.cache}")
+
+
+def _build(task: _Task, site: Site, outcome: Outcome) -> None:
+    for arm in planned_arms(task.experiment):
+        task.interruption.check()
         label = f"{site.host.label} {arm.id}"
         if arm.is_control:
             continue
+        say = task.display.saying(label, task.interruption.check)
         try:
-            seat = site.add_arm(arm, experiment, display.saying(label))
+            seat = site.add_arm(arm, task.experiment, say)
+        except InterruptedRunError:
+            raise
         except EnvcompareError as error:
-            _keep(error, display, outcome)
+            task.keep(error, outcome)
         else:
             where = seat.prepared.reference or seat.prepared.interpreter
             outcome.lines.append(f"{label}: {where}")
-
-
-def _keep(error: EnvcompareError, display: Display, outcome: Outcome) -> None:
-    display.error(error)
-    outcome.errors.append(error)

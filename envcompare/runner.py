@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from envcompare.errors import (
     unexpected,
 )
 from envcompare.experiment import Experiment
-from envcompare.job import Job, Where
+from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
 from envcompare.records import ArmRecord, CellState, Event, RunRecord
@@ -26,7 +27,6 @@ from envcompare.results import new_run_id, standing
 from envcompare.sites import Site
 from envcompare.transport.hosts import HostSpec
 
-MAX_HOSTS_AT_ONCE = 8
 _WORKLOAD_PHASES = ("import", "data", "setup", "step", "process", "protocol", "checksum")
 
 
@@ -50,12 +50,13 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
 def run(job: Job) -> int:
     """Carry out a run and return its exit code: 0, or the smaller of 3 and 4 that occurred.
 
-    Hosts are measured at the same time; those that share a kernel one after another.
+    Hosts are prepared at the same time and then, when no host has this machine send or build
+    anything any more, measured at the same time; those that share a kernel one after another.
     """
     is_resumed = bool(job.folder.read_events().events)
     job.note("run-resumed" if is_resumed else "run-started", Where())
     with job.display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
-        sites = [site for site in pool.map(lambda host: _open(job, host), job.hosts) if site]
+        sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
         machines: dict[str, list[Site]] = {}
         for site in sites:
             machines.setdefault(site.boot_id or site.host.label, []).append(site)
@@ -67,40 +68,59 @@ def run(job: Job) -> int:
     return _exit_code(standing(job.folder.read_events().events))
 
 
-def _open(job: Job, host: HostSpec) -> Site | None:
+def _ready(job: Job, host: HostSpec) -> Site | None:
+    """Open a host and make its arms usable; None when it failed, which is recorded."""
     try:
-        return open_site(host, job.experiment, job.folder.path.name, job.interruption)
+        site = open_site(host, job.experiment, job.folder.path.name, job.interruption)
     except EnvcompareError as error:
         job.fail("host-failed", Where(host=host.label), error, phase="connect")
         return None
+    if _survives(job, site, _prepare_host):
+        return site
+    _leave(job, site)
+    return None
 
 
 def _run_machine(job: Job, sites: list[Site]) -> None:
     for site in sites:
         try:
-            _run_host(job, site)
-        except InterruptedRunError:
-            pass
-        except EnvcompareError as error:
-            phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
-            if not job.interruption.is_requested:
-                job.fail("host-failed", Where(host=site.host.label), error, phase=phase)
+            _survives(job, site, _run_host)
         finally:
-            for text in site.close():
-                job.note("swept", Where(host=site.host.label), text=text)
-                job.display.say(f"  {site.host.label}: {text}")
+            _leave(job, site)
+
+
+def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
+    """Do something on a host; an error that takes the host out is recorded."""
+    try:
+        act(job, site)
+    except InterruptedRunError:
+        return False
+    except EnvcompareError as error:
+        phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
+        if not job.interruption.is_requested:
+            job.fail("host-failed", Where(host=site.host.label), error, phase=phase)
+        return False
+    return True
+
+
+def _leave(job: Job, site: Site) -> None:
+    for text in site.close():
+        job.note("swept", Where(host=site.host.label), text=text)
+        job.display.say(f"  {site.host.label}: {text}")
+
+
+def _prepare_host(job: Job, site: Site) -> None:
+    for arm in job.plan.arms:
+        job.check_interruption()
+        if not arm.is_control:
+            _add_arm(job, site, arm)
+    if job.plan.reference in site.seats:
+        site.add_control(job.plan.control, job.plan.reference)
+    site.stage()
+    job.note("host-ready", Where(host=site.host.label))
 
 
 def _run_host(job: Job, site: Site) -> None:
-    with job.preparing:
-        for arm in job.plan.arms:
-            job.check_interruption()
-            if not arm.is_control:
-                _add_arm(job, site, arm)
-        if job.plan.reference in site.seats:
-            site.add_control(job.plan.control, job.plan.reference)
-        site.stage()
-    job.note("host-ready", Where(host=site.host.label))
     for cell in job.plan.cells:
         if cell.host == site.host.label:
             job.check_interruption()
@@ -110,7 +130,7 @@ def _run_host(job: Job, site: Site) -> None:
 def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
     label = f"{site.host.label}, {arm.id}"
     try:
-        site.add_arm(arm, job.experiment, job.display.saying(label))
+        site.add_arm(arm, job.experiment, job.display.saying(label, job.check_interruption))
     except TransportError:
         raise
     except EnvcompareError as error:
