@@ -114,13 +114,19 @@ def doctor(**values: Any) -> None:  # noqa: ANN401
 
 @app.command()
 @taking(PLACES)
+@click.option(
+    "--sbom",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a bill of materials of the wheels (CycloneDX JSON).",
+)
 @click.pass_obj
-def build(display: Display, /, **values: Any) -> None:  # noqa: ANN401
+def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
     from envcompare import preparing
 
     experiment, hosts = _places(values)
-    outcome = preparing.build_everywhere(experiment, hosts, display)
+    outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
 

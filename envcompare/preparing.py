@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from envcompare.console import Display
 from envcompare.errors import EnvcompareError, InterruptedRunError
@@ -14,8 +15,11 @@ from envcompare.job import MAX_HOSTS_AT_ONCE
 from envcompare.opening import open_site
 from envcompare.plan import planned_arms
 from envcompare.sites import Site
+from envcompare.stack import sbom as bill
 from envcompare.stack.cache import clean
+from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
+from envcompare.transport.local import LOCAL
 
 _RUN = "build"
 _AFTER = "what is being made"
@@ -27,6 +31,7 @@ class Outcome:
 
     lines: list[str] = field(default_factory=list)
     errors: list[EnvcompareError] = field(default_factory=list)
+    locks: set[str] = field(default_factory=set)  # of the wheels that arms are made of
 
     @property
     def exit_code(self) -> int:
@@ -35,10 +40,23 @@ class Outcome:
 
 
 def build_everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
+    experiment: Experiment,
+    hosts: tuple[HostSpec, ...],
+    display: Display,
+    *,
+    sbom: Path | None = None,
 ) -> Outcome:
-    """Make every arm usable on every host at the same time, going on after an error."""
-    return _everywhere(experiment, hosts, display, _build)
+    """Make every arm usable on every host at the same time, going on after an error.
+
+    Raises StackError where the bill of materials cannot be written.
+    """
+    if sbom:
+        bill.check_tool()
+    outcome = _everywhere(experiment, hosts, display, _build)
+    if sbom:
+        bill.write(outcome.locks, sbom, local=LOCAL)
+        outcome.lines.append(f"bill of materials: {sbom}")
+    return outcome
 
 
 def clean_everywhere(
@@ -67,6 +85,7 @@ def _everywhere(
     return Outcome(
         lines=[line for one in outcomes for line in one.lines],
         errors=[error for one in outcomes for error in one.errors],
+        locks={lock for one in outcomes for lock in one.locks},
     )
 
 
@@ -120,5 +139,8 @@ def _build(task: _Task, site: Site, outcome: Outcome) -> None:
         except EnvcompareError as error:
             task.keep(error, outcome)
         else:
+            facts = dict(seat.prepared.facts)
             where = seat.prepared.reference or seat.prepared.interpreter
-            outcome.lines.append(f"{label}: {where}")
+            tree = f", site-packages {facts[TREE][:12]}" if TREE in facts else ""
+            outcome.lines.append(f"{label}: {where}{tree}")
+            outcome.locks |= {facts[LOCK]} if LOCK in facts else set()

@@ -21,6 +21,7 @@ from envcompare.transport.operations import run
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
+LOCK = "lock.sha256"
 _START_S = 300.0
 _KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
@@ -73,10 +74,10 @@ def prove(
 
 def mismatch(arm: str, mine: Prepared, others: Mapping[str, Prepared]) -> StackError | None:
     """Return the error for an arm that has other software than one made from the same wheels."""
-    tree, lock = (dict(mine.facts).get(name) for name in (TREE, "lock.sha256"))
+    tree, lock = (dict(mine.facts).get(name) for name in (TREE, LOCK))
     for other, prepared in others.items():
         facts = dict(prepared.facts)
-        if tree and lock and facts.get("lock.sha256") == lock and facts.get(TREE, tree) != tree:
+        if tree and lock and facts.get(LOCK) == lock and facts.get(TREE, tree) != tree:
             return StackError(
                 f"{arm} and {other} have different software, made from the same wheels",
                 details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
