@@ -10,11 +10,10 @@ from envcompare.console import Display
 from envcompare.experiment import Experiment
 from envcompare.folders import CellFolders
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench, Values
+from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
-from envcompare.measure.protocol import Hello
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
@@ -25,11 +24,11 @@ from envcompare.records import (
     CellState,
     Event,
     FingerprintRecord,
-    FingerprintValue,
     ProcessRun,
     Sample,
     Scalar,
     Startup,
+    Taken,
 )
 from envcompare.results import RunFolder, elapsed_s, waited_s
 from envcompare.sites import Site
@@ -124,13 +123,8 @@ class CellRun:
         if said:
             self.display.say(f"  {event.cell}: {said}")
 
-    def fingerprint(self, arm: str, hello: Hello) -> None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
         """Keep what a worker found around itself, with the proof of its stack."""
-        values: Values = {"batch": hello.batch, "device": hello.device, "code": hello.code_hash}
-        self.facts(arm, hello.fingerprint or {}, values)
-
-    def facts(self, arm: str, found: dict[str, FingerprintValue], values: Values) -> None:
-        """Keep the facts of an arm with the proof of its stack, and note the values."""
         seat = self.site.seats[arm]
         identity: dict[str, Scalar] = dict(seat.prepared.identity)
         if seat.check.version:
@@ -141,18 +135,9 @@ class CellRun:
             cell=self.cell.id,
             facts={**found, **dict(seat.prepared.facts)},
             identity=identity,
+            taken=taken,
         )
         self.folder.write_fingerprint(record)
-        self.event(
-            Event(
-                t=time.time(),
-                what="note",
-                host=self.cell.host,
-                cell=self.cell.id,
-                arm=arm,
-                values=values,
-            )
-        )
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show how far the cell is: the live intervals and the time left."""

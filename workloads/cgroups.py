@@ -65,16 +65,19 @@ def memory_peak_bytes() -> int | None:
 def limits() -> dict[str, object]:
     """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
     cpu, memory, cpuset = own_group("cpu"), own_group("memory"), own_group("cpuset")
+    processes = own_group("pids")
+    counts = [top for top in map(_number, processes.read_all("pids.max")) if top is not None]
     second = memory.version == 2
     tops = [_number(text) for text in memory.read_all("memory.max" if second else _V1_LIMIT)]
     bytes_limits = [top for top in tops if top is not None and top < NO_LIMIT_BYTES]
-    unlimited = "unlimited" if memory.folders else None
     return {
         "cgroup.version": memory.version if memory.folders else None,
         "cgroup.cpu_quota": cpu_quota(cpu),
         "cgroup.cpu_weight": _number(cpu.read("cpu.weight" if cpu.version == 2 else "cpu.shares")),
         "cgroup.cpuset": cpuset.read("cpuset.cpus.effective") or cpuset.read("cpuset.cpus"),
-        "cgroup.memory_limit_bytes": min(bytes_limits) if bytes_limits else unlimited,
+        "cgroup.mems": cpuset.read("cpuset.mems.effective") or cpuset.read("cpuset.mems"),
+        "cgroup.memory_limit_bytes": min(bytes_limits, default=_no_limit(memory)),
+        "cgroup.pids_limit": min(counts, default=_no_limit(processes)),
     }
 
 
@@ -131,7 +134,11 @@ def cpu_quota(cpu: Cgroup) -> object:
     shares = [int(quota) / int(period) for quota, period in pairs if quota not in {"max", "-1"}]
     if shares:
         return min(shares)
-    return "unlimited" if cpu.folders else None
+    return _no_limit(cpu)
+
+
+def _no_limit(group: Cgroup) -> str | None:
+    return "unlimited" if group.folders else None
 
 
 def _field(text: str, key: str) -> int | None:

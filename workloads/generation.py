@@ -12,6 +12,7 @@ import torchparts
 from blockclock import BlockClock, as_number
 from cgroups import memory_peak_bytes
 from failures import PhaseError, ProtocolError, failure_reply, phase
+from inside import fingerprint
 from loading import Workload
 
 PAD_LIMIT_BYTES = 1 << 30
@@ -21,14 +22,15 @@ RESULT_LIMIT = 200  # characters of a value that `finish` returned
 class Job:
     """What `hello` has settled for all generations of a worker."""
 
-    def __init__(self, workload: Workload, *, device: str, threads: int) -> None:
+    def __init__(self, workload: Workload, *, device: str, threads: int, data: str | None) -> None:
         self.workload = workload
         self.device = device
         self.threads = threads
+        self.data = data
 
 
 class Generation:
-    """Answers `gen`, `run` and `end` for one fresh copy of the workload."""
+    """Answers `gen`, `run`, `facts` and `end` for one fresh copy of the workload."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -42,7 +44,7 @@ class Generation:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a request, or the reply that says why there is none."""
         ops: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
-        ops = {"gen": self._build, "run": self._run, "end": self._end}
+        ops = {"gen": self._build, "run": self._run, "facts": self._facts, "end": self._end}
         try:
             with phase("process"):
                 return {"op": request["op"], "ok": True, **ops[request["op"]](request)}
@@ -77,6 +79,10 @@ class Generation:
         fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
         return fields
+
+    def _facts(self, _request: dict[str, Any]) -> dict[str, Any]:
+        found = fingerprint(threads=None, device=self._job.device, data=self._job.data)
+        return {"steps": self._steps, "fingerprint": found}
 
     def _end(self, _request: dict[str, Any]) -> dict[str, Any]:
         with phase("step"):

@@ -40,16 +40,23 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
     with phase("data"):
         workload.load(request.get("data"))
     data_ns = time.monotonic_ns() - start_ns
-    job = Job(workload, device=device, threads=threads)
+    job = Job(workload, device=device, threads=threads, data=request.get("data"))
     times = {"import_ns": import_ns, "device_ns": device_ns, "data_ns": data_ns}
     return job, {**times, **_describe(request, job)}
+
+
+def take_fingerprint(job: Job | None) -> dict[str, Any]:
+    """Return what this process finds around itself outside any generation, even without a job."""
+    if job is None:
+        return fingerprint(threads=None, device="cpu")
+    return fingerprint(threads=job.threads, device=job.device, data=job.data)
 
 
 def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
     """Return what the reply says of the job that is ready, and of what is around it."""
     start_ns = time.monotonic_ns()
     asked = request.get("fingerprint", True)
-    found = fingerprint(threads=job.threads, device=job.device) if asked else {}
+    found = take_fingerprint(job) if asked else {}
     fingerprint_ns = time.monotonic_ns() - start_ns
     with phase("process"):
         place, reason = _choose_place(request.get("generation", "auto"), job.device)

@@ -1,14 +1,17 @@
-"""What is installed beside the interpreter and what is mapped into the process, by content."""
+"""What is mapped into the process, by content: its libraries, C library and allocator."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
-import sys
+from typing import Any, Iterable
 
 CHUNK_BYTES = 1 << 20
 WHOLE_UP_TO_BYTES = 8 << 20
+_C_LIBRARIES = {"glibc": r"libc(\.so\.6|-2\.\d+\.so)", "musl": r"(ld-musl-.*|libc\.musl-.*)"}
+_ALLOCATORS = r"lib(jemalloc|tcmalloc|mimalloc)[-_.].*"
 
 
 def content_hash(path: str, *, sampled: bool = True) -> str:
@@ -31,31 +34,64 @@ def content_hash(path: str, *, sampled: bool = True) -> str:
             digest.update(chunk)
 
 
-def loaded_libraries() -> list[str]:
-    """Return `name hash` of each shared library mapped now, 16 digits of the sampled hash."""
+def mapped_libraries() -> list[str]:
+    """Return the paths of the shared libraries mapped now."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         columns = (line.rstrip("\n").split(maxsplit=5) for line in file)
-        paths = {row[5] for row in columns if len(row) == 6 and re.search(r"\.so(\.|$)", row[5])}
-    return sorted(f"{os.path.basename(path)} {_short_hash(path)}" for path in paths)
+        paths = {row[5] for row in columns if len(row) == 6}
+    return sorted(path for path in paths if re.search(r"\.so(\.|$)", os.path.basename(path)))
 
 
-def installed_packages() -> list[str]:
-    """Return `name==version` of what can be imported, read from the names of metadata folders.
-
-    importlib.metadata would open each folder, which takes ten times as long.
-    """
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        for name in names:
-            match = re.fullmatch(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info", name)
-            if match:
-                found.setdefault(re.sub(r"[-_.]+", "-", match[1]).lower(), match[2])
-    return sorted(f"{name}=={version}" for name, version in found.items())
+def library_facts(paths: Iterable[str]) -> dict[str, Any]:
+    """Return what the mapped libraries say: names, hashes, paths, C library and allocator."""
+    by_name = {os.path.basename(path): path for path in paths}
+    return {
+        "loaded_libraries": sorted(f"{os.path.basename(one)} {short_hash(one)}" for one in paths),
+        "loaded_paths": sorted(f"{os.path.basename(path)} {path}" for path in paths),
+        "libc.version": _libc_version(),
+        "libc.sha256": _hash_of(by_name, "|".join(_C_LIBRARIES.values())),
+        "python.libpython_sha256": _hash_of(by_name, r"libpython\d.*"),
+        "allocator.name": allocator(by_name),
+    }
 
 
-def _short_hash(path: str) -> str:
+def allocator(names: Iterable[str]) -> str | None:
+    """Return whose `malloc` these libraries give: one made for it, else the C library's."""
+    for name in names:
+        found = re.fullmatch(_ALLOCATORS, name)
+        if found:
+            return found[1]
+    for library, pattern in _C_LIBRARIES.items():
+        if any(re.fullmatch(pattern, name) for name in names):
+            return library
+    return None
+
+
+@functools.cache
+def short_hash(path: str) -> str:
+    """Return 16 digits of the sampled hash; a fork keeps those that were read before it."""
     try:
         return content_hash(path)[:16]
     except OSError:
         return "unreadable"
+
+
+@functools.cache
+def whole_hash(path: str) -> str | None:
+    """Return the hash of all of a file, None where it cannot be read."""
+    try:
+        return content_hash(path, sampled=False)
+    except OSError:
+        return None
+
+
+def _hash_of(by_name: dict[str, str], pattern: str) -> str | None:
+    path = next((path for name, path in by_name.items() if re.fullmatch(pattern, name)), None)
+    return whole_hash(path) if path else None
+
+
+def _libc_version() -> str | None:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    except (OSError, ValueError):
+        return None

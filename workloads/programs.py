@@ -69,12 +69,14 @@ def _enter(request: Dict[str, Any]) -> None:
 
 def _look(request: Dict[str, Any]) -> Dict[str, Any]:
     """Return where the program is, the hash of the files it names, and the fingerprint."""
-    from inside import fingerprint  # noqa: PLC0415  a launch that measures does without
+    # a launch that measures does without
+    from inside import OF_ONE_PROCESS, fingerprint  # noqa: PLC0415
 
+    found = fingerprint(threads=None, device="cpu", data=request["cwd"])
     return {
         "program": find(request["argv"][0]),
         "code_hash": _files_hash(request["argv"]),
-        "fingerprint": fingerprint(threads=1, device="cpu"),
+        "fingerprint": {**found, **dict.fromkeys(OF_ONE_PROCESS)},
     }
 
 

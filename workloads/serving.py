@@ -1,4 +1,4 @@
-"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `end`, `quit`."""
+"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `facts`, `end`, `quit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Callable, Union
 
 from failures import PhaseError, ProtocolError, failure_reply, phase
 from generation import Job, peak_rss_bytes, used_times_ns
-from greeting import greet
+from greeting import greet, take_fingerprint
 from places import Forked, Rebuilt, is_last
 from wire import encode, exit_when_ended, parse_request, read_line, send
 
@@ -62,6 +62,7 @@ class Server:
             "hello": self._hello,
             "gen": self._gen,
             "run": self._forward,
+            "facts": self._facts,
             "end": self._forward,
             "quit": self._quit,
         }
@@ -99,6 +100,14 @@ class Server:
         if is_last(reply):
             self._close()
         return reply
+
+    def _facts(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer from the process that has run steps; from this one where none is alive."""
+        if self._place is not None:
+            return self._forward(request)
+        with exit_when_ended(self._source):
+            found = take_fingerprint(self._job)
+        return {"op": "facts", "ok": True, "steps": 0, "fingerprint": found}
 
     def _quit(self, _request: dict[str, Any]) -> dict[str, Any]:
         self._close()

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
-import warnings
-from typing import Any, Callable
+from typing import Any
 
+from attempts import attempt, text_hash
 from cgroups import read_text
 
+MANAGED_KEYS = tuple(
+    f"gpu.{name}"
+    for name in (
+        "power_limit_w", "ecc", "mig", "persistence", "compute_mode", "clock_sm_mhz_max",
+        "clock_memory_mhz_max", "clock_sm_mhz_application",
+    )
+)  # fmt: skip
 
-def versions(threads: int) -> dict[str, Any]:
+
+def versions(threads: int | None) -> dict[str, Any]:
     """Return the versions and the build of PyTorch and its neighbours.
 
-    `threads` is what each generation gets; the template itself has one until the fork.
+    `threads` is what each generation gets, since the template itself has one until the fork; None
+    asks PyTorch what this process has now.
     """
     torch: Any = sys.modules.get("torch")
+    own = attempt(lambda: int(torch.get_num_threads()))
     return {
-        "torch.version": _attempt(lambda: str(torch.__version__)),
-        "torch.git": _attempt(lambda: str(torch.version.git_version)),
-        "torch.cuda": _attempt(lambda: torch.version.cuda),
-        "torch.build_sha256": _attempt(lambda: _sha256(torch.__config__.show())),
-        "torch.threads": None if torch is None else threads,
-        "torch.interop_threads": _attempt(lambda: int(torch.get_num_interop_threads())),
-        "torchvision.version": _attempt(lambda: str(sys.modules["torchvision"].__version__)),
-        "numpy.version": _attempt(lambda: str(sys.modules["numpy"].__version__)),
+        "torch.version": attempt(lambda: str(torch.__version__)),
+        "torch.git": attempt(lambda: str(torch.version.git_version)),
+        "torch.cuda": attempt(lambda: torch.version.cuda),
+        "torch.build_sha256": attempt(lambda: text_hash(torch.__config__.show())),
+        "torch.cpu_capability": attempt(lambda: str(torch.backends.cpu.get_cpu_capability())),
+        "torch.threads": own if torch is None or threads is None else threads,
+        "torch.interop_threads": attempt(lambda: int(torch.get_num_interop_threads())),
+        "torchvision.version": attempt(lambda: str(sys.modules["torchvision"].__version__)),
+        "numpy.version": attempt(lambda: str(sys.modules["numpy"].__version__)),
     }
 
 
@@ -33,40 +43,40 @@ def settings() -> dict[str, Any]:
     """Return the switches that change what PyTorch computes and how."""
     torch: Any = sys.modules.get("torch")
     return {
-        "torch.tf32_matmul": _attempt(lambda: torch.backends.cuda.matmul.allow_tf32),
-        "torch.tf32_cudnn": _attempt(lambda: torch.backends.cudnn.allow_tf32),
-        "torch.deterministic": _attempt(lambda: bool(torch.are_deterministic_algorithms_enabled())),
-        "torch.cudnn_benchmark": _attempt(lambda: torch.backends.cudnn.benchmark),
+        "torch.tf32_matmul": attempt(lambda: torch.backends.cuda.matmul.allow_tf32),
+        "torch.tf32_cudnn": attempt(lambda: torch.backends.cudnn.allow_tf32),
+        "torch.deterministic": attempt(lambda: bool(torch.are_deterministic_algorithms_enabled())),
+        "torch.cudnn_benchmark": attempt(lambda: torch.backends.cudnn.benchmark),
+        "torch.cudnn_deterministic": attempt(lambda: torch.backends.cudnn.deterministic),
+        "torch.float32_precision": attempt(lambda: str(torch.get_float32_matmul_precision())),
     }
 
 
 def gpu(device: str) -> dict[str, Any]:
     """Return what is known of the GPU in use; asking for it without one could start CUDA."""
     torch: Any = sys.modules.get("torch") if device == "cuda" else None
-    card = _attempt(lambda: torch.cuda.get_device_properties(0))
-    return {
-        "torch.cudnn": _attempt(lambda: int(torch.backends.cudnn.version())),
-        "gpu.name": _attempt(lambda: str(card.name)),
-        "gpu.uuid": _attempt(lambda: f"GPU-{card.uuid}"),
-        "gpu.memory_bytes": _attempt(lambda: int(card.total_memory)),
-        "gpu.driver": _driver_version() if card is not None else None,
+    card = attempt(lambda: torch.cuda.get_device_properties(torch.cuda.current_device()))
+    # of a MIG instance the number is known to the driver by another word
+    uuid = attempt(lambda: str(card.uuid))
+    uuids = [] if uuid is None else [f"GPU-{uuid}", f"MIG-{uuid}"]
+    found = {
+        "gpu.name": attempt(lambda: str(card.name)),
+        "gpu.uuid": None if uuid is None else uuids[0],
+        "gpu.memory_bytes": attempt(lambda: int(card.total_memory)),
+        "gpu.count": attempt(lambda: int(torch.cuda.device_count())) if torch else None,
     }
+    managed = _managed(uuids) if card is not None else {}
+    driver = managed.get("gpu.driver") or (_driver_version() if card is not None else None)
+    return {**dict.fromkeys(MANAGED_KEYS), **found, **managed, "gpu.driver": driver}
+
+
+def _managed(uuids: list[str]) -> dict[str, Any]:
+    from nvml import gpu_settings  # noqa: PLC0415  ctypes is needed where there is a GPU alone
+
+    return gpu_settings(uuids)
 
 
 def _driver_version() -> str | None:
     text = read_text("/proc/driver/nvidia/version") or ""
     match = re.search(r"Kernel Module\D+([\d.]+)", text)
     return match[1] if match else None
-
-
-def _attempt(read: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is read
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return read()
-    except Exception:  # noqa: BLE001  each version lacks something else
-        return None
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

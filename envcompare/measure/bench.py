@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from envcompare.command import CommandResult
 from envcompare.errors import InterruptedRunError, WorkloadError
 from envcompare.interrupt import Interruption
-from envcompare.measure.protocol import Hello
 from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.records import (
@@ -21,10 +21,13 @@ from envcompare.records import (
     FingerprintValue,
     Sample,
     Scalar,
+    Taken,
 )
 from envcompare.stats.intervals import Interval
 
+_ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
 Values = dict[str, Scalar]
+Facts = dict[str, FingerprintValue]
 
 
 class Launch(Protocol):
@@ -46,12 +49,8 @@ class Recorder(Protocol):
         """Keep one event."""
         ...
 
-    def fingerprint(self, arm: str, hello: Hello) -> None:
-        """Keep what a worker found around itself."""
-        ...
-
-    def facts(self, arm: str, found: dict[str, FingerprintValue], values: Values) -> None:
-        """Keep the facts of an arm, and the values that are noted with them."""
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
+        """Keep what a worker found around itself; a later one takes the place of an earlier."""
         ...
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
@@ -122,6 +121,16 @@ class Bench:
             failure=failure,
         )
         self.recorder.event(event)
+
+
+def keep_surroundings(bench: Bench, worker: Worker, error: WorkloadError) -> None:
+    """Keep what is around a worker that has failed and still answers: it may say why."""
+    if error.phase not in _ANSWERING:
+        return
+    worker.send_facts()
+    with suppress(WorkloadError):
+        found = worker.await_facts()
+        bench.recorder.fingerprint(worker.arm, found.fingerprint, taken="start")
 
 
 def failure_of(error: WorkloadError) -> Failure:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
-from envcompare.measure.bench import Bench, failure_of
+from envcompare.measure.bench import Bench, Values, failure_of, keep_surroundings
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
@@ -34,6 +34,7 @@ class Roster:
     generation: str = ""  # how all arms begin one, where they would not all do it alike
     code_hash: str = ""  # of the part measured before an interruption
     clocks: ClockWatch = field(default_factory=ClockWatch)
+    looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
     is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
     _deaths: Counter[str] = field(default_factory=Counter)
 
@@ -111,6 +112,8 @@ class Crew:
             return question(self._workers[arm])
         except WorkloadError as error:
             bench.check_interruption()
+            if arm not in self.roster.hellos:
+                keep_surroundings(bench, self._workers[arm], error)
             self.drop(arm, failure_of(error))
             return None
 
@@ -128,6 +131,20 @@ class Crew:
         self._workers.pop(arm).kill()
         self.roster.fail(arm, failure)
 
+    def look_around(self) -> None:
+        """Once an arm, ask the process that has run steps what is loaded and set by now.
+
+        Nothing is timed meanwhile, and the generation ends next.
+        """
+        arms = tuple(arm for arm in self.arms if arm not in self.roster.looked_after_steps)
+        for arm in arms:
+            self.tell(arm, Worker.send_facts)
+        for arm, found in self.collect(arms, Worker.await_facts).items():
+            hello = replace(self.roster.hellos[arm], fingerprint=found.fingerprint)
+            self.roster.hellos[arm] = hello
+            self.roster.looked_after_steps.add(arm)
+            self.roster.bench.recorder.fingerprint(arm, found.fingerprint, taken="step")
+
     def dismiss(self) -> None:
         """Let every worker quit by itself."""
         for arm in self.arms:
@@ -144,7 +161,9 @@ class Crew:
     def _take_hello(self, arm: str, hello: Hello) -> None:
         known = self.roster.hellos.get(arm)
         if known is None:
-            self.roster.bench.recorder.fingerprint(arm, hello)
+            bench = self.roster.bench
+            bench.recorder.fingerprint(arm, hello.fingerprint or {}, taken="start")
+            bench.note("note", arm=arm, values=_identity(hello))
             text = f"generations by {hello.generation}: {hello.generation_reason}"
             self.roster.bench.note("arm-ready", arm=arm, text=text)
             if arm == self.roster.bench.reference and (caution := one_cpu_caution(hello)):
@@ -181,6 +200,10 @@ class Crew:
             if not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
+
+
+def _identity(hello: Hello) -> Values:
+    return {"batch": hello.batch, "device": hello.device, "code": hello.code_hash}
 
 
 def _agree(value: float | None, expected: float | None, tolerance: float) -> bool:

@@ -55,6 +55,7 @@ class GenerationRun:
     block_s: float = 0.0  # of the reference, as calibrated
     blocks: list[Block] = field(default_factory=list)
     round_s: float = 0.0
+    aside_s: float = 0.0  # spent on what other generations need not do
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
 
@@ -77,7 +78,14 @@ class GenerationRun:
             spent_s.append(time.monotonic() - began)
         # not of one round alone: rounds are planned from it, and a neighbour may have met that one
         self.round_s = statistics.median(spent_s[1:] or spent_s or [0.0])  # the first is warm-up
+        self._look_around()
         self._end()
+
+    def _look_around(self) -> None:
+        """Fingerprint what is new; it costs this generation alone, so that no plan counts it."""
+        began = time.monotonic()
+        self.crew.look_around()
+        self.aside_s = time.monotonic() - began
 
     def _can_measure(self) -> bool:
         return self.steps is not None and self.crew.roster.bench.reference in self.crew.arms

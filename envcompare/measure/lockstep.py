@@ -159,7 +159,7 @@ class Lockstep:
         self._rounds = run.rounds
         self._costs = Costs(
             launch_s=launch_s,
-            generation_s=time.monotonic() - began,
+            generation_s=time.monotonic() - began - run.aside_s,
             round_s=run.round_s,
             block_s=run.block_s,
         )

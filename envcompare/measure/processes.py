@@ -118,7 +118,8 @@ class ProcessPass:
 
     def _take_look(self, arm: str, found: Looked) -> None:
         values: Values = {"code": found.code_hash, "program": found.program}
-        self.bench.recorder.facts(arm, found.fingerprint, values)
+        self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
+        self.bench.note("note", arm=arm, values=values)
         if self.codes.get(arm, found.code_hash) != found.code_hash:
             hint = "start a new run; what was measured stays readable"
             self._fail(arm, Failure(phase="checksum", brief=f"{arm}: {_CHANGED}", hint=hint))

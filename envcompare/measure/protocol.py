@@ -67,6 +67,13 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
 
 
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker finds around itself now, after `steps` steps of the live generation."""
+
+    steps: int
+    fingerprint: dict[str, FingerprintValue]
+
+
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A generation ended: the peaks its process reached."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.bench import Bench, failure_of
+from envcompare.measure.bench import Bench, failure_of, keep_surroundings
 from envcompare.measure.crew import Roster
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
 from envcompare.measure.protocol import Hello
@@ -133,6 +133,7 @@ class StartupPass:
                 self._launched.add(arm)
             except WorkloadError as error:
                 bench.check_interruption()
+                keep_surroundings(bench, worker, error)
                 self.roster.fail(arm, failure_of(error))
             finally:
                 worker.kill()

@@ -22,6 +22,7 @@ from envcompare.errors import (
 from envcompare.measure.protocol import (
     PROTOCOL,
     Ended,
+    Found,
     Generated,
     Hello,
     Quit,
@@ -35,6 +36,7 @@ _T = TypeVar("_T")
 HELLO_LIMIT_S = 300.0
 GENERATION_LIMIT_S = 300.0
 QUIT_LIMIT_S = 30.0
+FACTS_LIMIT_S = 60.0
 LOG_LIMIT_BYTES = 16 << 20  # of one worker
 _LATE = {
     "hello": "its start, with imports and data, took longer than",
@@ -53,7 +55,7 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] | None
     generation: str
     device: str
-    fingerprint: bool = True  # taken once an arm: it costs a third of a second
+    fingerprint: bool = True  # taken once an arm, and again after its first steps
 
 
 class Worker:
@@ -109,6 +111,14 @@ class Worker:
         """Run a block of `steps` steps within `limit_s` seconds."""
         self._send("run", {"k": steps})
         return self._receive("run", Ran, limit_s)
+
+    def send_facts(self) -> None:
+        """Ask what is around the worker without waiting."""
+        self._send("facts", {})
+
+    def await_facts(self) -> Found:
+        """Wait for what the worker has found around itself."""
+        return self._receive("facts", Found, FACTS_LIMIT_S)
 
     def end(self) -> Ended:
         """End the generation."""

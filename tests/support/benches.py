@@ -15,13 +15,12 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench
+from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.protocol import Hello
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Event, Sample
+from envcompare.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.results import RunFolder
 from envcompare.stats.intervals import Interval
 from envcompare.transport.local import LOCAL
@@ -48,11 +47,10 @@ class Kept:
         self.events.append(event)
         self.folder.append_event(event)
 
-    def fingerprint(self, arm: str, hello: Hello) -> None:
-        """Leave the surroundings out."""
-
-    def facts(self, arm: str, found: object, values: object) -> None:
-        """Leave the surroundings out."""
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
+        """Keep the surroundings as the product does."""
+        record = FingerprintRecord(host="local", arm=arm, cell=CELL, facts=found, taken=taken)
+        self.folder.write_fingerprint(record)
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show nothing."""

@@ -10,16 +10,22 @@ import pytest
 from conversation import Start
 
 KEYS = """
-python.version python.implementation python.executable python.sha256 python.flags libc.version
-os.release kernel.release arch cpu.model cpu.flags_sha256 cpu.count cpu.affinity cpu.governor
-smt.active numa.nodes memory.total_bytes thp torch.version torch.git torch.cuda torch.cudnn
-torch.build_sha256 torch.threads torch.interop_threads torch.tf32_matmul torch.tf32_cudnn
-torch.deterministic torch.cudnn_benchmark torchvision.version numpy.version packages
-site_packages.sha256 loaded_libraries threads.omp threads.mkl threads.openblas
-allocator.ld_preload limits.nofile limits.stack limits.memlock shm.bytes seccomp.mode no_new_privs
-speculation.ssb speculation.indirect_branch capabilities.effective cgroup.version cgroup.cpu_quota
-cgroup.cpu_weight cgroup.cpuset cgroup.memory_limit_bytes uid gpu.name gpu.uuid gpu.driver
-gpu.memory_bytes
+allocator.ld_preload allocator.name allocator.tunables arch capabilities.effective cgroup.cpu_quota
+cgroup.cpu_weight cgroup.cpuset cgroup.memory_limit_bytes cgroup.mems cgroup.pids_limit
+cgroup.version cpu.affinity cpu.boost cpu.count cpu.flags_sha256 cpu.governor cpu.microcode
+cpu.model cuda.cublas cuda.cudnn cuda.nccl cuda.runtime gid gpu.clock_memory_mhz_max
+gpu.clock_sm_mhz_application gpu.clock_sm_mhz_max gpu.compute_mode gpu.count gpu.driver gpu.ecc
+gpu.memory_bytes gpu.mig gpu.name gpu.persistence gpu.power_limit_w gpu.uuid gpu.visible
+kernel.clocksource kernel.release kernel.version libc.sha256 libc.version limits.as limits.core
+limits.memlock limits.nofile limits.nproc limits.stack loaded_libraries loaded_packages
+loaded_paths lsm.label memory.total_bytes mount.data mount.python mount.scratch no_new_privs
+numa.nodes numpy.version os.release packages python.compiler python.executable python.flags
+python.implementation python.is_debug python.libpython_sha256 python.sha256 python.version
+seccomp.filters seccomp.mode shm.bytes site_packages.sha256 smt.active speculation.indirect_branch
+speculation.ssb thp thp.defrag threads.alive threads.mkl threads.omp threads.openblas
+torch.build_sha256 torch.cpu_capability torch.cuda torch.cudnn_benchmark torch.cudnn_deterministic
+torch.deterministic torch.float32_precision torch.git torch.interop_threads torch.tf32_cudnn
+torch.tf32_matmul torch.threads torch.version torchvision.version uid
 """
 
 

@@ -1,0 +1,154 @@
+"""What a fingerprint reads: variables, mounts, libraries and distributions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from confinement import describe_mount, mount_of
+from libraries import allocator
+from packages import Distribution, installed, loaded
+from variables import masked, variables
+
+SECRET = "hunter2"
+HOSTILE = """
+TORCH_HUB_TOKEN TORCH_AUTH NVIDIA_PASSWORD MKL_LICENSE_FILE CUDA_SECRET NCCL_PASSPHRASE
+NVIDIA_API_KEY OMP_CREDENTIALS TORCH_session_Key MALLOC_ACCESS_TOKEN_ID NVIDIA_NGC_CLI_API PYTORCH_PWD
+AWS_SECRET_ACCESS_KEY DATABASE_URL HOME_PAGE omp_token LD_AUDIT PYTHONSTARTUP MY_OMP_NUM_THREADS
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE.split())
+def test_variable_with_a_secret_or_a_strange_name_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Neither its name nor its value leaves the host."""
+    monkeypatch.setenv(name, SECRET)
+    found = variables()
+    assert SECRET not in str(found)
+    assert f"env.{name}" not in found
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("socket,eth0", "socket,eth0"),
+        ("/opt/a:/opt/b", "/opt/a:/opt/b"),
+        ("http://bench:hunter2@mirror.example:8080/a", "http://***@mirror.example:8080/a"),
+        ("s3+https://hunter2@host", "s3+https://***@host"),
+        ("https://host/a?x=1&token=hunter2&y=2", "https://host/a?x=1&token=***&y=2"),
+        ("size=4,api_key: hunter2", "size=4,api_key: ***"),
+        ("https://host/plain@2", "https://host/plain@2"),
+    ],
+)
+def test_value_loses_what_is_secret_in_it(
+    monkeypatch: pytest.MonkeyPatch, value: str, expected: str
+) -> None:
+    """The login of a URL and parts named as secrets are masked; all else stays readable."""
+    assert masked(value) == expected
+    monkeypatch.setenv("NCCL_CONF_FILE", value)
+    monkeypatch.setenv("LD_PRELOAD", value)
+    found = variables()
+    assert found["env.NCCL_CONF_FILE"] == found["allocator.ld_preload"] == expected
+
+
+def test_variables_that_can_be_felt_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads, allocators and GPUs are set by variables."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("MKL_NUM_THREADS", "many")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-5")
+    found = variables()
+    assert (found["threads.omp"], found["threads.mkl"]) == (3, None)
+    assert found["allocator.tunables"] == found["env.GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1"
+    assert found["gpu.visible"] == "GPU-5"
+
+
+OVERLAY = (
+    "812 700 0:55 / / rw,relatime master:1 - overlay overlay rw,lowerdir=/var/lib/l/AB:/var/lib/l/"
+    "CD,upperdir=/var/lib/x/diff,workdir=/var/lib/x/work,nouserxattr"
+)
+NFS = (
+    "90 30 0:44 / /data rw,nosuid,noatime shared:9 - nfs4 server:/export rw,vers=4.2,rsize=1048576,"
+    "wsize=1048576,proto=tcp,clientaddr=10.0.0.7,addr=10.0.0.1"
+)
+SQUASH = "91 30 7:3 / /mnt ro,nodev - squashfs /dev/loop3 rw,errors=continue"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (OVERLAY, "overlay relatime,rw"),
+        (NFS, "nfs4 noatime,nosuid,proto=tcp,rsize=1048576,rw,vers=4.2,wsize=1048576"),
+        (SQUASH, "squashfs nodev,ro"),
+    ],
+)
+def test_mount_is_told_without_paths_and_addresses(line: str, expected: str) -> None:
+    """Two containers of one image tell the same, whatever their layers are called."""
+    assert describe_mount(line) == expected
+
+
+def test_mount_is_found_for_what_lies_there() -> None:
+    """The kernel knows of /proc itself; a path that is not there has no mount."""
+    assert (mount_of("/proc/self/status") or "").startswith("proc ")
+    with pytest.raises(FileNotFoundError):
+        mount_of("/no/such/path")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["libm.so.6", "libc.so.6"], "glibc"),
+        (["libc-2.17.so"], "glibc"),
+        (["ld-musl-x86_64.so.1"], "musl"),
+        (["libc.so.6", "libjemalloc.so.2"], "jemalloc"),
+        (["libtcmalloc_minimal.so.4", "libc.so.6"], "tcmalloc"),
+        (["libmimalloc.so.2.1", "libc.so.6"], "mimalloc"),
+        (["libm.so.6"], None),
+    ],
+)
+def test_allocator_is_named_by_what_is_mapped(names: list[str], expected: str | None) -> None:
+    """A library made for it goes before the C library."""
+    assert allocator(names) == expected
+
+
+def distribution(folder: Path, name: str, *, files: dict[str, str]) -> Distribution:
+    """Write a folder of metadata."""
+    metadata = folder / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    for file, text in files.items():
+        (metadata / file).write_text(text)
+    return Distribution(name, "1.0", str(folder), str(metadata))
+
+
+def test_distribution_is_loaded_when_a_file_of_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its record, else by its top names, else by its own; a shared namespace is nobody's."""
+    for file in ("vendor/blas/lib/libblas.so.3", "vendor/fft/lib/libfft.so", "plain.py", "top.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    known = [
+        distribution(tmp_path, "vendor-blas", files={"RECORD": "vendor/blas/lib/libblas.so.3,,\n"}),
+        distribution(tmp_path, "vendor-fft", files={"RECORD": "vendor/fft/lib/libfft.so,,\n"}),
+        distribution(tmp_path, "many-names", files={"top_level.txt": "other\ntop\n"}),
+        distribution(tmp_path, "plain", files={}),
+        distribution(tmp_path, "absent", files={}),
+    ]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("plain", "top"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        __import__(name)
+    mapped = [str(tmp_path / "vendor/blas/lib/libblas.so.3")]
+    assert loaded(known, mapped) == ["vendor-blas==1.0", "many-names==1.0", "plain==1.0"]
+
+
+def test_loaded_distributions_are_among_the_installed() -> None:
+    """This test runs under pytest; what it has not imported is not said to be in use."""
+    found = installed()
+    names = [one.partition("==")[0] for one in loaded(found, [])]
+    assert set(names) <= {one.name for one in found}
+    assert "pytest" in names
+    assert Path(found[0].metadata).is_dir()

@@ -1,0 +1,22 @@
+"""Reading what may not be there: a fingerprint has gaps, not failures."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from typing import Any, Callable
+
+
+def attempt(read: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is read
+    """Return what `read` returns, or None where it raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read()
+    except Exception:  # noqa: BLE001  each host, and each version, lacks something else
+        return None
+
+
+def text_hash(text: str) -> str:
+    """Return the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

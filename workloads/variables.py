@@ -1,0 +1,54 @@
+"""The environment variables of a fingerprint: allowed by name, and never a secret."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+ALLOWED = re.compile(
+    r"(OMP|GOMP|KMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY"
+    r"|MALLOC|TCMALLOC|MIMALLOC|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|TORCH|PYTORCH)_\w+"
+    r"|LD_PRELOAD|LD_LIBRARY_PATH|LD_BIND_NOW|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY"
+    r"|PYTHONHASHSEED|PYTHONMALLOC|PYTHONOPTIMIZE|PYTHONDEVMODE|PYTHONUNBUFFERED"
+    r"|PYTHONDONTWRITEBYTECODE"
+)
+# An allowed prefix can carry a secret (NVIDIA_API_KEY): such names are left out.
+_HIDDEN = r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|API|COOKIE|PRIVATE|LICEN[CS]E"
+SECRET_WORDS = re.compile(_HIDDEN, re.IGNORECASE)
+MASK = "***"
+_LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]*@")  # of a URL (RFC 3986, section 3.2.1)
+_PART = re.compile(rf"(\w*(?:{_HIDDEN})\w*\s*[=:]\s*)[^&;,\s]+", re.IGNORECASE)
+
+
+def variables() -> dict[str, Any]:
+    """Return the variables that matter, and what a few of them mean."""
+    kept = {
+        f"env.{name}": masked(value)
+        for name, value in os.environ.items()
+        if ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
+    }
+    return {
+        **kept,
+        "allocator.ld_preload": _text("LD_PRELOAD"),
+        "allocator.tunables": _text("GLIBC_TUNABLES"),
+        "threads.omp": _number("OMP_NUM_THREADS"),
+        "threads.mkl": _number("MKL_NUM_THREADS"),
+        "threads.openblas": _number("OPENBLAS_NUM_THREADS"),
+        "gpu.visible": _text("CUDA_VISIBLE_DEVICES") or _text("NVIDIA_VISIBLE_DEVICES"),
+    }
+
+
+def masked(value: str) -> str:
+    """Return a value without the login of a URL in it, and without what is named as a secret."""
+    return _PART.sub(rf"\1{MASK}", _LOGIN.sub(rf"\1{MASK}@", value))
+
+
+def _text(name: str) -> str | None:
+    value = os.environ.get(name)
+    return None if value is None else masked(value)
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None
