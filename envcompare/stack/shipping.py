@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envcompare.stack import Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
-from envcompare.stack.stream import moving
+from envcompare.stack.stream import moving, put
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
 from envcompare.transport import Told, Transport
 from envcompare.transport.operations import file_sha256
@@ -23,7 +23,7 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
             before = 0
             for name, digest in missing.items():
                 source, target = wheelhouse.folder / name, f"{folder}/{name}"
-                transport.put(source, target, sha256=digest, told=_after(before, told))
+                put(transport, source, target, sha256=digest, told=_after(before, told))
                 before += sizes[name]
     return folder
 

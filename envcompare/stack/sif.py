@@ -1,63 +1,30 @@
-"""SIF files and sandboxes: made on a host from the very workload image, checked before use."""
+"""SIF files and sandboxes: found, or made once and sent to every host, and checked before use."""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 
-from envcompare.command import Command, CommandResult
 from envcompare.config import Compression
-from envcompare.environments.singularity import find_engine
+from envcompare.environments.registry import environment
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
-from envcompare.stack.cache import failure, host_cache, make_folder, require_room, shell
+from envcompare.stack.cache import host_cache, local_cache, make_folder, shell
 from envcompare.stack.image import Image, find
-from envcompare.stack.stream import moving, pipe
+from envcompare.stack.packing import Wanted, pack
+from envcompare.stack.stream import moving, put
 from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
 
-# Compression decides how long an import takes, so it is part of what is compared.
-_BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
-    "zstd": ("--mksquashfs-args", "-comp zstd -Xcompression-level 3"),
-    "gzip": ("--mksquashfs-args", "-comp gzip"),
-    "none": ("--mksquashfs-args", "-noI -noD -noF -noX"),
-    "sandbox": ("--sandbox",),
-}
-# Layers, unpacked root and the SIF itself are on the disk at once.
-_ROOM = 4
-
-# The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
-# Whoever waited for the lock finds what the other made.
-_MAKE = r"""
-target=$1 source=$2
-shift 2
-digest() { if [ -d "$1" ]; then echo sandbox; else sha256sum <"$1" | cut -d ' ' -f 1; fi; }
-work=$target.partial
-umask 022
-exec 9>"$target.lock"
-! command -v flock >/dev/null || flock 9
-if [ -s "$target.sha256" ] && [ "$(cat "$target.sha256")" = "$(digest "$target")" ]; then
-  exec cat "$target.sha256"
-fi
-discard() {
-  for path in "$@"; do
-    [ ! -d "$path" ] || find "$path" -type d ! -perm -700 -exec chmod u+rwx {} +
-    rm -rf "$path"
-  done
-}
-trap 'discard "$work"' EXIT
-trap 'exit 129' HUP INT TERM
-discard "$work" "$target" "$target.sha256"
-mkdir -p "$work/tmp"
-export APPTAINER_TMPDIR="$work/tmp" APPTAINER_CACHEDIR="$work/tmp"
-export SINGULARITY_TMPDIR="$work/tmp" SINGULARITY_CACHEDIR="$work/tmp"
-"$@" "$work/image" "$source" >&2 || exit
-mv "$work/image" "$target" || exit
-digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
-"""
 _SUM = r"""
 [ -e "$1" ] || exit 3
 [ ! -d "$1" ] || { echo sandbox; exit; }
 sha256sum <"$1" | cut -d ' ' -f 1
 """
+_WHOLE = f'[ "$(cat "$1.sha256")" = "$({_SUM.strip()})" ] && cat "$1.sha256"'
+_NOTE = 'umask 022; echo "$2" >"$1.sum.$$" && mv -f -- "$1.sum.$$" "$1.sha256"'
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
 
 
@@ -70,16 +37,8 @@ class Sif:
     compression: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Making:
-    """A SIF to be made on a host: where it goes, and the engine's own words for making it."""
-
-    transport: Transport
-    target: str
-    build: tuple[str, ...]
-
-    def run(self, source: str) -> CommandResult:
-        return shell(self.transport, _MAKE, self.target, source, *self.build)
+_TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_MADE: dict[str, tuple[Transport, Sif]] = {}  # by this process, and on which host
 
 
 def make(
@@ -90,24 +49,32 @@ def make(
     local: Transport,
     progress: Progress,
 ) -> Sif:
-    """Return the SIF made from that very image on the host; made when it is not there and whole."""
-    engine = find_engine(transport)
-    folder = f"{host_cache(transport)}/{image.key}"
-    ending = "sandbox" if compression == "sandbox" else "sif"
-    target = f"{folder}/{compression}.{ending}"
-    script = f'[ "$(cat "$1.sha256")" = "$({_SUM.strip()})" ] && cat "$1.sha256"'
-    there = shell(transport, script, target)
-    if there.succeeded:
-        return Sif(path=target, sha256=there.stdout.strip(), compression=compression)
-    needed = _ROOM * image.size_bytes
-    make_folder(transport, folder)
-    require_room(transport, folder, needed_bytes=needed, purpose="the SIF")
-    progress(f"making the SIF ({compression}) on {transport.name}")
-    build = (engine, "-q", "build", "--force", *_BUILD_FLAGS[compression])
-    making = _Making(transport=transport, target=target, build=build)
-    holder = _holder(transport, image, local)
-    digest = _make(making, image, holder=holder, progress=progress)
+    """Return the SIF of that very image on the host, whole.
+
+    The same file goes to every host where that can be: it is kept on this machine once it was made
+    here, or made by the first host and fetched for the second. Else the host makes its own.
+    """
+    wanted = Wanted(image=image, compression=compression, local=local, progress=progress)
+    target = f"{host_cache(transport)}/{_key(wanted)}"
+    digest = _whole(transport, target)
+    if not digest:
+        make_folder(transport, target.rpartition("/")[0])
+        digest = _brought(transport, wanted, target)
     return Sif(path=target, sha256=digest, compression=compression)
+
+
+def given(transport: Transport, path: str, *, local: Transport, progress: Progress) -> Sif:
+    """Return a SIF the user named: the host's own, else the one on this machine, sent there."""
+    here = Path(path).expanduser()
+    is_there = transport.name == LOCAL.name or shell(transport, '[ -e "$1" ]', path).succeeded
+    if is_there or not here.is_file():
+        return inspect(transport, path)
+    found = inspect(local, str(here))
+    target = f"{host_cache(transport)}/given-{found.sha256[:32]}/{here.name}"
+    if _whole(transport, target) != found.sha256:
+        make_folder(transport, target.rpartition("/")[0])
+        _send(transport, found, target, progress=progress)
+    return inspect(transport, target)
 
 
 def inspect(transport: Transport, path: str) -> Sif:
@@ -148,52 +115,80 @@ def _check_length(transport: Transport, path: str) -> None:
         )
 
 
-def _make(making: _Making, image: Image, *, holder: Transport, progress: Progress) -> str:
-    """Make the SIF from the host's own engine, else from an archive; return its digest.
+def _key(wanted: Wanted) -> str:
+    """Return where a SIF is in every cache."""
+    ending = "sandbox" if wanted.compression == "sandbox" else "sif"
+    return f"{wanted.image.key}/{wanted.compression}.{ending}"
 
-    An Apptainer may not speak with an engine that is much newer, so the archive is tried as well.
+
+def _brought(transport: Transport, wanted: Wanted, target: str) -> str:
+    """Send the SIF to the host, or make it there; return its hash."""
+    key = _key(wanted)
+    with _TURNS[key]:
+        found = None if _stays(transport, wanted.compression) else _found_here(transport, wanted)
+        if found is None:
+            digest = pack(transport, wanted, target)
+            made = Sif(path=target, sha256=digest, compression=wanted.compression)
+            _MADE[key] = (transport, made)
+            return digest
+    _send(transport, found, target, progress=wanted.progress)
+    return found.sha256
+
+
+def _stays(transport: Transport, compression: Compression) -> bool:
+    """Tell whether it is made where it is used: a sandbox is a folder, and this machine is here."""
+    return compression == "sandbox" or transport.name == LOCAL.name
+
+
+def _whole(transport: Transport, path: str) -> str:
+    """Return the hash of a SIF that is as it was when its hash was noted; nothing otherwise."""
+    there = shell(transport, _WHOLE, path)
+    return there.stdout.strip() if there.succeeded else ""
+
+
+def _found_here(transport: Transport, wanted: Wanted) -> Sif | None:
+    """Return the SIF in the cache of this machine; made here, or fetched, where that can be.
+
+    What fails here is no reason to fail: the host may still make it itself.
     """
-    transport = making.transport
-    if holder is transport:
-        result = making.run(f"docker-daemon:{image.id}")
-        if result.succeeded or "no space left" in result.stderr:
-            return _digest(transport, result)
-    archive = f"{making.target}.tar"
+    path = local_cache() / _key(wanted)
+    digest = _whole(wanted.local, str(path))
+    elsewhere = _MADE.get(_key(wanted))
     try:
-        _save(holder, transport, image, archive=archive, progress=progress)
-        return _digest(transport, making.run(f"docker-archive:{archive}"))
-    finally:
-        shell(transport, 'rm -f -- "$1"', archive)
+        if not digest and _can_make(wanted):
+            make_folder(wanted.local, str(path.parent))
+            digest = pack(wanted.local, wanted, str(path))
+        elif not digest and elsewhere and elsewhere[0].name != transport.name:
+            digest = _fetch(wanted, path, *elsewhere)
+    except UnusableError as error:
+        wanted.progress(f"{error.brief}; it is made on {transport.name}")
+    return Sif(path=str(path), sha256=digest, compression=wanted.compression) if digest else None
 
 
-def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
-    """Return where the image is: the host itself, else this machine."""
+def _can_make(wanted: Wanted) -> bool:
+    """Tell whether this machine has the image and an Apptainer that packs and mounts a SIF."""
     try:
-        return transport if find(transport, image.id) else local
+        has_image = find(wanted.local, wanted.image.id) is not None
     except UnusableError:
-        return local
+        return False
+    return has_image and environment("singularity").check(wanted.local).is_usable
 
 
-def _save(
-    holder: Transport, transport: Transport, image: Image, *, archive: str, progress: Progress
-) -> None:
-    progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
-    with moving(progress, image.name, image.size_bytes) as told:
-        piped = pipe(
-            (holder, Command(argv=("docker", "save", image.id))),
-            (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
-            told=told,
-        )
-    if not piped.succeeded:
-        raise failure(transport, f"sending {image.name}", piped.text, hint="run it again")
+def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
+    """Fetch what another host made; return its hash."""
+    size_bytes = int(shell(transport, 'wc -c <"$1"', made.path).stdout or 0)
+    wanted.progress(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
+    make_folder(wanted.local, str(path.parent))
+    with moving(wanted.progress, path.name, size_bytes) as told:
+        transport.get(made.path, path, sha256=made.sha256, told=told)
+    shell(wanted.local, _NOTE, str(path), made.sha256)
+    return made.sha256
 
 
-def _digest(transport: Transport, result: CommandResult) -> str:
-    if result.succeeded:
-        return result.stdout.strip()
-    raise failure(
-        transport,
-        "making the SIF",
-        result.stderr,
-        hint="envcompare doctor says what is missing; old tools need --sif-compression gzip",
-    )
+def _send(transport: Transport, found: Sif, target: str, *, progress: Progress) -> None:
+    source = Path(found.path)
+    size_bytes = source.stat().st_size
+    progress(f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
+    with moving(progress, source.name, size_bytes) as told:
+        put(transport, source, target, sha256=found.sha256, told=told)
+    shell(transport, _NOTE, target, found.sha256)

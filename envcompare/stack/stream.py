@@ -10,11 +10,14 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
 
 from envcompare.command import Command
 from envcompare.console import Saying
+from envcompare.errors import TransportError
 from envcompare.stack import Progress
+from envcompare.stack.cache import failure
 from envcompare.transport import Process, Told, Transport
 
 _CHUNK_BYTES = 1 << 16
@@ -73,6 +76,17 @@ def pipe(
         raise
     texts = [one.end() for one in said]
     return Piped(source_exit=exits[0], sink_exit=exits[1], text="\n".join(texts))
+
+
+def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:
+    """Send a file of that hash to the host; raises StackError where the disk there is full."""
+    try:
+        transport.put(source, target, sha256=sha256, told=told)
+    except TransportError as error:
+        if "no space left" in error.details.lower():
+            what = f"sending {source.name}"
+            raise failure(transport, what, error.details, hint=error.hint) from error
+        raise
 
 
 @contextlib.contextmanager
