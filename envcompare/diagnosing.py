@@ -22,8 +22,8 @@ from envcompare.transport.hosts import HostSpec, connect
 
 _MARGIN = "      "
 _COUNTED: tuple[tuple[FactClass, str], ...] = (
-    ("varied", "on purpose"),
-    ("identity", "by which arms are told apart"),
+    ("varied", "differ on purpose"),
+    ("identity", "tell the arms apart"),
 )
 _NAMED: tuple[tuple[FactClass, str], ...] = (
     ("possible-influence", "possible influence"),
@@ -122,11 +122,13 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         if names:
             yield f"{_MARGIN}{words}: {', '.join(names[:_MOST_NAMES])}{more}"
-    counts = [(sum(one.fact_class == kind for one in differences), words)
-              for kind, words in _COUNTED]  # fmt: skip
-    said = [f"{count} {words}" for count, words in counts if count]
-    if said:
-        yield f"{_MARGIN}facts that differ {', '.join(said)}"
+    counts = [
+        f"{count} {words}"
+        for kind, words in _COUNTED
+        if (count := sum(one.fact_class == kind for one in differences))
+    ]
+    if counts:
+        yield f"{_MARGIN}of the other facts {', '.join(counts)}"
 
 
 def _build(experiment: Experiment, host: HostSpec) -> str:

@@ -54,6 +54,10 @@ _NAMES: Final[dict[str, str]] = {
 _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
+_PLURAL: Final = (
+    "packages", "loaded_libraries", "site_packages.sha256", "torch.threads",
+    "torch.interop_threads", "thp", "capabilities",
+)  # fmt: skip
 _LONGEST: Final = 60  # of a value in a sentence
 
 
@@ -75,7 +79,7 @@ def describe(difference: FactDifference) -> str:
 
 def is_plural(difference: FactDifference) -> bool:
     """Say whether the words of a difference name several things."""
-    return difference.key.partition(".")[0] in {"packages", "loaded_libraries"}
+    return difference.key.startswith(_PLURAL)
 
 
 def entries(value: FingerprintValue) -> tuple[str, ...]:

@@ -1,0 +1,253 @@
+"""Differences planted in real arms are found, classified and put into words."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from runs import BASE
+from small import Small, small_project
+
+from envcompare import files
+from envcompare.cli import _resolve
+from envcompare.command import Command
+from envcompare.config import Settings
+from envcompare.environments import Mount
+from envcompare.interrupt import Interruption
+from envcompare.likeness import compare_stacks
+from envcompare.opening import open_site
+from envcompare.records import ArmRecord, FactDifference
+from envcompare.sites import Seat, Site
+from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images, shell
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
+
+pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]
+BOTH = ("--envs", "vm,docker")
+NUMPY = """FROM {base}
+COPY numpy.whl /tmp/{wheel}
+RUN /opt/envcompare/venv/bin/python -m pip install -q --no-index --no-deps --force-reinstall \
+    /tmp/{wheel}
+"""
+FEWER_ARENAS = "FROM {base}\nENV MALLOC_ARENA_MAX=1\n"
+
+
+@pytest.fixture(scope="module")
+def host(lab: Lab) -> Iterator[Transport]:
+    """Give a connection to the lab host."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def small(lab: Lab, host: Transport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    """Give the project with a small stack, made for vm and docker on the lab host."""
+    project = small_project(tmp_path_factory.mktemp("small"), lab.alias)
+    done = project.run("build", *BOTH)
+    assert done.returncode == 0, done.stderr
+    yield project
+    shell(host, 'rm -rf -- "$1"', f"{host_cache(host)}/{project.lock}")
+    for where in (host, LOCAL):
+        remove_images(where, label=f"{LOCK_LABEL}={project.lock}")
+
+
+@pytest.fixture(scope="module")
+def built(small: Small, host: Transport) -> str:
+    """Return the name of the workload image on the lab host."""
+    form = ("docker", "image", "ls", "--filter", f"label={LOCK_LABEL}={small.lock}")
+    listed = run(host, Command(argv=(*form, "--format", "{{.Repository}}:{{.Tag}}")))
+    return next(line for line in listed.stdout.splitlines() if line.startswith("envcompare-w"))
+
+
+@pytest.fixture(scope="module")
+def other_numpy(
+    small: Small, host: Transport, built: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """Return an image that differs from the built one in numpy alone."""
+    folder = tmp_path_factory.mktemp("wheels")
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    wanted = ["--only-binary=:all:", "--python-version", "3.11", f"numpy<{small.numpy}"]
+    subprocess.run([*argv, *wanted], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    recipe = NUMPY.format(base=built, wheel=wheel.name)
+    return image(
+        host, "planted:numpy", {"Dockerfile": recipe.encode(), "numpy.whl": wheel.read_bytes()}
+    )
+
+
+def test_arms_of_one_stack_have_the_same_software(small: Small) -> None:
+    """Nothing but isolation differs, and doctor ends well."""
+    done = small.run("doctor", *BOTH, *small.arrays)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "✓ stack of docker: the software of vm, in a step of arrays-Arrays" in done.stdout
+    assert "⚠" not in done.stdout
+
+
+def test_what_is_not_made_yet_is_not_compared(small: Small) -> None:
+    """Doctor builds nothing: it names the command that does, and ends as it would without."""
+    done = small.run("doctor", *BOTH, "--python", "3.11", "--sif-compression", "none",
+                     "--envs", "vm,singularity", *small.arrays)  # fmt: skip
+    assert "– stacks: not compared, singularity's is not made yet" in done.stdout
+    assert "try: envcompare build --envs vm,singularity" in done.stdout
+    assert done.returncode == 0, done.stdout
+
+
+def test_another_numpy_is_named_with_both_versions(
+    small: Small, other_numpy: str, tmp_path: Path
+) -> None:
+    """A run finds it, says that it was imported, and how it is told from the environment."""
+    done = small.run(
+        *("run", "--envs", f"vm,new=docker:{other_numpy}", *small.arrays),
+        *("--quick", "--budget", "12", "--no-startup", "--no-quiet-gate", "--out", str(tmp_path)),
+    )
+    (path,) = tmp_path.glob("*/comparison.json")
+    comparison = json.loads(path.read_text())
+    found = {one["key"]: one for one in comparison["differences"] if one["arm"] == "new"}
+    one = found["numpy.version"]
+    assert (one["fact_class"], one["part_of"]) == ("confounder", "")
+    assert one["evidence"] == "numpy was imported by this workload in both arms."
+    assert one["sentence"].startswith(f"Besides the environment, numpy {small.numpy} → ")
+    assert f"--envs vm,docker,new=docker:{other_numpy}" in one["remedy"]
+    told = [key for key, one in found.items()
+            if one["fact_class"] == "confounder" and not one["part_of"]]  # fmt: skip
+    assert told == ["numpy.version"]
+    assert "numpy" in done.stdout
+
+
+def test_another_numpy_that_is_not_imported_confounds_nothing(
+    small: Small, other_numpy: str
+) -> None:
+    """The workload computes without it; the difference is told as a possible influence."""
+    done = small.run("doctor", "--envs", f"vm,new=docker:{other_numpy}", *small.plain)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "⚠" not in done.stdout
+    assert "possible influence: packages that are not imported" in done.stdout
+
+
+def test_a_variable_of_the_allocator_in_an_image_is_found(
+    small: Small, host: Transport, built: str
+) -> None:
+    """The image sets it, the plain process does not, and glibc reads it."""
+    recipe = FEWER_ARENAS.format(base=built)
+    tuned = image(host, "planted:malloc", {"Dockerfile": recipe.encode()})
+    done = small.run("doctor", "--envs", f"vm,tuned=docker:{tuned}", *small.plain)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Besides the environment, MALLOC_ARENA_MAX none → 1 differs. " in done.stdout
+    assert "The allocator is glibc's, which reads it." in done.stdout
+    assert "set MALLOC_ARENA_MAX to the same value in every arm" in done.stdout
+
+
+def test_another_build_of_python_is_not_the_software_that_was_asked_for(
+    small: Small, host: Transport
+) -> None:
+    """One byte more in the interpreter of vm: exit code 3, unless it is allowed."""
+    path = shell(
+        host,
+        "mkdir -p ~/planted && cp /usr/bin/python3.11 ~/planted/ && printf x >>~/planted/python3.11"
+        " && echo ~/planted/python3.11",
+    ).stdout.strip()
+    flags = (*BOTH, "--vm-python", path)
+    assert small.run("build", *flags).returncode == 0
+    done = small.run("doctor", *flags, *small.plain)
+    allowed = small.run("doctor", *flags, *small.plain, "--allow-mismatch")
+    shell(host, "rm -r ~/planted")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
+    assert "the build of Python differs. A workload bound by Python feels it." in done.stdout
+    assert "--envs vm,docker --stacks image,host" in done.stdout
+    assert allowed.returncode == 0
+    assert "compared all the same (--allow-mismatch)" in allowed.stdout
+
+
+def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Transport) -> None:
+    """The packages have the versions they should have, and their files do not."""
+    folder = f"{host_cache(host)}/{small.lock}"
+    script = 'for file in "$1"/venv-*/lib/python3.11/site-packages/numpy/version.py; do {} ; done'
+    shell(host, script.format('printf "# planted\\n" >>"$file"'), folder)
+    done = small.run("doctor", *BOTH, *small.plain)
+    shell(host, script.format("sed -i '/# planted/d' \"$file\""), folder)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
+    assert "the installed files differ." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "fact_class", "words"),
+    [
+        (("--cpus", "0.5"), "cgroup.cpu_quota", "confounder",
+         "1 thread computes and one arm has 0.5 CPUs for it."),
+        (("--cpus", "1.5"), "cgroup.cpu_quota", "possible-influence", "1.5 CPUs are enough"),
+        (("--security-opt", "seccomp=unconfined"), "seccomp.mode", "varied",
+         "a workload that does little but small system calls feels it"),
+        (("--shm-size", "128m"), "shm.bytes", "varied", "data loaders"),
+    ],
+)  # fmt: skip
+def test_a_flag_of_the_engine_is_found(
+    small: Small, flags: tuple[str, ...], key: str, fact_class: str, words: str
+) -> None:
+    """Two containers of one image, one started with a flag that nobody told of."""
+    found = planted(small, flags)[key]
+    assert found.fact_class == fact_class
+    assert words in found.sentence
+
+
+@dataclass(slots=True, kw_only=True)
+class PlantedSite(Site):
+    """A site that starts the containers of one arm with a flag more."""
+
+    flags: tuple[str, ...] = ()
+
+    def wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
+        """Return the command as it runs in an arm, with the flag in the arm `planted`."""
+        argv = Site.wrapped(self, seat, command, mounts).argv
+        flags = self.flags if seat.arm.id == "planted" else ()
+        return Command(argv=(*argv[:2], *flags, *argv[2:]))
+
+
+def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
+    """Compare two arms of the same image, one started with these flags of `docker run`."""
+    settings = Settings(
+        envs="docker", hosts=small.host, base_image=BASE, workload=(small.plain[1],)
+    )
+    arms = (
+        ArmRecord(id="docker", environment="docker", is_reference=True),
+        ArmRecord(id="planted", environment="docker"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "root", lambda: small.root)
+        for name, value in small.variables.items():
+            patch.setenv(name, value)
+        experiment, hosts = _resolve(settings, Settings())
+        site = open_site(hosts[0], experiment, "planted", Interruption())
+        given = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
+        own = PlantedSite(**given, flags=flags)
+        try:
+            (found,) = compare_stacks(own, experiment, arms)
+        finally:
+            own.close()
+    return {one.key: one for one in found.differences}
+
+
+def image(host: Transport, name: str, content: dict[str, bytes]) -> str:
+    """Build an image on the lab host from a Dockerfile and what it copies; return its name."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, data in content.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    argv = ("docker", "build", "--network=none", "--tag", name, "-")
+    done = run(host, Command(argv=argv), stdin=packed.getvalue())
+    assert done.succeeded, done.tail(5)
+    return name
