@@ -1,0 +1,279 @@
+"""Venv, image, SIF and definition from one wheelhouse hold the same, and say so from inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from lab import ROOT, need
+from runs import BASE
+
+from envcompare.command import Command
+from envcompare.environments.docker import connect as engine
+from envcompare.errors import StackError
+from envcompare.stack import Prepared, building, cache, delivery, image, shipping, sif, venv
+from envcompare.stack import engine as clients
+from envcompare.stack.cache import shell
+from envcompare.stack.image import PYTHON, Image, Recipe
+from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
+from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+
+pytestmark = [
+    pytest.mark.engine("docker"),
+    pytest.mark.engine("ssh"),
+    pytest.mark.engine("singularity"),
+]
+HERE = LocalTransport()
+# How each module is compiled: 1 is by hash and never checked, none is not at all.
+COMPILED = """
+import importlib.util, json, pathlib, sysconfig
+found = {}
+for path in pathlib.Path(sysconfig.get_path("purelib")).rglob("*.py"):
+    code = pathlib.Path(importlib.util.cache_from_source(path))
+    found[str(path)] = code.read_bytes()[4] if code.exists() else None
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """Software that was made, where it is and how it is entered."""
+
+    host: Transport
+    environment: str
+    prepared: Prepared
+
+    def says(self, *words: str) -> str:
+        """Run the arm's interpreter in its environment; return what it printed."""
+        result = inside(self.host, self.environment, self.prepared, *words)
+        assert result.succeeded, result.stderr
+        return result.stdout
+
+    def proof(self) -> dict[str, str]:
+        """Return what the arm says is installed in it."""
+        told: list[str] = []
+        proven = prove(self.host, self.environment, self.prepared, progress=told.append)
+        assert told == []
+        return dict(proven.facts)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
+    """Give pip, and setuptools, which is imported whenever its interpreter starts."""
+    folder = tmp_path_factory.mktemp("same")
+    requirements = folder / "requirements.in"
+    requirements.write_text("pip\nsetuptools\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield fill(requirements, python="3.11", local=HERE, progress=print)
+
+
+@pytest.fixture(scope="module")
+def recipe(wheels: Wheelhouse) -> Recipe:
+    """Give the recipe of the bundled Dockerfile for these wheels."""
+    assert image.find(HERE, BASE), f"{BASE} is not here; script/lab up makes it"
+    return image.recipe(wheels, base=BASE, local=HERE)
+
+
+@pytest.fixture(scope="module")
+def built(recipe: Recipe) -> Iterator[Image]:
+    """Give the image of that recipe, built by the local engine."""
+    one = building.build(recipe, local=HERE, progress=print)
+    yield one
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", one.id)))
+
+
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transport]:
+    """Give the lab host, and take from its cache what a test put there."""
+    need("ssh")
+    transport = connect(parse_hosts([request.getfixturevalue("lab").alias])[0])
+    yield transport
+    shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{wheels.key}")
+    transport.close()
+
+
+@pytest.fixture
+def vm(host: Transport, wheels: Wheelhouse) -> Arm:
+    """Give the venv, made on the host."""
+    interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
+    made = venv.make(host, wheels, interpreter=interpreter, progress=print)
+    return Arm(host=host, environment="vm", prepared=made)
+
+
+@pytest.fixture(scope="module")
+def docker(built: Image) -> Arm:
+    """Give the image."""
+    facts = (("image.id", built.id), ("lock.sha256", built.lock))
+    prepared = Prepared(interpreter=PYTHON, reference=built.id, facts=facts)
+    return Arm(host=HERE, environment="docker", prepared=prepared)
+
+
+@pytest.fixture(scope="module")
+def singularity(host: Transport, built: Image) -> Iterator[Arm]:
+    """Give the SIF that is made from that very image."""
+    delivery.deliver(host, built, local=HERE, progress=print)
+    made = sif.make(host, built, compression="zstd", local=HERE, progress=print)
+    yield _sif_arm(host, made.path, made.sha256)
+    shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
+    run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
+
+
+@pytest.fixture(scope="module")
+def defined(host: Transport, wheels: Wheelhouse) -> Arm:
+    """Give the SIF that is made from the definition, without the image."""
+    folder = shipping.ship(host, wheels, progress=print)
+    base = image.find(HERE, BASE)
+    assert base is not None
+    there = delivery.deliver(host, base, local=HERE, progress=print)
+    host.put(wheels.folder / "install.sh", f"{folder}/install.sh")
+    host.put(ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
+    arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
+    words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
+    quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
+    files = (f"{folder}/made.sif", f"{folder}/envcompare.def")
+    build = Command(argv=("apptainer", "-q", "build", "--force", *quick, *words, *files))
+    result = run(host, build)
+    assert result.succeeded, result.stderr
+    return _sif_arm(host, files[0], sif.inspect(host, files[0]).sha256)
+
+
+def test_all_that_is_made_from_one_wheelhouse_holds_the_same(
+    vm: Arm, docker: Arm, singularity: Arm, defined: Arm, built: Image
+) -> None:
+    """Packages, and names, modes and content of every file; the image says it on its label."""
+    arms = (vm, docker, singularity, defined)
+    assert len({arm.says("-m", "pip", "freeze", "--all") for arm in arms}) == 1
+    assert {arm.proof()[TREE] for arm in arms} == {built.tree}
+    assert len({arm.proof()[FILES] for arm in arms}) == 1
+
+
+def test_no_arm_compiles_at_its_start(vm: Arm, docker: Arm, singularity: Arm, defined: Arm) -> None:
+    """Every module has byte code that no clock makes stale, and the interpreter takes it."""
+    for arm in (vm, docker, singularity, defined):
+        compiled = json.loads(arm.says("-c", COMPILED))
+        assert len(compiled) > 100
+        assert set(compiled.values()) == {1}
+        start = ("-v", "-c", "import pip._internal.cli.main, setuptools")
+        result = inside(arm.host, arm.environment, arm.prepared, *start)
+        taken = [line for line in result.stderr.splitlines() if "# code object from" in line]
+        assert len(taken) > 20
+        assert [line for line in taken if line.rstrip("'").endswith(".py")] == []
+        assert "# wrote" not in result.stderr
+
+
+def test_an_image_says_what_it_is_made_of(built: Image, wheels: Wheelhouse) -> None:
+    """Lock, tree, base and the commit of the checkout stand on it."""
+    base = image.find(HERE, BASE)
+    assert base is not None
+    labels = _labels(built)
+    assert labels["envcompare.lock"] == wheels.key
+    assert labels["envcompare.tree"] == built.tree
+    assert labels["org.opencontainers.image.base.name"] == BASE
+    assert labels["org.opencontainers.image.base.digest"] == base.id
+    assert len(labels.get("org.opencontainers.image.revision", "")) == len(building.revision(HERE))
+    assert built.layers[: len(base.layers)] == base.layers
+
+
+def test_a_sif_says_what_it_is_made_of(singularity: Arm, defined: Arm, built: Image) -> None:
+    """The one made from the image has all its labels, the other what it can know."""
+    from_image, from_definition = (_sif_labels(arm) for arm in (singularity, defined))
+    assert _labels(built).items() <= from_image.items()
+    assert from_definition["envcompare.lock"] == built.lock
+    assert "org.opencontainers.image.base.name" in from_definition
+
+
+@pytest.mark.parametrize("builder", ["buildkit", "classic"])
+def test_a_build_from_scratch_makes_the_same_layers(
+    builder: str, built: Image, wheels: Wheelhouse
+) -> None:
+    """Byte for byte, times and byte code with it, whichever builder of the engine makes them."""
+    name = f"envcompare-test-scratch:{builder}"
+    words = (
+        *("build", "--no-cache", "--network=none", f"--tag={name}"),
+        *(f"--file={ROOT / 'Dockerfile'}", f"--build-arg=BASE_IMAGE={BASE}", str(wheels.folder)),
+    )
+    with_buildkit = clients.buildkit(HERE, words)
+    if builder == "buildkit" and with_buildkit is None:
+        pytest.skip("no docker client here has BuildKit")
+    classic = Command(argv=("docker", *words), env=(("DOCKER_BUILDKIT", "0"),))
+    result = run(HERE, with_buildkit if builder == "buildkit" and with_buildkit else classic)
+    assert result.succeeded, result.stderr
+    again = image.find(HERE, name)
+    assert again is not None
+    assert again.layers == built.layers
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", name)))
+
+
+def test_what_pip_changes_in_a_venv_is_noticed(vm: Arm, docker: Arm) -> None:
+    """The proof is taken again when a file was replaced, and names the venv to remove."""
+    before, folder = vm.proof(), vm.prepared.interpreter.removesuffix("/bin/python")
+    try:
+        vm.says("-m", "pip", "uninstall", "--yes", "--quiet", "setuptools")
+        after = replace(vm.prepared, facts=tuple(vm.proof().items()))
+    finally:
+        shell(vm.host, 'rm -rf -- "$1"', folder)
+    assert dict(after.facts)[TREE] != before[TREE]
+    proven = replace(docker.prepared, facts=tuple(docker.proof().items()))
+    error = mismatch("docker", proven, {"vm": after})
+    assert error is not None
+    assert error.brief == "docker and vm have different software, made from the same wheels"
+    assert error.hint.startswith(f"rm -r {folder}, then run again")
+
+
+def test_the_proof_of_an_image_is_taken_once(docker: Arm) -> None:
+    """It cannot change under its ID, so that the engine is not even asked again."""
+    proof = docker.proof()
+    gone = replace(docker.prepared, reference="envcompare-test:no-such")
+    assert replace(docker, prepared=gone).proof() == proof
+
+
+@pytest.mark.parametrize("made", ["image", "venv"])
+def test_a_wheel_that_was_damaged_is_refused(
+    made: str, recipe: Recipe, host: Transport, tmp_path: Path
+) -> None:
+    """Before anything is built from it or sent."""
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    for path in recipe.wheelhouse.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    name = recipe.wheelhouse.sums[0][0]
+    content = bytearray((folder / name).read_bytes())
+    content[1000] ^= 1
+    (folder / name).write_bytes(content)
+    damaged = replace(recipe.wheelhouse, folder=folder, key="2" * 64)
+    interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
+    makers: dict[str, Callable[[], object]] = {
+        "image": lambda: building.build(
+            replace(recipe, wheelhouse=damaged), local=HERE, progress=print
+        ),
+        "venv": lambda: venv.make(host, damaged, interpreter=interpreter, progress=print),
+    }
+    with pytest.raises(StackError) as caught:
+        makers[made]()
+    assert caught.value.brief == f"the wheel {name} is damaged"
+
+
+def _sif_arm(host: Transport, path: str, digest: str) -> Arm:
+    prepared = Prepared(
+        interpreter=PYTHON, reference=path, engine="apptainer", facts=(("sif.sha256", digest),)
+    )
+    return Arm(host=host, environment="singularity", prepared=prepared)
+
+
+def _labels(one: Image) -> dict[str, str]:
+    with engine(HERE) as client:
+        return dict(client.images.get(one.id).labels)
+
+
+def _sif_labels(arm: Arm) -> dict[str, str]:
+    argv = ("apptainer", "inspect", "--json", "--labels", arm.prepared.reference)
+    facts = json.loads(run(arm.host, Command(argv=argv)).stdout)
+    return dict(facts["data"]["attributes"]["labels"])

@@ -1,0 +1,87 @@
+"""The bill of materials: what it holds, that it is valid, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from envcompare.errors import StackError
+from envcompare.stack import sbom
+from envcompare.stack.cache import local_cache
+from envcompare.stack.wheelhouse import lock_text
+from envcompare.transport.local import LOCAL
+
+WHEELS = (
+    ("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", "a" * 64),
+    ("typing_extensions-4.16.0-py3-none-any.whl", "b" * 64),
+)
+
+
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the key of a lock that is in a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = local_cache() / "key" / "wheelhouse"
+    folder.mkdir(parents=True)
+    (folder / "requirements.lock").write_text(lock_text(WHEELS))
+    return "key"
+
+
+def test_the_bill_holds_name_version_and_hash_of_each_wheel(lock: str, tmp_path: Path) -> None:
+    """And it is valid CycloneDX."""
+    target = tmp_path / "sbom.json"
+    sbom.write([lock, lock], target, local=LOCAL)
+    text = target.read_text()
+    version = SchemaVersion.from_version(json.loads(text)["specVersion"])
+    assert JsonStrictValidator(version).validate_str(text) is None
+    found = {
+        (one["name"], one["version"], one["externalReferences"][0]["hashes"][0]["content"])
+        for one in json.loads(text)["components"]
+    }
+    assert found == {
+        ("torch", "2.13.0+cpu", "a" * 64),
+        ("typing-extensions", "4.16.0", "b" * 64),
+    }
+
+
+def test_the_same_lock_gives_the_same_bytes(lock: str, tmp_path: Path) -> None:
+    """No time and no random number stands in it, so that it can be compared and signed."""
+    for name in ("first", "second"):
+        sbom.write([lock], tmp_path / name, local=LOCAL)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("locks", "details"),
+    [
+        ([], "no arm has them"),
+        (["cpu", "cuda"], "the hosts have wheels of different variants"),
+    ],
+)
+def test_a_bill_is_of_one_lock(locks: list[str], details: str, tmp_path: Path) -> None:
+    """One file that mixes two locks would describe neither."""
+    with pytest.raises(StackError) as caught:
+        sbom.write(locks, tmp_path / "sbom.json", local=LOCAL)
+    assert caught.value.details == details
+    assert "--variant" in caught.value.hint
+
+
+def test_a_folder_that_is_not_there_is_an_error(lock: str, tmp_path: Path) -> None:
+    """With what the tool said."""
+    with pytest.raises(StackError) as caught:
+        sbom.write([lock], tmp_path / "none" / "sbom.json", local=LOCAL)
+    assert "No such file or directory" in caught.value.details
+
+
+def test_the_extra_is_named_where_the_tool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before minutes are spent on building."""
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "cyclonedx_py", raising=False)
+    with pytest.raises(StackError) as caught:
+        sbom.check_tool()
+    assert caught.value.hint == "pip install 'envcompare-bench[sbom]'"
