@@ -96,7 +96,9 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
     with connect(transport) as client:
         labels = [f"{name}={value}" for name, value in wanted.labels.items()]
         found = client.api.images(filters={"label": labels})
-        return _get(client, found[0]["Id"]) if found else None
+        # what a user builds on it has its labels as well, and is younger
+        oldest = min(found, key=lambda one: int(one["Created"]), default=None)
+        return _get(client, oldest["Id"]) if oldest else None
 
 
 def _get(client: DockerClient, reference: str) -> Image | None:

@@ -138,11 +138,12 @@ def test_another_numpy_that_is_not_imported_confounds_nothing(
 def test_a_variable_of_the_allocator_in_an_image_is_found(
     small: Small, host: Transport, built: str
 ) -> None:
-    """The image sets it, the plain process does not, and glibc reads it."""
+    """The image sets it, glibc reads it, and the image it was made from is not mistaken for it."""
     recipe = FEWER_ARENAS.format(base=built)
     tuned = image(host, "planted:malloc", {"Dockerfile": recipe.encode()})
-    done = small.run("doctor", "--envs", f"vm,tuned=docker:{tuned}", *small.plain)
+    done = small.run("doctor", "--envs", f"vm,docker,tuned=docker:{tuned}", *small.plain)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "✓ stack of docker: the software of vm" in done.stdout
     assert "Besides the environment, MALLOC_ARENA_MAX none → 1 differs. " in done.stdout
     assert "The allocator is glibc's, which reads it." in done.stdout
     assert "set MALLOC_ARENA_MAX to the same value in every arm" in done.stdout
