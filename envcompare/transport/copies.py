@@ -184,15 +184,26 @@ class _Sending:
         process = self.transport.spawn(Command(argv=argv))
         said = Drain(process.stderr)
         try:
-            with self.source.open("rb") as file:
-                if self.may_resume:
-                    reached.begin(_announced(process))
-                _pour(file, process, reached)
+            self._pour(process, reached)
             code = process.wait()
         except BaseException:
             process.kill()
             raise
         return code, said.last_line()
+
+    def _pour(self, process: Process, reached: _Reached) -> None:
+        """Write what the host lacks; one that refuses or stops reading says why when it ends."""
+        with self.source.open("rb") as file, process.stdin as stream:
+            if self.may_resume:
+                there = process.stdout.readline().strip()
+                if not there.isdigit():
+                    return
+                reached.further(int(there))
+                reached.start_bytes = file.seek(int(there))
+            with contextlib.suppress(BrokenPipeError):
+                while chunk := file.read(_CHUNK_BYTES):
+                    stream.write(chunk)
+                    reached.further(len(chunk))
 
 
 @dataclass(slots=True)
@@ -203,30 +214,10 @@ class _Reached:
     start_bytes: int = 0
     done_bytes: int = 0
 
-    def begin(self, start_bytes: int) -> None:
-        """Begin with what is there already."""
-        self.start_bytes = start_bytes
-        self.further(start_bytes)
-
     def further(self, count: int) -> None:
-        """Count bytes that went."""
+        """Count bytes that went, or are there already."""
         self.done_bytes += count
         self.told(self.done_bytes)
-
-
-def _announced(process: Process) -> int:
-    """Return how much of the file the host has; 0 where it refused, which its exit code says."""
-    line = process.stdout.readline().strip()
-    return int(line) if line.isdigit() else 0
-
-
-def _pour(file: BinaryIO, process: Process, reached: _Reached) -> None:
-    """Write what the host lacks; a reader that ended early says why by its exit code."""
-    file.seek(reached.start_bytes)
-    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
-        while chunk := file.read(_CHUNK_BYTES):
-            stream.write(chunk)
-            reached.further(len(chunk))
 
 
 def _fetch_whole(transport: Transport, source: str, target: Path) -> None:

@@ -1,0 +1,308 @@
+"""Copies of files that are cut, damaged, or made twice at a time, on real hosts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO, Self, cast
+
+import pytest
+from lab import Lab
+
+from envcompare.command import Command
+from envcompare.errors import InterruptedRunError, TransportError
+from envcompare.transport import Process, Transport
+from envcompare.transport.copies import get_file, put_file
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.operations import file_sha256, run
+
+SIZE = 20_000_000
+CUT = SIZE * 6 // 10
+# What is on the way when a connection ends has left this side and not arrived.
+IN_FLIGHT = 3_000_000
+
+
+class Spoiling:
+    """A transport that counts what goes through the input of its commands, and may flip a byte."""
+
+    def __init__(self, transport: Transport, flips_at: int | None = None) -> None:
+        self._transport = transport
+        self.flips_at = flips_at
+        self.sent = 0
+
+    @property
+    def name(self) -> str:
+        """Name the host."""
+        return self._transport.name
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command, with its input watched."""
+        process = self._transport.spawn(command)
+        return cast("Process", _Watched(process, self))
+
+    def put(self, source: Path, target: str, **options: object) -> None:
+        """Copy a file by way of what is spawned here."""
+        put_file(self, source, target, **options)  # type: ignore[arg-type]
+
+    def get(self, source: str, target: Path, **options: object) -> None:
+        """Copy a file by way of what is spawned here."""
+        get_file(self, source, target, **options)  # type: ignore[arg-type]
+
+    def forward_unix(self, path: str) -> AbstractContextManager[Path]:
+        """Leave it as it is."""
+        return self._transport.forward_unix(path)
+
+    def close(self) -> None:
+        """Leave it to whoever opened it."""
+
+
+class _Watched:
+    def __init__(self, process: Process, owner: Spoiling) -> None:
+        self._process = process
+        self.stdin = _Input(process.stdin, owner)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._process, name)
+
+
+class _Input:
+    def __init__(self, stream: BinaryIO, owner: Spoiling) -> None:
+        self._stream = stream
+        self._owner = owner
+
+    def write(self, data: bytes) -> int:
+        begin, at = self._owner.sent, self._owner.flips_at
+        if at is not None and begin <= at < begin + len(data):
+            data = data[: at - begin] + bytes([data[at - begin] ^ 1]) + data[at - begin + 1 :]
+        self._owner.sent += len(data)
+        return self._stream.write(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a file of some megabytes that cannot be packed."""
+    path = tmp_path_factory.mktemp("source") / "a file"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+@pytest.fixture
+def again(lab: Lab, transport: Transport) -> Iterator[Transport]:
+    """Give a second transport to the same host."""
+    opened = connect(parse_hosts([transport.name])[0])
+    yield opened
+    opened.close()
+
+
+def once_at(cut: int, act: Callable[[], None]) -> Callable[[int], None]:
+    """Return what acts once when so many bytes have gone."""
+    done = threading.Event()
+
+    def told(bytes_done: int) -> None:
+        if bytes_done >= cut and not done.is_set():
+            done.set()
+            act()
+
+    return told
+
+
+def stop() -> None:
+    """End a copy as the user would."""
+    raise InterruptedRunError("interrupted")
+
+
+def cut_short(transport: Transport, source: Path, target: str) -> None:
+    """Send the first part of a file."""
+    with pytest.raises(InterruptedRunError):
+        transport.put(source, target, told=once_at(CUT, stop))
+
+
+def names(transport: Transport, folder: str) -> list[str]:
+    """Return what is in a folder of the host."""
+    return run(transport, Command(argv=("ls", "-A", folder))).stdout.splitlines()
+
+
+def digest(transport: Transport, path: str) -> str:
+    """Return the hash of a file of the host."""
+    return run(transport, Command(argv=("sha256sum", path))).stdout[:64]
+
+
+def test_an_interrupted_copy_is_gone_on_from(
+    transport: Transport, folder: str, source: Path
+) -> None:
+    """The second call sends only what the first did not, and nothing stands there before."""
+    target = f"{folder}/new/it's here"
+    cut_short(transport, source, target)
+    assert [name.partition(".part-")[0] for name in names(transport, f"{folder}/new")] == [
+        "it's here"
+    ]
+    assert names(transport, f"{folder}/new") != ["it's here"]
+    counting = Spoiling(transport)
+    heard: list[int] = []
+    counting.put(source, target, told=heard.append)
+    assert counting.sent <= SIZE - CUT + IN_FLIGHT
+    assert heard[0] == SIZE - counting.sent
+    assert heard[-1] == SIZE
+    assert digest(transport, target) == file_sha256(source)
+    assert names(transport, f"{folder}/new") == ["it's here"]
+
+
+@pytest.mark.engine("ssh")
+def test_a_copy_goes_on_by_itself_when_its_connection_is_cut(
+    lab: Lab, tmp_path: Path, source: Path
+) -> None:
+    """It connects anew, and sends the rest alone."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    killer = "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
+    killer += 'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
+    served_by = run(transport, Command(argv=("sh", "-c", killer))).stdout.strip()
+    folder = run(transport, Command(argv=("mktemp", "-d"))).stdout.strip()
+    counting = Spoiling(transport)
+    told = once_at(CUT, lambda: lab.as_root("kill", "-KILL", served_by) and None)
+    counting.put(source, f"{folder}/file", told=told)
+    assert SIZE < counting.sent + 1 <= SIZE + IN_FLIGHT
+    assert digest(transport, f"{folder}/file") == file_sha256(source)
+    transport.get(f"{folder}/file", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    run(transport, Command(argv=("rm", "-r", folder)))
+    transport.close()
+
+
+def test_a_part_that_was_damaged_is_sent_from_its_start(
+    transport: Transport, folder: str, source: Path
+) -> None:
+    """A byte that changed on the disk meanwhile is found out by the hash of the whole."""
+    cut_short(transport, source, f"{folder}/file")
+    (part,) = names(transport, folder)
+    flip = 'printf xyz | dd of="$1" bs=1 seek=1000000 conv=notrunc'
+    assert run(transport, Command(argv=("sh", "-c", flip, "sh", f"{folder}/{part}"))).succeeded
+    counting = Spoiling(transport)
+    counting.put(source, f"{folder}/file")
+    assert counting.sent > SIZE
+    assert digest(transport, f"{folder}/file") == file_sha256(source)
+    assert names(transport, folder) == ["file"]
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_a_byte_that_changes_on_the_way_is_refused(
+    transport: Transport, folder: str, source: Path, tmp_path: Path, size: int
+) -> None:
+    """Nothing is left of it, and what stood there before stays."""
+    file = tmp_path / "file"
+    file.write_bytes(source.read_bytes()[:size])
+    run(transport, Command(argv=("sh", "-c", 'echo old >"$1"', "sh", f"{folder}/file")))
+    with pytest.raises(TransportError) as caught:
+        Spoiling(transport, flips_at=size // 2).put(file, f"{folder}/file")
+    assert caught.value.brief == f"cannot copy {file} to {transport.name}:{folder}/file"
+    assert caught.value.details == "it arrived changed or not whole"
+    assert caught.value.hint
+    assert names(transport, folder) == ["file"]
+    assert run(transport, Command(argv=("cat", f"{folder}/file"))).stdout == "old\n"
+
+
+def test_two_copies_to_one_name_do_not_disturb_each_other(
+    transport: Transport, again: Transport, folder: str, source: Path
+) -> None:
+    """Each arrives or finds what the other sent; no part is left."""
+    threads = [
+        threading.Thread(target=one.put, args=(source, f"{folder}/file"))
+        for one in (transport, again, transport)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert digest(transport, f"{folder}/file") == file_sha256(source)
+    assert names(transport, folder) == ["file"]
+
+
+def test_parts_of_an_earlier_content_go(
+    transport: Transport, folder: str, source: Path, tmp_path: Path
+) -> None:
+    """What was begun and is wanted no more does not fill the disk."""
+    cut_short(transport, source, f"{folder}/file")
+    other = tmp_path / "other"
+    other.write_text("new")
+    transport.put(other, f"{folder}/file")
+    assert names(transport, folder) == ["file"]
+    assert run(transport, Command(argv=("cat", f"{folder}/file"))).stdout == "new"
+
+
+def test_a_file_that_is_there_already_is_not_sent(
+    transport: Transport, folder: str, source: Path
+) -> None:
+    """The hash of what stands there is enough; its mode is put right."""
+    transport.put(source, f"{folder}/file")
+    run(transport, Command(argv=("chmod", "600", f"{folder}/file")))
+    counting = Spoiling(transport)
+    counting.put(source, f"{folder}/file")
+    assert counting.sent == 0
+    mode = f"{source.stat().st_mode & 0o777:o}\n"
+    assert run(transport, Command(argv=("stat", "-c", "%a", f"{folder}/file"))).stdout == mode
+
+
+def test_an_interrupted_fetch_is_gone_on_from(
+    transport: Transport, folder: str, source: Path, tmp_path: Path
+) -> None:
+    """Where the hash is known, what has come is kept, unless it is wrong."""
+    transport.put(source, f"{folder}/file")
+    whole, target = file_sha256(source), tmp_path / "back"
+    for is_damaged in (False, True):
+        with pytest.raises(InterruptedRunError):
+            transport.get(f"{folder}/file", target, sha256=whole, told=once_at(CUT, stop))
+        (part,) = tmp_path.iterdir()
+        if is_damaged:
+            content = part.read_bytes()
+            part.write_bytes(b"x" + content[1:])
+        heard: list[int] = []
+        transport.get(f"{folder}/file", target, sha256=whole, told=heard.append)
+        assert heard[0] > CUT
+        assert min(heard) < CUT if is_damaged else min(heard) > CUT
+        assert file_sha256(target) == whole
+        assert list(tmp_path.iterdir()) == [target]
+        target.unlink()
+
+
+def test_a_fetch_that_arrives_changed_is_refused(
+    transport: Transport, folder: str, tmp_path: Path
+) -> None:
+    """Another content than was asked for leaves nothing here."""
+    run(transport, Command(argv=("sh", "-c", 'echo other >"$1"', "sh", f"{folder}/file")))
+    with pytest.raises(TransportError, match="cannot copy"):
+        transport.get(f"{folder}/file", tmp_path / "back", sha256="0" * 64)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_a_full_disk_is_said_as_such(lab: Lab, source: Path, *, is_seen_before: bool) -> None:
+    """Nothing is sent that has no room; what fills the disk on the way does not stay."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    folder = run(transport, Command(argv=("mktemp", "-d"))).stdout.strip()
+    size = "8m" if is_seen_before else "24m"
+    lab.as_root("mount", "-t", "tmpfs", "-o", f"size={size},mode=777", "tmpfs", folder)
+    fill = Command(argv=("sh", "-c", 'head -c 12000000 /dev/zero >"$1"', "sh", f"{folder}/other"))
+    told = once_at(SIZE // 4, lambda: None if is_seen_before else run(transport, fill) and None)
+    counting = Spoiling(transport)
+    try:
+        with pytest.raises(TransportError) as caught:
+            counting.put(source, f"{folder}/file", told=told)
+        assert "No space left on device" in caught.value.details
+        assert (counting.sent == 0) is is_seen_before
+        assert names(transport, folder) == [] if is_seen_before else ["other"]
+    finally:
+        lab.as_root("umount", folder)
+        run(transport, Command(argv=("rmdir", folder)))
+        transport.close()
