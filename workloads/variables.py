@@ -35,7 +35,7 @@ def variables() -> dict[str, Any]:
         "threads.omp": _number("OMP_NUM_THREADS"),
         "threads.mkl": _number("MKL_NUM_THREADS"),
         "threads.openblas": _number("OPENBLAS_NUM_THREADS"),
-        "gpu.visible": _text("CUDA_VISIBLE_DEVICES") or _text("NVIDIA_VISIBLE_DEVICES"),
+        "gpu.visible": _text("CUDA_VISIBLE_DEVICES"),
     }
 
 
