@@ -73,9 +73,23 @@ def _of_the_rest(sides: Sides, key: str) -> Evidence:
         return Evidence(is_felt=True, text="A workload bound by Python feels it.")
     if part == "libc":
         return Evidence(is_felt=True, text="Every program loads it.")
+    if part == "site_packages":
+        return _installed(sides)
     if key == "lock.sha256" and _is_same(sides, "site_packages.sha256"):
         return Evidence(is_felt=False, text="The installed files are the same all the same.")
     return Evidence()
+
+
+def _installed(sides: Sides) -> Evidence:
+    """Say what a workload imports of the installed files, of which some differ."""
+    names = sides.names("loaded_packages")
+    if names is None:
+        return Evidence(text="What this workload imports was not measured.")
+    found = sorted(names[0] | names[1])
+    if not found:
+        return Evidence(is_felt=False, text="This workload imports no installed package.")
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return Evidence(text=f"This workload imports {', '.join(found[:3])}{more} of them.")
 
 
 def imported(sides: Sides, entry: str) -> bool | None:

@@ -63,6 +63,8 @@ def _software(sides: Sides, key: str) -> str:
         )
     if arms and (text := _beside_built(sides)):
         return text
+    if key.startswith("site_packages."):
+        return "remove the venv, image or SIF that was changed; `envcompare build` makes it anew"
     split = f"`{_command(sides, '--stacks image,host')}`"
     return f"{split} measures how much is the software{_made_same(sides, key)}"
 
