@@ -9,6 +9,9 @@ from typing import Iterable, NamedTuple
 
 from cgroups import read_text
 
+# Imported by a .pth file at the start of every process, whatever it does later (site).
+_HOOKS = ("_distutils_hack", "__editable__")
+
 
 class Distribution(NamedTuple):
     """An installed distribution by its folder of metadata."""
@@ -66,9 +69,12 @@ def loaded(distributions: Iterable[Distribution], libraries: Iterable[str]) -> l
 
 def _module_files() -> set[str]:
     """Return the files of all imported modules, past their own `__getattr__`: some import then."""
-    spaces = [getattr(module, "__dict__", {}) for module in list(sys.modules.values())]
-    names = [space.get("__file__") for space in spaces]
-    return {name for name in names if isinstance(name, str)}
+    found = set()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str) and not name.startswith(_HOOKS):
+            found.add(file)
+    return found
 
 
 def _below(files: Iterable[str], folder: str) -> set[str]:

@@ -127,6 +127,25 @@ def test_fingerprint_knows_torch(
     assert any(line.startswith("torch==") for line in found["packages"])
     assert found["torchvision.version"]
     assert (found["torch.deterministic"], found["torch.cudnn_benchmark"]) == (False, False)
+
+
+@pytest.mark.parametrize("place", ["fork", "rebuild"])
+def test_process_that_computes_says_what_it_uses(
+    start: Start, torch_interpreter: str, data: dict[str, Path], place: str
+) -> None:
+    """After a step the threads are alive, and the packages in use are known by their files."""
+    worker = start(torch_interpreter)
+    asked = {"params": SMALL["rnn"], "data": str(data["rnn"]), "threads": 2, "generation": place}
+    worker.ask("hello", workload="rnn", device="cpu", **asked)
+    worker.ask("gen", seed=1, pad=0)
+    worker.ask("run", k=3)
+    found = worker.ask("facts")["fingerprint"]
+    assert (found["torch.threads"], found["threads.alive"] >= 2) == (2, True)
+    names = {one.partition("==")[0] for one in found["loaded_packages"]}
+    assert {"torch", "numpy"} <= names
+    assert not {"pip", "setuptools"} & names
+    assert any(line.startswith("libtorch_cpu.so ") for line in found["loaded_libraries"])
+    assert (found["gpu.name"], found["gpu.power_limit_w"]) == (None, None)
     assert any(line.startswith("libtorch_cpu.so ") for line in found["loaded_libraries"])
 
 
