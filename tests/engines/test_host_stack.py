@@ -51,7 +51,7 @@ def host_python(lab: Lab) -> str:
     words = ("-q", "build", "--hosts", lab.alias, "--envs", "vm", "--base-image", BASE)
     argv = (sys.executable, "-m", "envcompare", *words)
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    return done.stdout.partition(f"{lab.alias} vm: ")[2].strip()
+    return done.stdout.partition(f"{lab.alias} vm: ")[2].partition(",")[0].strip()
 
 
 @pytest.fixture(scope="module")
