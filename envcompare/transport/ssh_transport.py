@@ -64,7 +64,7 @@ class _ChannelInput:
         try:
             for start in range(0, len(data), _PIECE_BYTES):
                 self._channel.sendall(data[start : start + _PIECE_BYTES])
-        except OSError as error:
+        except (OSError, EOFError) as error:
             raise BrokenPipeError("the command does not read any more") from error
 
     def end(self) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Self, cast
 
 import pytest
-from lab import Lab
+from lab import Lab, served_by
+from spoiling import Spoiling
 
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError, TransportError
-from envcompare.transport import Process, Transport
-from envcompare.transport.copies import get_file, put_file
+from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import file_sha256, run
 
@@ -23,71 +21,6 @@ SIZE = 20_000_000
 CUT = SIZE * 6 // 10
 # What is on the way when a connection ends has left this side and not arrived.
 IN_FLIGHT = 3_000_000
-
-
-class Spoiling:
-    """A transport that counts what goes through the input of its commands, and may flip a byte."""
-
-    def __init__(self, transport: Transport, flips_at: int | None = None) -> None:
-        self._transport = transport
-        self.flips_at = flips_at
-        self.sent = 0
-
-    @property
-    def name(self) -> str:
-        """Name the host."""
-        return self._transport.name
-
-    def spawn(self, command: Command) -> Process:
-        """Start the command, with its input watched."""
-        process = self._transport.spawn(command)
-        return cast("Process", _Watched(process, self))
-
-    def put(self, source: Path, target: str, **options: object) -> None:
-        """Copy a file by way of what is spawned here."""
-        put_file(self, source, target, **options)  # type: ignore[arg-type]
-
-    def get(self, source: str, target: Path, **options: object) -> None:
-        """Copy a file by way of what is spawned here."""
-        get_file(self, source, target, **options)  # type: ignore[arg-type]
-
-    def forward_unix(self, path: str) -> AbstractContextManager[Path]:
-        """Leave it as it is."""
-        return self._transport.forward_unix(path)
-
-    def close(self) -> None:
-        """Leave it to whoever opened it."""
-
-
-class _Watched:
-    def __init__(self, process: Process, owner: Spoiling) -> None:
-        self._process = process
-        self.stdin = _Input(process.stdin, owner)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._process, name)
-
-
-class _Input:
-    def __init__(self, stream: BinaryIO, owner: Spoiling) -> None:
-        self._stream = stream
-        self._owner = owner
-
-    def write(self, data: bytes) -> int:
-        begin, at = self._owner.sent, self._owner.flips_at
-        if at is not None and begin <= at < begin + len(data):
-            data = data[: at - begin] + bytes([data[at - begin] ^ 1]) + data[at - begin + 1 :]
-        self._owner.sent += len(data)
-        return self._stream.write(data)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +98,10 @@ def test_a_copy_goes_on_by_itself_when_its_connection_is_cut(
 ) -> None:
     """It connects anew, and sends the rest alone."""
     transport = connect(parse_hosts([lab.alias])[0])
-    killer = "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
-    killer += 'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
-    served_by = run(transport, Command(argv=("sh", "-c", killer))).stdout.strip()
+    server = served_by(transport)
     folder = run(transport, Command(argv=("mktemp", "-d"))).stdout.strip()
     counting = Spoiling(transport)
-    told = once_at(CUT, lambda: lab.as_root("kill", "-KILL", served_by) and None)
+    told = once_at(CUT, lambda: lab.as_root("kill", "-KILL", server) and None)
     counting.put(source, f"{folder}/file", told=told)
     assert SIZE < counting.sent + 1 <= SIZE + IN_FLIGHT
     assert digest(transport, f"{folder}/file") == file_sha256(source)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab import Lab
+from lab import Lab, served_by
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError
@@ -293,16 +293,10 @@ def test_run_from_many_threads(transport: Transport) -> None:
 
 # The rest is about connections, which the local transport does not have.
 
-_OWN_SSHD = (
-    "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
-    'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
-)
-
 
 def cut(transport: Transport, lab: Lab) -> None:
     """End the connection of a transport by killing the process that serves it on the host."""
-    served_by = run(transport, shell(_OWN_SSHD)).stdout.strip()
-    lab.as_root("kill", "-KILL", served_by)
+    lab.as_root("kill", "-KILL", served_by(transport))
 
 
 @pytest.mark.engine("ssh")

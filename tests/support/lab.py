@@ -13,8 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.command import Command
+from envcompare.transport import Transport
+from envcompare.transport.operations import run
+
 ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
+_OWN_SSHD = (
+    "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
+    'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +63,9 @@ class Lab:
 def lab() -> Lab | None:
     """Return the lab host; it is brought up where ENVCOMPARE_REQUIRE names ssh."""
     folder = ROOT / ".lab"
-    if "ssh" in REQUIRED:
-        subprocess.run([ROOT / "script" / "lab", "up"], check=True)
+    if REQUIRED & {"ssh", "hosts"}:
+        count = "2" if "hosts" in REQUIRED else "1"
+        subprocess.run([ROOT / "script" / "lab", "up", count], check=True)
     if not _answers(folder / "ssh_config"):
         return None
     return Lab(
@@ -85,6 +94,7 @@ def missing(name: str) -> str:
     """Say why an engine cannot be used here; nothing where it can."""
     is_there = {
         "ssh": lambda: lab() is not None,
+        "hosts": lambda: lab() is not None and _answers(ROOT / ".lab" / "ssh_config", "lab-h2"),
         "docker": lambda: docker_client() != "",
         "singularity": lambda: _has("apptainer", "singularity") or lab() is not None,
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
@@ -93,6 +103,7 @@ def missing(name: str) -> str:
     }[name]()
     remedy = {
         "ssh": "script/lab up",
+        "hosts": "script/lab up 2",
         "docker": "script/engine",
         "singularity": "script/lab up",
         "browser": "install Chromium",
@@ -120,14 +131,19 @@ def need(name: str) -> None:
         pytest.skip(reason)
 
 
+def served_by(transport: Transport) -> str:
+    """Return the number of the process that serves a connection on its host."""
+    return run(transport, Command(argv=("sh", "-c", _OWN_SSHD))).stdout.strip()
+
+
 def _has(*programs: str) -> bool:
     return any(shutil.which(program) for program in programs)
 
 
-def _answers(config: Path) -> bool:
+def _answers(config: Path, host: str = "lab-h1") -> bool:
     if not config.exists() or not _has("ssh"):
         return False
-    argv = ["ssh", "-F", str(config), "-oBatchMode=yes", "-oConnectTimeout=5", "lab-h1", "true"]
+    argv = ["ssh", "-F", str(config), "-oBatchMode=yes", "-oConnectTimeout=5", host, "true"]
     return _succeeds(*argv)
 
 
