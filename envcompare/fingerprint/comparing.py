@@ -17,7 +17,7 @@ from envcompare.fingerprint.evidence import (
 )
 from envcompare.fingerprint.remedies import SEPARATE, remedy
 from envcompare.fingerprint.sides import Pair, Sides
-from envcompare.fingerprint.telling import COVERED, is_computing, is_named, told_once
+from envcompare.fingerprint.telling import is_computing, tellers, told_once
 from envcompare.fingerprint.varied import varied_sentence
 from envcompare.fingerprint.words import describe, entries, entry_name, fact_name, is_plural
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
@@ -39,7 +39,9 @@ def compare_fingerprints(
     """
     sides = Sides(reference=reference, other=other, pair=pair or Pair())
     keys = sorted(reference.facts.keys() | other.facts.keys())
-    found = told_once([_difference(sides, part) for key in keys for part in _parts(sides, key)])
+    found = told_once(
+        sides, [_difference(sides, part) for key in keys for part in _parts(sides, key)]
+    )
     worded = [_worded(sides, one) for one in found]
     return tuple(sorted(worded, key=lambda one: (CLASS_ORDER.index(one.fact_class), one.key)))
 
@@ -90,12 +92,11 @@ def _unused(sides: Sides) -> Evidence:
 
 def _libraries(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part]:
     """Give the loaded libraries that no other fact tells of; all of them where none is left."""
-    covered = tuple(prefix for keys, names in COVERED if sides.differ(keys) for prefix in names)
-    rest = tuple([one for one in side if not is_named(one, covered)] for side in pair)
+    rest = tuple([one for one in side if not sides.differ(tellers(sides, one))] for side in pair)
     shown = rest if any(rest) else pair
-    first, second = (tuple(sorted(side, key=lambda one: (not is_computing(one), one)))
-                     for side in shown)  # fmt: skip
-    is_felt = any(is_computing(one) for one in first + second)
+    felt = {one for side in shown for one in side if is_computing(sides, one)}
+    first, second = (tuple(sorted(side, key=lambda one: (one not in felt, one))) for side in shown)
+    is_felt = bool(felt)
     text = "" if is_felt else "None of them computes."
     yield "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
 

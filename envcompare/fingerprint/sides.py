@@ -57,6 +57,11 @@ class Sides:
         )
         return first, second
 
+    def path(self, library: str) -> str:
+        """Return where a loaded library lies in the one or the other arm; empty if not known."""
+        both = (one for value in self.values("loaded_paths") for one in entries(value))
+        return next((one for one in both if one.startswith(f"{library} ")), "").partition(" ")[2]
+
     def arms_with(self, has: tuple[bool, bool]) -> tuple[str, ...]:
         """Return the names of the arms for which it holds."""
         pairs = zip(self.records, has, strict=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from typing import Final
 
 from msgspec.structs import replace
 
+from envcompare.fingerprint.sides import Sides
 from envcompare.fingerprint.words import entries, entry_name
 from envcompare.records import FactClass, FactDifference
 
@@ -40,10 +41,15 @@ _FELT_LIBRARIES: Final = (
     "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
 )  # fmt: skip
 
-COVERED: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
+_BY_PACKAGE: Final = {
+    "torch": _TORCH,
+    "torchvision": ("torchvision.version",),
+    "numpy": ("numpy.version",),
+}
+_BY_NAME: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
-    (_PYTHON, ("libpython", ".cpython-")),
-    (_TORCH, ("libtorch", "libc10", "libshm", "libgomp-")),
+    (_PYTHON, ("libpython",)),
+    (_TORCH, ("libtorch", "libc10", "libshm")),
     (("numpy.version",), ("_multiarray_umath", "libscipy_openblas")),
     (("cuda.cudnn",), ("libcudnn",)),
     (("cuda.cublas",), ("libcublas",)),
@@ -51,28 +57,33 @@ COVERED: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (("cuda.runtime",), ("libcudart",)),
     (("allocator.name",), ("libjemalloc", "libtcmalloc", "libmimalloc")),
 )
-"""Facts, and the libraries whose difference they tell."""
+_INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
 
-def told_once(found: list[FactDifference]) -> list[FactDifference]:
+def told_once(sides: Sides, found: list[FactDifference]) -> list[FactDifference]:
     """Return the differences, each that another one speaks for with the key of that one."""
     classes = {one.key: one.fact_class for one in found}
-    return [_following(one, classes) for one in found]
+    return [_following(sides, one, classes) for one in found]
 
 
-def is_computing(entry: str) -> bool:
-    """Say whether a library takes part in computing, by its name."""
-    return entry.startswith(_FELT_LIBRARIES)
+def is_computing(sides: Sides, entry: str) -> bool:
+    """Say whether a library takes part in computing: by its name, or as a part of a package."""
+    path = sides.path(entry_name(entry))
+    return entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
 
 
-def is_named(entry: str, names: Iterable[str]) -> bool:
-    """Say whether a library is one of these; a name from a dot on may stand anywhere."""
-    name = entry_name(entry)
-    return any(one in name if one.startswith(".") else name.startswith(one) for one in names)
+def tellers(sides: Sides, entry: str) -> tuple[str, ...]:
+    """Return the facts that tell of another build of a library, by where it lies and its name."""
+    path = sides.path(entry_name(entry))
+    if package := _INSTALLED_FILE.search(path):
+        return _BY_PACKAGE.get(package[1], ("packages",))
+    if "/lib-dynload/" in path:
+        return _PYTHON
+    return next((facts for facts, names in _BY_NAME if entry.startswith(names)), ())
 
 
-def _following(one: FactDifference, classes: dict[str, FactClass]) -> FactDifference:
-    leader = _leader_of_libraries(one, classes) or _leader(one.key, classes)
+def _following(sides: Sides, one: FactDifference, classes: dict[str, FactClass]) -> FactDifference:
+    leader = _leader_of_libraries(sides, one, classes) or _leader(one.key, classes)
     if leader:
         return replace(one, part_of=leader)
     is_explained = one.key in _FOLLOWERS and "packages.not_imported" in classes
@@ -89,15 +100,14 @@ def _leader(key: str, classes: dict[str, FactClass]) -> str:
     return next((one for one in before if classes.get(one) == "confounder"), "")
 
 
-def _leader_of_libraries(one: FactDifference, classes: dict[str, FactClass]) -> str:
+def _leader_of_libraries(sides: Sides, one: FactDifference, classes: dict[str, FactClass]) -> str:
     """Return the first confounder that tells of loaded libraries, where some tell of them all."""
     if one.key != "loaded_libraries":
         return ""
     both = entries(one.reference) + entries(one.value)
-    leaders = [_covering(entry, classes) for entry in both if is_computing(entry)]
+    leaders = [
+        next((key for key in tellers(sides, entry) if classes.get(key) == "confounder"), "")
+        for entry in both
+        if is_computing(sides, entry)
+    ]
     return leaders[0] if leaders and all(leaders) else ""
-
-
-def _covering(entry: str, classes: dict[str, FactClass]) -> str:
-    keys = (key for facts, names in COVERED if is_named(entry, names) for key in facts)
-    return next((key for key in keys if classes.get(key) == "confounder"), "")

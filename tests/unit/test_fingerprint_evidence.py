@@ -14,6 +14,7 @@ VM = ArmRecord(id="vm", environment="vm", is_reference=True)
 DOCKER = ArmRecord(id="docker", environment="docker")
 OWN = ArmRecord(id="new", environment="docker", reference="app:2")
 TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
+PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-dynload/_ssl.so")
 Facts = dict[str, FingerprintValue]
 
 
@@ -174,11 +175,11 @@ def test_one_cause_is_told_once() -> None:
     found = differences(
         {"numpy.version": "1.26", "site_packages.sha256": "a", "site_packages.files": "1",
          "lock.sha256": "x", "packages": ("numpy==1.26",),
-         "loaded_libraries": ("_multiarray_umath.so 1",)},
+         "loaded_libraries": ("_multiarray_umath.so 1", "_pcg64.so 1")},
         {"numpy.version": "2.1", "site_packages.sha256": "b", "site_packages.files": "2",
          "lock.sha256": "y", "packages": ("numpy==2.1",),
-         "loaded_libraries": ("_multiarray_umath.so 2",)},
-        both={"loaded_packages": ("numpy==0",)},
+         "loaded_libraries": ("_multiarray_umath.so 2", "_pcg64.so 2")},
+        both={"loaded_packages": ("numpy==0",), "loaded_paths": PATHS},
     )  # fmt: skip
     leaders = {key: one.part_of for key, one in found.items() if one.fact_class == "confounder"}
     assert leaders == {
@@ -188,6 +189,26 @@ def test_one_cause_is_told_once() -> None:
         "site_packages.sha256": "numpy.version",
         "loaded_libraries": "numpy.version",
     }
+
+
+def test_a_module_of_the_standard_library_is_told_with_the_interpreter() -> None:
+    """Another Python brings another `_ssl`; what belongs to neither is told by itself."""
+    found = differences(
+        {"python.version": "3.11.2", "loaded_libraries": ("_ssl.so 1", "libz.so 1")},
+        {"python.version": "3.11.9", "loaded_libraries": ("_ssl.so 2", "libz.so 2")},
+        both={"loaded_paths": PATHS},
+    )["loaded_libraries"]
+    assert (found.reference, found.fact_class) == (("libz.so 1",), "possible-influence")
+
+
+def test_a_native_module_of_a_package_computes() -> None:
+    """The same version of a package, built otherwise: its module is a confounder by its place."""
+    found = differences(
+        {"loaded_libraries": ("_pcg64.so 1",)},
+        {"loaded_libraries": ("_pcg64.so 2",)},
+        both={"loaded_paths": PATHS},
+    )["loaded_libraries"]
+    assert found.fact_class == "confounder"
 
 
 def test_other_files_of_the_same_packages_are_a_confounder_of_their_own() -> None:
@@ -202,7 +223,7 @@ def test_another_tree_is_explained_by_packages_that_are_not_imported() -> None:
     found = differences(
         {"packages": ("pip==24",), "site_packages.sha256": "a"},
         {"packages": ("pip==25",), "site_packages.sha256": "b"},
-        both={"loaded_packages": ()},
+        both={"loaded_packages": ("numpy==2",)},
     )
     assert {one.fact_class for one in found.values()} == {"possible-influence"}
     assert "not import" in found["site_packages.sha256"].sentence
