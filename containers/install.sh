@@ -26,6 +26,3 @@ find "$venv/lib" -name '*.py' -print0 | LC_ALL=C sort -z |
   PYTHONHASHSEED=0 xargs -0 -n 250 -P "$(nproc 2>/dev/null || echo 1)" \
     "$venv/bin/python" -s -B -m compileall -q -f --invalidation-mode unchecked-hash \
     >/dev/null 2>&1 || true
-
-# The layer of an image holds the times of files.
-find "$venv" -exec touch -h -d '1980-01-01 00:00:00 UTC' {} +

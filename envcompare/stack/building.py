@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 from dataclasses import dataclass, replace
 
 from envcompare import __version__, files
@@ -54,7 +55,11 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     base = find(local, wanted.base_id or wanted.base) or _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
     progress(f"building {wanted.tag} from {wanted.base}")
-    image = _label(wanted, base, _build(wanted, base, local), local)
+    tag = _build(wanted, base, local)
+    try:
+        image = _label(wanted, base, tag, local)
+    finally:
+        _untag(local, tag)
     progress(f"built {wanted.tag}, {image.size_bytes / 1e6:.0f} MB, tree {image.tree[:12]}")
     return image
 
@@ -70,11 +75,12 @@ def revision(local: Transport) -> str:
 
 def _build(wanted: Recipe, base: Image, local: Transport) -> str:
     """Build on the very base that was found, whatever its name means by then; return a tag."""
-    pinned = base.digest or f"{_PINNED}:{base.key[:12]}"
+    token = secrets.token_hex(4)  # another build may be on its way
+    pinned = base.digest or f"{_PINNED}:{token}"
     if not base.digest:
         with connect(local) as client:
-            client.api.tag(base.id, _PINNED, base.key[:12])
-    order = _Order(base=pinned, recipe=wanted, tag=f"{_PART}:{wanted.wheelhouse.key[:12]}")
+            client.api.tag(base.id, _PINNED, token)
+    order = _Order(base=pinned, recipe=wanted, tag=f"{_PART}:{token}")
     try:
         command = buildkit(local, _argv(order))
         text = _build_with(local, command) if command else _build_classic(local, order)
@@ -110,7 +116,6 @@ def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
             tag=wanted.tag,
             rm=True,
         )
-    _untag(local, tag)
     image = find_built(local, wanted)
     if image is None:
         raise StackError(

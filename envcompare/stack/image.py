@@ -11,7 +11,7 @@ from envcompare import files
 from envcompare.environments.docker import connect
 from envcompare.errors import UnusableError
 from envcompare.stack.cache import LOCK_LABEL
-from envcompare.stack.wheelhouse import Wheelhouse, installer
+from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ class Recipe:
 
         A base that is not here cannot have changed, so its ID is asked for only where it is known.
         """
-        program = files.tree_program()  # another way to hash gives another label
-        steps = (self.dockerfile.read_text(encoding="utf-8"), installer(), program)
-        text = "\n".join((self.base, *steps))
+        programs = (*steps().values(), files.tree_program())
+        text = "\n".join((self.base, self.dockerfile.read_text(encoding="utf-8"), *programs))
         digest = hashlib.sha256(text.encode()).hexdigest()
         base = {BASE_LABEL: self.base_id} if self.base_id else {}
         return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest, **base}

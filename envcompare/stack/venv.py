@@ -10,7 +10,7 @@ from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
-from envcompare.stack.wheelhouse import Wheelhouse, check_whole, installer
+from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
 
 # Reads on any Python: what answers may be far from the version that is looked for.
@@ -37,13 +37,13 @@ exit 3
 _IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -c pass'
 # The mark is written last: a venv cannot be made elsewhere and moved, since its paths are absolute.
 _MAKE = r"""
-python=$1 wheels=$2 venv=$3 mark=$4 steps=$5
+python=$1 wheels=$2 venv=$3 mark=$4 install=$5
 umask 022
 exec 9>"$venv.lock"
 ! command -v flock >/dev/null || flock 9
 [ "$(cat "$venv/.complete" 2>/dev/null)" != "$mark" ] || exit 0
 set -e
-sh -c "$steps" sh "$wheels" "$venv" "$python"
+sh -c "$install" sh "$wheels" "$venv" "$python"
 printf %s "$mark" >"$venv/.complete"
 """
 # Installed and compiled wheels of this kind take five times their packed size.
@@ -89,8 +89,8 @@ def make(
 ) -> Prepared:
     """Return the venv of these wheels on the host; made when it is not there or was never done."""
     folder = f"{host_cache(transport)}/{wheelhouse.key}"
-    steps = installer()
-    made_by = hashlib.sha256(f"{interpreter.digest}\n{steps}".encode()).hexdigest()
+    install = steps()["install.sh"]
+    made_by = hashlib.sha256(f"{interpreter.digest}\n{install}".encode()).hexdigest()
     venv = f"{folder}/venv-{made_by[:12]}"
     mark = f"{wheelhouse.key} {made_by}"
     if not shell(transport, _IS_DONE, venv, mark).succeeded:
@@ -99,7 +99,7 @@ def make(
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
         progress(f"making the venv of vm on {transport.name} with {interpreter.path}")
-        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark, steps)
+        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark, install)
         if not result.succeeded:
             raise failure(
                 transport,

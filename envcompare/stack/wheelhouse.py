@@ -25,7 +25,8 @@ from envcompare.transport.operations import file_sha256, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
-INSTALLER = "install.sh"
+STEPS = ("install.sh", "library.py")
+"""What is done with the wheels: installed everywhere alike, and what a base lacks compiled."""
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -97,9 +98,10 @@ def fill(
     return wheelhouse
 
 
-def installer() -> str:
-    """Return the steps by which the wheels are installed, the same for every arm."""
-    return (files.root() / "containers" / INSTALLER).read_text(encoding="utf-8")
+def steps() -> dict[str, str]:
+    """Return the programs that install the wheels, by their names beside them."""
+    folder = files.root() / "containers"
+    return {name: (folder / name).read_text(encoding="utf-8") for name in STEPS}
 
 
 def check_whole(wheelhouse: Wheelhouse) -> None:
@@ -133,17 +135,18 @@ def _read(folder: Path) -> Wheelhouse | None:
     if not all((folder / name).is_file() for name, _ in sums):
         return None
     key = hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
-    _lay_installer(folder)
+    _lay_steps(folder)
     return Wheelhouse(key=key, folder=folder, sums=sums)
 
 
-def _lay_installer(folder: Path) -> None:
+def _lay_steps(folder: Path) -> None:
     """Put the steps beside the wheels: the folder is all that an image is built from."""
-    target = folder / INSTALLER
-    if not target.is_file() or target.read_text(encoding="utf-8") != installer():
-        part = target.with_name(f"{INSTALLER}.part-{os.getpid()}")
-        part.write_text(installer(), encoding="utf-8")
-        part.replace(target)
+    for name, text in steps().items():
+        target = folder / name
+        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+            part = target.with_name(f"{name}.part-{os.getpid()}")
+            part.write_text(text, encoding="utf-8")
+            part.replace(target)
 
 
 def _download(request: _Request, cache: Path) -> Wheelhouse:
@@ -154,7 +157,7 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
         sums = tuple(sorted((path.name, file_sha256(path)) for path in part.glob("*.whl")))
         (part / LOCK).write_text(lock_text(sums), encoding="utf-8")
         (part / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums))
-        _lay_installer(part)
+        _lay_steps(part)
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
         make_folder(request.local, str(target.parent))

@@ -79,9 +79,8 @@ def test_a_second_build_does_nothing_and_says_what_is_there(
     assert (second.exit_code, second.stderr) == (0, "")
     assert second.stdout == first.stdout
     assert _files(small / "cache") == before
-    found = re.findall(
-        r"^lab-h1 (\w+): \S+, site-packages ([0-9a-f]{12})$", second.stdout, re.MULTILINE
-    )
+    line = re.compile(r"^lab-h1 (\w+): \S+, site-packages ([0-9a-f]{12})$", re.MULTILINE)
+    found = line.findall(second.stdout)
     assert [arm for arm, _ in found] == list(ARMS)
     assert len({tree for _, tree in found}) == 1
 

@@ -19,7 +19,7 @@ from envcompare.stack import engine as clients
 from envcompare.stack.cache import shell
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
-from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.stack.wheelhouse import STEPS, Wheelhouse, fill
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
@@ -133,7 +133,8 @@ def defined(host: Transport, wheels: Wheelhouse) -> Arm:
     base = image.find(HERE, BASE)
     assert base is not None
     there = delivery.deliver(host, base, local=HERE, progress=print)
-    host.put(wheels.folder / "install.sh", f"{folder}/install.sh")
+    for name in STEPS:
+        host.put(wheels.folder / name, f"{folder}/{name}")
     host.put(ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
     words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
@@ -233,6 +234,26 @@ def test_the_proof_of_an_image_is_taken_once(docker: Arm) -> None:
     proof = docker.proof()
     gone = replace(docker.prepared, reference="envcompare-test:no-such")
     assert replace(docker, prepared=gone).proof() == proof
+
+
+def test_a_base_without_byte_code_gets_it(wheels: Wheelhouse) -> None:
+    """As the official images of Python are: else their library would be compiled at each start."""
+    name = "envcompare-test-bare:1"
+    recipe = f"FROM {BASE}\nRUN find /usr -name __pycache__ -prune -exec rm -r {{}} +\n"
+    make = Command(
+        argv=("docker", "build", "--quiet", "--network=none", f"--tag={name}", "-"),
+        env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+    )
+    assert run(HERE, make, stdin=recipe.encode()).succeeded
+    wanted = image.recipe(wheels, base=name, local=HERE)
+    made = building.build(wanted, local=HERE, progress=print)
+    prepared = Prepared(interpreter=PYTHON, reference=made.id)
+    start = ("-v", "-c", "import asyncio, json, multiprocessing, unittest")
+    said = inside(HERE, "docker", prepared, *start).stderr
+    taken = [line for line in said.splitlines() if "# code object from" in line]
+    assert len(taken) > 100
+    assert [line for line in taken if line.rstrip("'").endswith(".py")] == []
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", made.id, name)))
 
 
 @pytest.mark.parametrize("made", ["image", "venv"])

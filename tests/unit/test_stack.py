@@ -19,7 +19,7 @@ from envcompare.stack import Options
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
-from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text
+from envcompare.stack.wheelhouse import STEPS, Wheelhouse, check_whole, fill, lock_text
 from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
@@ -86,9 +86,10 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_definition_and_dockerfile_install_by_the_same_steps(tmp_path: Path) -> None:
     """The SIF of a site without Docker runs the very command of the Dockerfile."""
-    first = _definition(tmp_path).install[0].strip()
-    assert first == _dockerfile("RUN")[0].split("&&")[0].strip()
-    assert first == "sh /wheelhouse/install.sh /wheelhouse /opt/envcompare/venv"
+    run = [part.strip() for part in _dockerfile("RUN")[0].split("&&")]
+    compiled, installed = (line.strip() for line in _definition(tmp_path).install[:2])
+    assert [compiled.removesuffix(" /"), installed] == [run[0].removesuffix(" /image"), run[1]]
+    assert installed == "sh /wheelhouse/install.sh /wheelhouse /opt/envcompare/venv"
 
 
 def test_the_steps_lie_beside_the_wheels_as_they_are_now(
@@ -96,11 +97,13 @@ def test_the_steps_lie_beside_the_wheels_as_they_are_now(
 ) -> None:
     """The wheelhouse is all an image is built from, and one of another version is brought up."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    steps = fill(requirements, python="3.11", local=LOCAL, progress=print).folder / "install.sh"
-    assert steps.read_text() == (ROOT / "containers" / "install.sh").read_text()
-    steps.write_text("exit 1")
-    fill(requirements, python="3.11", local=LOCAL, progress=print)
-    assert steps.read_text() == (ROOT / "containers" / "install.sh").read_text()
+    folder = fill(requirements, python="3.11", local=LOCAL, progress=print).folder
+    for name in STEPS:
+        now = (ROOT / "containers" / name).read_text()
+        assert (folder / name).read_text() == now
+        (folder / name).write_text("exit 1")
+        fill(requirements, python="3.11", local=LOCAL, progress=print)
+        assert (folder / name).read_text() == now
 
 
 def test_a_wheel_that_is_not_what_was_locked_is_refused(
