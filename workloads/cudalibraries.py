@@ -1,6 +1,6 @@
 """The versions of the CUDA libraries that are mapped, said by the libraries themselves.
 
-None of the calls starts CUDA: each returns numbers that were compiled in.
+None of the calls starts CUDA or maps a library: each returns numbers that were compiled in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def cuda_versions(paths: Iterable[str]) -> dict[str, str | None]:
 
 
 def _read(name: str, paths: tuple[str, ...]) -> str | None:
-    pattern = re.compile(rf"lib{_FILES[name]}\.so\b.*")
+    pattern = re.compile(_FILES[name])
     own = [path for path in paths if pattern.fullmatch(os.path.basename(path))]
     return _READERS[name](own[0]) if own else None
 
@@ -62,7 +62,13 @@ def _number_from(path: str, call: str, *arguments: int) -> int | None:
     return number.value if status == 0 else None
 
 
-_FILES = {"runtime": "cudart", "cudnn": "cudnn", "cublas": "cublas", "nccl": "nccl"}
+_FILES = {
+    "runtime": r"libcudart\.so\b.*",
+    # From 8 on libcudnn.so is a door: asked, it would map the part that answers, used or not.
+    "cudnn": r"libcudnn(\.so\.7|_ops_infer\.so\.8|_graph\.so)\b.*",
+    "cublas": r"libcublas\.so\b.*",
+    "nccl": r"libnccl\.so\b.*",
+}
 _READERS: dict[str, Callable[[str], Optional[str]]] = {
     "runtime": _runtime,
     "cudnn": _property("cudnnGetProperty"),

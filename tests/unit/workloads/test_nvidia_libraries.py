@@ -131,7 +131,8 @@ def test_cuda_libraries_tell_their_versions(build: Build) -> None:
     """Each in its own encoding; one that refuses is None."""
     paths = [
         build("libcudart.so.12", RUNTIME),
-        build("libcudnn.so.9", CUDNN),
+        build("libcudnn.so.9", "int nothing;"),
+        build("libcudnn_graph.so.9", CUDNN),
         build("libcublas.so.12", CUBLAS),
         build("libnccl.so.2", NCCL),
         build("libcudnn_ops.so.9", "int nothing;"),
@@ -147,4 +148,7 @@ def test_cuda_library_that_is_not_loaded_is_not_loaded_for_the_question(build: B
     path = build("libcudart.so.13", RUNTIME)
     assert cuda_versions([path])["cuda.runtime"] is None
     assert path not in Path("/proc/self/maps").read_text()
+    door = build("libcudnn.so.9", CUDNN.replace("9 -", "8 -"))
+    assert ctypes.CDLL(door)
+    assert cuda_versions([door])["cuda.cudnn"] is None
     assert set(cuda_versions([]).values()) == {None}
