@@ -32,8 +32,9 @@ pytestmark = [
 CONTAINERS = ("docker", "singularity")
 NO_GPU = Gpu()
 SAME = (
-    "python.executable", "python.sha256", "python.flags", "libc.version", "os.release", "packages",
-    "loaded_libraries", "torch.version", "torch.build_sha256",
+    "python.executable", "python.sha256", "python.flags", "libc.version", "libc.sha256",
+    "os.release", "packages", "loaded_packages", "loaded_libraries", "loaded_paths",
+    "allocator.name", "torch.version", "torch.build_sha256",
 )  # fmt: skip
 
 
