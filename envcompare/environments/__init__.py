@@ -26,6 +26,7 @@ class Gpu:
 
     way: GpuWay = "none"
     devices: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # of the devices, where the user is in them
     libraries: tuple[tuple[str, str], ...] = ()  # of the driver: name and path on the host
     variables: tuple[tuple[str, str], ...] = ()  # by which the user chose among the GPUs
 

@@ -28,17 +28,21 @@ echo devices
 
 
 def options(found: Gpu) -> tuple[str, ...]:
-    """Return the options of `docker run` that give a container the GPUs."""
+    """Return the options of `docker run` that give a container the GPUs.
+
+    A container has none of the user's groups, and some hosts let one group alone have the GPUs.
+    """
+    groups = tuple(word for group in found.groups for word in ("--group-add", group))
     if found.way == "cdi":
-        return ("--device", "nvidia.com/gpu=all")
+        return (*groups, "--device", "nvidia.com/gpu=all")
     if found.way == "engine":
-        return ("--gpus", "all")
+        return (*groups, "--gpus", "all")
     devices = (word for path in found.devices for word in ("--device", path))
     binds = (bind(path, target=f"{_LIBRARIES}/{name}") for name, path in found.libraries)
     mounts = (word for value in binds for word in ("--mount", value))
     # The image's own loader cache does not know them.
     search = ("--env", f"LD_LIBRARY_PATH={_LIBRARIES}") if found.libraries else ()
-    return (*devices, *mounts, *search)
+    return (*groups, *devices, *mounts, *search)
 
 
 def check(transport: Transport) -> Check:

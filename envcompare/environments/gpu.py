@@ -15,11 +15,14 @@ cat /proc/driver/nvidia/version || exit 3
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
 ! command -v nvidia-smi >/dev/null || nvidia-smi -L >&2 || exit 5
 """
-# One line for each device file and each variable, then the loader's cache as ldconfig shows it.
+# Lines for the device files, their groups and the variables, then what ldconfig shows of its cache.
 _FILES = r"""
 for path in "$1"/nvidia[0-9]* "$1"/nvidiactl "$1"/nvidia-uvm "$1"/nvidia-uvm-tools \
     "$1"/nvidia-modeset "$1"/nvidia-caps/*; do
-  [ ! -c "$path" ] || printf 'device %s\n' "$path"
+  [ -c "$path" ] || continue
+  printf 'device %s\n' "$path"
+  group=$(stat -Lc %g "$path")
+  case " $(id -G) " in *" $group "*) printf 'group %s\n' "$group" ;; esac
 done
 for name in CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER; do
   ! value=$(printenv "$name") || printf 'variable %s %s\n' "$name" "$value"
@@ -110,6 +113,7 @@ def read_files(text: str) -> Gpu:
     return Gpu(
         way="devices",
         devices=tuple(rest[0] for word, *rest in found if word == "device"),
+        groups=tuple(dict.fromkeys(rest[0] for word, *rest in found if word == "group")),
         libraries=tuple(libraries.items()),
         variables=variables,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +20,11 @@ ISOLATION = Isolation(run_id="r", arm="new", reference="sha256:0123", uid=1000, 
 FILES = Gpu(
     way="devices",
     devices=("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"),
+    groups=("44",),
     libraries=(("libcuda.so.1", "/usr/lib64/libcuda.so.1"),),
     variables=(("CUDA_VISIBLE_DEVICES", "1"),),
 )
-DEVICES = "--device /dev/nvidia0 --device /dev/nvidia-caps/nvidia-cap1"
+DEVICES = "--group-add 44 --device /dev/nvidia0 --device /dev/nvidia-caps/nvidia-cap1"
 DRIVER = "/usr/local/nvidia/lib64"
 LIBRARY = f"--mount type=bind,source=/usr/lib64/libcuda.so.1,destination={DRIVER}/libcuda.so.1,ro"
 BOUND = (
@@ -34,12 +36,12 @@ BOUND = (
 @pytest.mark.parametrize(
     ("name", "found", "options"),
     [
-        ("docker", replace(FILES, way="cdi"), "--device nvidia.com/gpu=all"),
-        ("docker", replace(FILES, way="engine"), "--gpus all"),
+        ("docker", replace(FILES, way="cdi"), "--group-add 44 --device nvidia.com/gpu=all"),
+        ("docker", replace(FILES, way="engine"), "--group-add 44 --gpus all"),
         ("docker", FILES, f"{DEVICES} {LIBRARY} --env LD_LIBRARY_PATH={DRIVER}"),
         ("docker", FILES.beside_host_files, DEVICES),
         ("docker", replace(FILES, way="cdi").beside_host_files, DEVICES),
-        ("docker", replace(FILES, way="none", devices=(), libraries=()), ""),
+        ("docker", replace(FILES, way="none", devices=(), groups=(), libraries=()), ""),
         ("singularity", replace(FILES, way="engine"), "--nv"),
         ("singularity", replace(FILES, way="engine").beside_host_files, BOUND),
         ("singularity", replace(FILES, way="none"), ""),
@@ -78,10 +80,14 @@ LOADER_CACHE = """
 
 def test_the_drivers_files_are_those_that_computing_needs() -> None:
     """Of two libraries of one name the loader takes the first; those for graphics stay out."""
-    lines = "device /dev/nvidia0\ndevice /dev/nvidiactl\nvariable CUDA_VISIBLE_DEVICES 0,1\n"
+    lines = (
+        "device /dev/nvidia0\ngroup 44\ndevice /dev/nvidiactl\ngroup 44\n"
+        "variable CUDA_VISIBLE_DEVICES 0,1\n"
+    )
     assert gpu.read_files(lines + LOADER_CACHE) == Gpu(
         way="devices",
         devices=("/dev/nvidia0", "/dev/nvidiactl"),
+        groups=("44",),
         libraries=(
             ("libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
             ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"),
@@ -112,6 +118,8 @@ def test_devices_are_the_character_devices_of_the_driver(
         "nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1",
     ]  # fmt: skip
     assert found.variables == (("CUDA_VISIBLE_DEVICES", "MIG-1f2e"),)
+    owner = Path("/dev/null").stat().st_gid
+    assert found.groups == ((str(owner),) if owner in {os.getgid(), *os.getgroups()} else ())
 
 
 @pytest.mark.parametrize(
