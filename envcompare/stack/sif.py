@@ -155,7 +155,7 @@ def _found_here(transport: Transport, wanted: Wanted) -> Sif | None:
     digest = _whole(wanted.local, str(path))
     elsewhere = _MADE.get(_key(wanted))
     try:
-        if not digest and _can_make(wanted):
+        if not digest and can_make(wanted):
             make_folder(wanted.local, str(path.parent))
             digest = pack(wanted.local, wanted, str(path))
         elif not digest and elsewhere and elsewhere[0].name != transport.name:
@@ -165,7 +165,7 @@ def _found_here(transport: Transport, wanted: Wanted) -> Sif | None:
     return Sif(path=str(path), sha256=digest, compression=wanted.compression) if digest else None
 
 
-def _can_make(wanted: Wanted) -> bool:
+def can_make(wanted: Wanted) -> bool:
     """Tell whether this machine has the image and an Apptainer that packs and mounts a SIF."""
     try:
         has_image = find(wanted.local, wanted.image.id) is not None

@@ -1,0 +1,281 @@
+"""Wheels, images and SIFs on their way to real hosts: cut, damaged, several hosts at once."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from lab import Lab, served_by
+from runs import BASE
+from spoiling import Spoiling
+
+from envcompare.command import Command
+from envcompare.errors import InterruptedRunError, StackError, TransportError
+from envcompare.stack import cache, delivery, image, packing, shipping, sif
+from envcompare.stack.cache import shell
+from envcompare.stack.image import Image
+from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import file_sha256, run
+
+SIZE = 30_000_000
+NAME = "envcompare-test-distribution:1"
+BLOB = "envcompare-test-blob:1"
+DERIVED = f"FROM {BASE}\nLABEL envcompare.test=distribution\n"
+
+
+@pytest.fixture(scope="module")
+def first(lab: Lab) -> Iterator[Transport]:
+    """Give the lab host."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def second(lab: Lab) -> Iterator[Transport]:
+    """Give the other lab host."""
+    transport = connect(parse_hosts(["lab-h2"])[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give this machine a cache that is empty."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield cache.local_cache()
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheelhouse:
+    """Give a folder like a wheelhouse, with one large file that no packing makes smaller."""
+    folder = tmp_path_factory.mktemp("wheelhouse")
+    command = 'head -c "$1" /dev/urandom >"$2/a-1-py3-none-any.whl"'
+    shell(LOCAL, command, str(SIZE), str(folder))
+    sums = tuple((path.name, file_sha256(path)) for path in folder.glob("*.whl"))
+    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums))
+    (folder / LOCK).write_text(str(folder))
+    return Wheelhouse(key=f"test-{sums[0][1][:16]}", folder=folder, sums=sums)
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Image]:
+    """Give an image of the local engine that runs."""
+    make = Command(
+        argv=("docker", "build", "--quiet", f"--tag={NAME}", "-"),
+        env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+    )
+    assert run(LOCAL, make, stdin=DERIVED.encode()).succeeded
+    found = image.find(LOCAL, NAME)
+    assert found
+    yield found
+    run(LOCAL, Command(argv=("docker", "image", "rm", "-f", found.id)))
+
+
+@pytest.fixture(scope="module")
+def blob() -> Iterator[Image]:
+    """Give an image of one layer that no host has, and that no packing makes smaller."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("blob")
+        member.size = SIZE
+        archive.addfile(member, io.BytesIO(os.urandom(SIZE)))
+    make = Command(argv=("docker", "import", "-", BLOB))
+    assert run(LOCAL, make, stdin=packed.getvalue()).succeeded
+    found = image.find(LOCAL, BLOB)
+    assert found
+    yield found
+    run(LOCAL, Command(argv=("docker", "image", "rm", "-f", found.id)))
+
+
+def forget(transport: Transport, *keys: str) -> None:
+    """Remove from a host's cache what a test put there."""
+    for key in keys:
+        shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{key}")
+
+
+def traces(transport: Transport, blob: Image) -> list[str]:
+    """Return by what names an engine holds an image, or any without a name."""
+    ask = ("docker", "image", "ls", "--all", "--no-trunc", "--format", "{{.ID}} {{.Repository}}")
+    lines = run(transport, Command(argv=ask)).stdout.splitlines()
+    return [line for line in lines if blob.id in line or BLOB.split(":", maxsplit=1)[0] in line]
+
+
+@pytest.mark.engine("ssh")
+def test_wheels_that_were_interrupted_are_gone_on_from(
+    first: Transport, wheels: Wheelhouse
+) -> None:
+    """Only the rest is sent, and the wheels that are there are not."""
+
+    def stop() -> None:
+        raise InterruptedRunError("interrupted")
+
+    cut = Spoiling(first, acts_at=SIZE * 6 // 10, act=stop)
+    with pytest.raises(InterruptedRunError):
+        shipping.ship(cut, wheels, progress=print)
+    counting = Spoiling(first)
+    folder = shipping.ship(counting, wheels, progress=print)
+    assert counting.sent < SIZE * 6 // 10
+    listed = shell(first, 'cd "$1" && sha256sum -c SHA256SUMS && ls', folder)
+    assert listed.succeeded
+    assert ".part-" not in listed.stdout
+    forget(first, wheels.key)
+
+
+@pytest.mark.engine("ssh")
+def test_a_wheel_that_is_damaged_on_the_way_is_refused(
+    first: Transport, wheels: Wheelhouse
+) -> None:
+    """It never stands under its name, so that no interpreter installs it."""
+    with pytest.raises(TransportError, match=r"cannot copy .*whl to lab-h1:") as caught:
+        shipping.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=print)
+    assert caught.value.details == "it arrived changed or not whole"
+    folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
+    assert "whl" not in shell(first, 'ls -A "$1"', folder).stdout
+    forget(first, wheels.key)
+
+
+@pytest.mark.engine("ssh")
+def test_a_full_disk_is_an_error_of_the_stack(
+    lab: Lab, first: Transport, wheels: Wheelhouse
+) -> None:
+    """The host itself is well: another arm may still run there."""
+    folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
+    cache.make_folder(first, folder)
+    lab.as_root("mount", "-t", "tmpfs", "-o", "size=5m,mode=700,uid=1000", "tmpfs", folder)
+    try:
+        with pytest.raises(StackError) as caught:
+            shipping.ship(first, wheels, progress=print)
+    finally:
+        lab.as_root("umount", folder)
+    name = wheels.sums[0][0]
+    assert caught.value.brief == f"sending {name} failed on lab-h1: its disk is full"
+    assert caught.value.details.startswith("No space left on device: 30000000 bytes to come, ")
+    assert "XDG_CACHE_HOME" in caught.value.hint
+    forget(first, wheels.key)
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+@pytest.mark.parametrize("way", ["cut", "interrupted", "flipped"])
+def test_a_stream_that_breaks_leaves_no_image(
+    lab: Lab, first: Transport, blob: Image, way: str
+) -> None:
+    """The engine forgets what came, the error says what happened, and the next call works."""
+    own = connect(parse_hosts([lab.alias])[0])
+    server = served_by(own)
+
+    def stop() -> None:
+        raise InterruptedRunError("interrupted")
+
+    acts: dict[str, Callable[[], object]] = {
+        "cut": lambda: lab.as_root("kill", "-KILL", server),
+        "interrupted": stop,
+        "flipped": lambda: None,
+    }
+    flips_at = SIZE // 2 if way == "flipped" else None
+    broken = Spoiling(own, acts_at=SIZE // 2, act=acts[way], flips_at=flips_at)
+    errors = {"cut": TransportError, "interrupted": InterruptedRunError, "flipped": StackError}
+    with pytest.raises(errors[way]) as caught:
+        delivery.deliver(broken, blob, local=LOCAL, progress=print)
+    own.close()
+    assert caught.value.brief
+    assert way == "interrupted" or caught.value.hint
+    assert traces(first, blob) == []
+    there = delivery.deliver(first, blob, local=LOCAL, progress=print)
+    assert there.layers == blob.layers
+    assert traces(first, blob) == [f"{blob.id} {BLOB.split(':', maxsplit=1)[0]}"]
+    run(first, Command(argv=("docker", "image", "rm", "-f", blob.id)))
+
+
+@pytest.mark.engine("hosts")
+@pytest.mark.engine("docker")
+def test_two_hosts_get_wheels_and_image_at_once(
+    first: Transport, second: Transport, wheels: Wheelhouse, blob: Image
+) -> None:
+    """Neither waits for the other: both have begun before one has ended."""
+    both_begun = threading.Barrier(2, timeout=60)
+
+    def bring(transport: Transport) -> str:
+        watched = Spoiling(transport, acts_at=SIZE // 2, act=both_begun.wait)
+        folder = shipping.ship(watched, wheels, progress=print)
+        delivery.deliver(transport, blob, local=LOCAL, progress=print)
+        listed = shell(transport, 'cd "$1" && sha256sum -c SHA256SUMS', folder)
+        return f"{listed.exit_code} {len(traces(transport, blob))}"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(bring, (first, second))) == ["0 1", "0 1"]
+    for transport in (first, second):
+        forget(transport, wheels.key)
+        run(transport, Command(argv=("docker", "image", "rm", "-f", blob.id)))
+
+
+@pytest.mark.engine("hosts")
+@pytest.mark.engine("docker")
+@pytest.mark.engine("singularity")
+def test_two_hosts_get_the_very_same_sif(
+    first: Transport, second: Transport, built: Image, own_cache: Path
+) -> None:
+    """The first makes it; what arrives damaged at the second is refused, and then sent again."""
+    if packing_works_here(built):
+        pytest.skip("the Apptainer of this machine makes it; no host has to")
+    told: list[str] = []
+    made = sif.make(first, built, compression="zstd", local=LOCAL, progress=told.append)
+    assert told[0] == "making the SIF (zstd) on lab-h1"
+    told.clear()
+    spoiled = Spoiling(second, flips_at=1_000_000)
+    with pytest.raises(TransportError) as caught:
+        sif.make(spoiled, built, compression="zstd", local=LOCAL, progress=told.append)
+    assert caught.value.details == "it arrived changed or not whole"
+    assert [line.split(",")[0] for line in told] == ["fetching the SIF", "sending zstd.sif"]
+    target = f"{cache.host_cache(second)}/{built.key}/zstd.sif"
+    assert not shell(second, 'ls -d "$1"*', target).succeeded
+    told.clear()
+    sent = sif.make(second, built, compression="zstd", local=LOCAL, progress=told.append)
+    assert [line.split(",")[0] for line in told] == ["sending zstd.sif"]
+    assert sent.sha256 == made.sha256 == file_sha256(own_cache / built.key / "zstd.sif")
+    assert sif.make(second, built, compression="zstd", local=LOCAL, progress=told.append) == sent
+    assert len(told) == 1
+    for transport in (first, second):
+        forget(transport, built.key)
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+@pytest.mark.engine("singularity")
+def test_a_sif_of_the_user_is_sent_where_only_this_machine_has_it(
+    first: Transport, built: Image, tmp_path: Path
+) -> None:
+    """It stands in the host's cache under its hash; what is cut short here is not sent."""
+    there = sif.make(first, built, compression="zstd", local=LOCAL, progress=print)
+    here = tmp_path / "my own.sif"
+    first.get(there.path, here, sha256=there.sha256)
+    told: list[str] = []
+    given = sif.given(first, str(here), local=LOCAL, progress=told.append)
+    assert (given.sha256, given.compression) == (there.sha256, "as given")
+    assert given.path.endswith(f"/given-{there.sha256[:32]}/my own.sif")
+    assert sif.given(first, str(here), local=LOCAL, progress=told.append) == given
+    assert len(told) == 1
+    short = tmp_path / "short.sif"
+    short.write_bytes(here.read_bytes()[:3_000_000])
+    with pytest.raises(StackError, match="is cut short"):
+        sif.given(first, str(short), local=LOCAL, progress=print)
+    with pytest.raises(StackError, match="is not on lab-h1"):
+        sif.given(first, str(tmp_path / "nothing.sif"), local=LOCAL, progress=print)
+    forget(first, built.key, f"given-{there.sha256[:32]}")
+
+
+def packing_works_here(built: Image) -> bool:
+    """Tell whether a SIF of the image can be made on this machine."""
+    wanted = packing.Wanted(image=built, compression="zstd", local=LOCAL, progress=print)
+    return sif.can_make(wanted)
