@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.environments import Gpu, Isolation, gpu
+from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu
 from envcompare.environments.registry import environment
+from envcompare.records import ArmRecord
+from envcompare.sites import Seat
+from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(run_id="r", arm="new", reference="sha256:0123", uid=1000, gid=1001)
+HOST_ARM = ArmRecord(id="docker-host", environment="docker", stack="host")
 FILES = Gpu(
     way="devices",
     devices=("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"),
@@ -59,6 +63,18 @@ def test_a_container_gets_the_gpu_by_the_way_that_was_found(
     while with_gpu[start : start + len(words)] != words:
         start = with_gpu.index(words[0], start + 1)
     assert with_gpu[:start] + with_gpu[start + len(words) :] == without
+
+
+@pytest.mark.parametrize("way", ["cdi", "engine", "devices"])
+def test_an_arm_with_the_hosts_files_gets_the_device_files_whatever_was_found(way: GpuWay) -> None:
+    """An arm with an image gets what was found; where there is no GPU neither gets one."""
+    check = Check(is_usable=True, gpu=replace(FILES, way=way))
+    image, host = (
+        Seat(arm=arm, prepared=Prepared(interpreter="python3"), check=check)
+        for arm in (ArmRecord(id="d", environment="docker"), HOST_ARM)
+    )
+    assert (image.gpu.way, host.gpu) == (way, replace(FILES, way="devices", libraries=()))
+    assert replace(host, check=Check(is_usable=True)).gpu == Gpu()
 
 
 def test_a_plain_process_has_the_gpu_already() -> None:
