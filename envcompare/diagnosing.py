@@ -117,7 +117,8 @@ def _weighty(told: list[FactDifference], found: Likeness) -> list[FactDifference
 
 def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
     for fact_class, words in _NAMED:
-        keys = [one.key for one in differences if one.fact_class == fact_class]
+        told = [one for one in differences if not one.part_of]
+        keys = [one.key for one in told if one.fact_class == fact_class]
         names = list(dict.fromkeys(fact_name(key) for key in keys))
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         if names:

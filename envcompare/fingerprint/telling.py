@@ -20,7 +20,7 @@ _TORCH: Final = ("torch.version", "torch.git", "torch.build_sha256", "torch.cuda
 _ALLOCATOR: Final = ("env.LD_PRELOAD", "allocator.ld_preload", "allocator.name")
 _INSTALLED: Final = (
     "packages", "torch.version", "numpy.version", "torchvision.version", "site_packages.sha256",
-    "site_packages.files", "lock.sha256",
+    "site_packages.files", "lock.sha256", "loaded_packages",
 )  # fmt: skip
 _GROUPS: Final = (
     _PYTHON,
@@ -32,8 +32,9 @@ _GROUPS: Final = (
     ("env.MKL_NUM_THREADS", "threads.mkl"),
     ("env.OPENBLAS_NUM_THREADS", "threads.openblas"),
     ("cpu.affinity", "cgroup.cpuset"),
+    ("seccomp.mode", "seccomp.filters"),
 )
-_FOLLOWERS: Final = ("site_packages.sha256", "site_packages.files", "lock.sha256")
+_FOLLOWERS: Final = _INSTALLED[4:]
 
 _FELT_LIBRARIES: Final = (
     "libc.", "libm.", "ld-linux", "libpython", "libtorch", "libc10", "libgomp", "libiomp", "libomp",
@@ -94,10 +95,11 @@ def _following(sides: Sides, one: FactDifference, classes: dict[str, FactClass])
 
 
 def _leader(key: str, classes: dict[str, FactClass]) -> str:
-    """Return the confounder that tells of this one as well; empty where it speaks for itself."""
+    """Return what tells of this one as well; empty where it speaks for itself."""
     group = _INSTALLED if key in _FOLLOWERS else next((g for g in _GROUPS if key in g), ())
     before = group[: group.index(key)] if group else ()
-    return next((one for one in before if classes.get(one) == "confounder"), "")
+    enough = {"confounder", classes[key]}
+    return next((one for one in before if classes.get(one) in enough), "")
 
 
 def _leader_of_libraries(sides: Sides, one: FactDifference, classes: dict[str, FactClass]) -> str:

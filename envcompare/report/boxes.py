@@ -8,11 +8,11 @@ from typing import Final
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import fact_name
-from envcompare.records import CONTROL_SUFFIX, FactDifference
+from envcompare.records import FactDifference
 from envcompare.report.decomposed import HREF, LINK, split_arms, split_sentences
-from envcompare.report.guards import guard_cautions
+from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, compared_differences
-from envcompare.report.labels import cell_labels, visible
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import counted, listed, margin_percent
 from envcompare.report.verdicts import (
     Verdict,
@@ -158,7 +158,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     return (
-        *_mismatches(run),
+        *(Item(text=f"⚠ {text}") for text in mismatch_sentences(run)),
         *_confounders(run),
         *_failed_controls(run),
         *_guards(run),
@@ -173,16 +173,6 @@ def _guards(run: RunComparison) -> list[Item]:
         return found
     more = Item(text=f"{len(found) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
     return [*found[:_MOST_ITEMS], more]
-
-
-def _mismatches(run: RunComparison) -> list[Item]:
-    """Name the arms that were measured though their software is not what it should be."""
-    found = (
-        f"⚠ {one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
-        for one in run.arms
-        if one.identity.get("mismatch") and not one.arm.endswith(CONTROL_SUFFIX)
-    )
-    return [Item(text=visible(text)) for text in found]
 
 
 def _confounders(run: RunComparison) -> list[Item]:
@@ -248,7 +238,9 @@ def _dropped(run: RunComparison) -> list[Item]:
 
 def _varied(run: RunComparison, arm: str) -> list[str]:
     found = (
-        one for one in compared_differences(run) if one.arm == arm and one.fact_class == "varied"
+        one
+        for one in compared_differences(run)
+        if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
     return list(dict.fromkeys(fact_name(one.key) for one in found))
 

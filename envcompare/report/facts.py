@@ -147,18 +147,20 @@ def _lines(found: list[FactDifference], fact_class: FactClass) -> tuple[str, ...
     """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do."""
     if fact_class not in {"confounder", "varied"}:
         return ()
-    lines: dict[tuple[str, str], list[str]] = {}
-    for one in found:
-        if one.fact_class == fact_class and not one.part_of:
-            lines.setdefault((one.arm, _told(one)), []).append(shortened(describe(one), most=80))
-    return tuple(
-        f"{arm}: {', '.join(what)}. {text}".rstrip() for (arm, text), what in lines.items()
-    )
+    told = [one for one in found if one.fact_class == fact_class and not one.part_of]
+    lines: dict[tuple[str, str], list[str]] = {}  # what differs, by arm and what is said of it
+    for one in told:
+        lines.setdefault((one.arm, _told(one)), []).append(shortened(describe(one), most=80))
+    arms: dict[tuple[str, str], list[str]] = {}
+    for (arm, text), what in lines.items():
+        arms.setdefault((", ".join(what), text), []).append(arm)
+    return tuple(f"{', '.join(by)}: {what}. {text}".rstrip() for (what, text), by in arms.items())
 
 
 def _told(one: FactDifference) -> str:
     if one.fact_class == "varied":
-        return one.sentence if one.sentence != MEANINGS["varied"] else ""
+        text = one.sentence if one.sentence != MEANINGS["varied"] else ""
+        return f"{text}." if one.remedy else text
     return f"{one.evidence} {SEPARATE}{one.remedy}.".lstrip()
 
 
@@ -195,6 +197,8 @@ def _gpu(host: str, arms: list[ArmSummary]) -> str:
 
 def _list_text(key: str, value: tuple[Scalar, ...]) -> str:
     """Return the first entries and how many there are; of a library's digest six digits."""
+    if key == "loaded_paths":
+        return counted(len(value), "path")
     words = [str(one) for one in value[:_SHOWN_ENTRIES]]
     if key == "loaded_libraries":
         words = [f"{name} {digest[:6]}" for name, _, digest in (w.partition(" ") for w in words)]

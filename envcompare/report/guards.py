@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from envcompare.analysis.model import CellSummary, Drift, RunComparison
+from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels, one_line, visible
 from envcompare.report.numbers import MINUS, change, counted, duration, listed, percent
 
@@ -121,3 +122,13 @@ def _tests(cells: list[CellSummary]) -> str:
 def _signed(log_ratio: float) -> str:
     sign = "+" if log_ratio > 0 else MINUS
     return f"{sign}{percent(change(log_ratio))} %"
+
+
+def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Name the arms that were measured though their software is not what it should be."""
+    return tuple(
+        visible(f"{one.arm} on {one.host} was run on in spite of a mismatch: "
+                f"{one.identity['mismatch']}.")
+        for one in run.arms
+        if one.identity.get("mismatch") and not one.arm.endswith(CONTROL_SUFFIX)
+    )  # fmt: skip

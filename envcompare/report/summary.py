@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envcompare.analysis.model import Outcome, RunComparison, StepTimes
-from envcompare.report.guards import guard_cautions
+from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cause_line, cell_labels, one_line, visible
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
@@ -127,7 +127,7 @@ def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
 def notes(run: RunComparison) -> tuple[str, ...]:
     """Return the margin, the controls, the first cautions and the failures as sentences."""
     labels = cell_labels(run)
-    found = [margin_sentence(run)]
+    found = [margin_sentence(run), *mismatch_sentences(run)]
     found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
     found += guard_cautions(run)[:_MOST_CAUTIONS]
     for one in run.failures:
