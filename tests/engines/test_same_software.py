@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from lab import ROOT, need
+from lab import ROOT, docker_client, need
+from registry import serving
 from runs import BASE
 
 from envcompare.command import Command
@@ -234,6 +235,23 @@ def test_the_proof_of_an_image_is_taken_once(docker: Arm) -> None:
     proof = docker.proof()
     gone = replace(docker.prepared, reference="envcompare-test:no-such")
     assert replace(docker, prepared=gone).proof() == proof
+
+
+@pytest.mark.parametrize("builder", ["buildkit", "classic"])
+def test_a_base_of_a_registry_is_built_on_by_its_digest(
+    builder: str, wheels: Wheelhouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its name means may change; the digest stands on the image that was built on it."""
+    with serving(docker_client(), BASE, tmp_path) as served, monkeypatch.context() as patch:
+        if builder == "classic":
+            patch.setenv("PATH", "/not/there")
+        wanted = image.recipe(wheels, base=served.name, local=HERE)
+        told: list[str] = []
+        made = building.build(wanted, local=HERE, progress=told.append)
+    assert told[0] == f"pulling {served.name}"
+    assert _labels(made)["org.opencontainers.image.base.name"] == served.name
+    assert _labels(made)["org.opencontainers.image.base.digest"] == served.digest
+    run(HERE, Command(argv=("docker", "image", "rm", "-f", made.id, served.name)))
 
 
 def test_a_base_without_byte_code_gets_it(wheels: Wheelhouse) -> None:

@@ -1,0 +1,167 @@
+"""How long the software takes to make, and how large it is: cold, and when it is there already.
+
+Each thing is made from nothing, in a cache of its own, and then asked for again: wheelhouse and
+venv on this machine, the image by its engine, the SIF in each compression on a lab host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from envcompare import files
+from envcompare.command import Command
+from envcompare.config import Compression
+from envcompare.stack import building, cache, delivery, image, sif, venv, wheelhouse
+from envcompare.stack.cache import shell
+from envcompare.stack.image import Image
+from envcompare.stack.sif import Sif
+from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import run
+from envcompare.transport.ssh_settings import SshOptions
+from ground import DOCS, RESULTS, load_average, write_json
+
+RESULT = RESULTS / "building.json"
+COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip", "none", "sandbox")
+HERE = LocalTransport()
+T = TypeVar("T")
+
+
+PAGE = """# Building
+
+`python benchmarks/building.py`; raw data in `benchmarks/results/building.json`. One run, each thing
+made once from nothing and asked for again, on {cpus} CPUs; the load is that of the minute before. A
+wheelhouse is resolved and downloaded, all else needs no network. The SIFs are made on an SSH host,
+from the image in its engine.
+
+| | cold, s | warm, s | MB | load |
+|---|---:|---:|---:|---:|
+{rows}
+
+What is warm was still looked at: the wheelhouse for its files, the venv for its mark, the image by
+its labels, a SIF by the hash of its file (a sandbox has none).
+
+## What two builds from scratch have in common
+
+- The tree hash of site-packages (names, modes and content of every file): in venv, image, SIF, and
+  the SIF of `containers/envcompare.def`.
+- The layers of the image, byte for byte, by BuildKit and by the classic builder: the times of files
+  are set, and byte code is compiled in the same small groups in the same order.
+- Not the ID of the image: its configuration holds the time of the build. Not the file of a SIF: its
+  header and file system hold times and a random identity. Both are kept, and sent as they are.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One thing that was made: seconds from nothing and when it is there, its size, the load."""
+
+    what: str
+    cold_s: float
+    warm_s: float
+    size_bytes: int
+    load: float
+
+
+@click.command(help=__doc__)
+@click.option("--python", default="3.11", show_default=True)
+@click.option("--host", default="lab-h1", show_default=True)
+@click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+@click.option("--image", "base", default="envcompare-base:python3.11", show_default=True)
+def main(python: str, host: str, ssh_config: str, base: str) -> None:
+    """Make everything once, unless that was done, and write the page."""
+    if not RESULT.exists():
+        transport = connect(parse_hosts((host,))[0], options=SshOptions(config=Path(ssh_config)))
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["XDG_CACHE_HOME"] = folder
+            rows = [asdict(one) for one in _all(transport, python, base)]
+        transport.close()
+        write_json(RESULT, {"cpus": os.cpu_count(), "rows": rows})
+    content = json.loads(RESULT.read_text(encoding="utf-8"))
+    (DOCS / "building.md").write_text(_page(content), encoding="utf-8")
+
+
+def _all(transport: Transport, python: str, base: str) -> Iterator[Made]:
+    def resolve() -> Wheelhouse:
+        requirements = files.workloads() / "requirements.in"
+        return wheelhouse.fill(
+            requirements, python=python, variant="cpu", local=HERE, progress=click.echo
+        )
+
+    wheels, row = _timed("wheelhouse", resolve, lambda made: made.size_bytes)
+    yield row
+    interpreter = venv.find_interpreter(HERE, python=python, chosen=None)
+
+    def make_venv() -> Path:
+        made = venv.make(HERE, wheels, interpreter=interpreter, progress=click.echo)
+        return Path(made.interpreter).parents[1]
+
+    yield _timed("venv", make_venv, lambda path: _size(HERE, str(path)))[1]
+    # What no build has seen makes the engine's own cache useless, and another key a new image.
+    (wheels.folder / "nonce").write_text(secrets.token_hex())
+    recipe = image.recipe(replace(wheels, key=secrets.token_hex(32)), base=base, local=HERE)
+
+    def build() -> Image:
+        return building.build(recipe, local=HERE, progress=click.echo)
+
+    built, row = _timed("image", build, lambda made: made.size_bytes)
+    yield row
+    try:
+        delivery.deliver(transport, built, local=HERE, progress=click.echo)
+        yield from _sifs(transport, built)
+    finally:
+        shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{built.key}")
+        for where in (HERE, transport):
+            run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
+
+
+def _sifs(transport: Transport, built: Image) -> Iterator[Made]:
+    for compression in COMPRESSIONS:
+
+        def make(compression: Compression = compression) -> Sif:
+            return sif.make(
+                transport, built, compression=compression, local=HERE, progress=click.echo
+            )
+
+        yield _timed(f"SIF, {compression}", make, lambda made: _size(transport, made.path))[1]
+
+
+def _timed(what: str, make: Callable[[], T], size: Callable[[T], int]) -> tuple[T, Made]:
+    """Make something twice; the second time it is there."""
+    load, seconds = load_average(), []
+    for _ in range(2):
+        began = time.monotonic()
+        made = make()
+        seconds.append(time.monotonic() - began)
+    row = Made(what=what, cold_s=seconds[0], warm_s=seconds[1], size_bytes=size(made), load=load)
+    click.echo(row)
+    return made, row
+
+
+def _size(transport: Transport, path: str) -> int:
+    return int(shell(transport, 'du -sb -- "$1"', path).stdout.split()[0])
+
+
+def _page(content: dict[str, Any]) -> str:
+    rows = [
+        f"| {row['what']} | {row['cold_s']:.1f} | {row['warm_s']:.2f} | "
+        f"{row['size_bytes'] / 1e6:.0f} | {row['load']:.1f} |"
+        for row in content["rows"]
+    ]
+    return PAGE.format(cpus=content["cpus"], rows="\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()
