@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_S = 15.0
 _MOVING_LINE_EVERY_S = 5.0
+_SHOWN_EVERY_S = 0.1  # bytes come in pieces much smaller than an eye can follow
 _SPEED_AFTER_S = 0.5  # before that the speed is that of the buffers
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
 
@@ -197,9 +198,14 @@ class Saying:
         """Give a function that is told how many bytes have gone; it raises what `check` raises."""
         name = f"{self._label}: {what}"
         speed = Speed()
+        shown = float("-inf")
 
         def told(done_bytes: int) -> None:
+            nonlocal shown
             self._check()
+            if time.monotonic() - shown < _SHOWN_EVERY_S:
+                return
+            shown = time.monotonic()
             done = min(1.0, done_bytes / max(1, total_bytes))
             text = f"{done:.0%} of {total_bytes / 1e6:.0f} MB{speed.text(done_bytes)}"
             self._display.moving(name, done=done, text=text)

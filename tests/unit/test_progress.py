@@ -27,6 +27,7 @@ def test_a_long_transfer_says_host_share_and_size(
 ) -> None:
     """More bytes than were promised are still the whole."""
     monkeypatch.setattr(console, "_MOVING_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(console, "_SHOWN_EVERY_S", 0.0)
     say = Display().saying("lab-h1 vm")
     with say.moving("wheels", 300_000_000) as told:
         told(129_000_000)
