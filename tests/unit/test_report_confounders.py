@@ -1,0 +1,72 @@
+"""What the report says of a confounder: what was seen, what it is told with, how to separate it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envcompare.analysis.model import RunComparison
+from envcompare.report.page import render
+from envcompare.report.summary import markdown
+from envcompare.report.view import page
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "report"
+EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
+
+
+def with_mismatch(arm: str) -> RunComparison:
+    """Return the example with an arm whose proof is broken."""
+    broken: dict[str, Any] = {"mismatch": "site-packages of it has another hash"}
+    arms = tuple(
+        msgspec.structs.replace(one, identity={**one.identity, **broken}) if one.arm == arm else one
+        for one in EXAMPLE.arms
+    )
+    return msgspec.structs.replace(EXAMPLE, arms=arms)
+
+
+def caution(run: RunComparison) -> str:
+    """Return the text of the box that is to be read before relying on the run."""
+    box = next(one for one in page(run, files=()).boxes if one.heading == "Before you rely on it")
+    return "\n".join(item.text for item in box.items)
+
+
+def test_the_box_names_the_confounder_what_was_seen_and_the_command() -> None:
+    """The two facts of one cause are named once."""
+    text = caution(EXAMPLE)
+    assert (
+        "⚠ docker: the build of Python may be the cause as well as the environment. A workload "
+        "bound by Python feels it. To separate: `envcompare run" in text
+    )
+    assert "--envs vm,docker --stacks image,host` measures how much is the software" in text
+    assert text.count("the build of Python") == 1
+
+
+def test_the_table_says_what_was_seen_and_what_is_told_with_what() -> None:
+    """Each row that differs has its class and the reason of it."""
+    (host,) = page(EXAMPLE, files=()).hosts
+    notes = {row.key: row.note for row in host.differing}
+    assert notes["python.sha256"] == "A workload bound by Python feels it."
+    assert notes["python.flags"] == "told with the build of Python"
+    assert notes["loaded_libraries"] == "None of them computes."
+
+
+def test_arms_that_share_what_is_done_on_purpose_share_its_line() -> None:
+    """Three arms with seccomp need one sentence about seccomp."""
+    (host,) = page(EXAMPLE, files=()).hosts
+    (varied,) = (one for one in host.meanings if one.fact_class == "varied")
+    (line,) = (one for one in varied.lines if "seccomp" in one.partition(".")[0])
+    assert line.startswith("docker: seccomp 0 → 2. Docker filters system calls (seccomp);")
+    assert len(varied.lines) == len(set(varied.lines))
+
+
+def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:
+    """Page and Markdown say it before anything is relied on; the control is not named again."""
+    run = with_mismatch("docker")
+    sentence = "docker on lab01 was run on in spite of a mismatch: site-packages of it has"
+    assert sentence in caution(run)
+    assert sentence in re.sub(r"<[^>]+>", "", render(run))
+    assert sentence in markdown(run).replace("\\", "")
+    assert "mismatch" not in caution(with_mismatch("vm~control"))
