@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conversation import Start
+from conversation import WORKER, Start
 
 KEYS = """
 allocator.ld_preload allocator.name allocator.tunables arch capabilities.effective cgroup.cpu_quota
@@ -58,6 +60,20 @@ def test_fingerprint_shows_the_allowed_variables_and_no_secret(
 def test_fingerprint_is_left_out_when_asked(start: Start, toy: str) -> None:
     """A start-up pass can do without it."""
     assert start().ask("hello", workload=toy, fingerprint=False)["fingerprint"] == {}
+
+
+def test_launcher_of_a_command_does_not_speak_for_the_program(tmp_path: Path) -> None:
+    """Installed packages and limits are the arm's; what is loaded would be the launcher's own."""
+    request = {"op": "look", "argv": ["python", "-c", "1"], "cwd": str(tmp_path), "cpus": None}
+    argv = [sys.executable, str(WORKER.with_name("measuring.py"))]
+    done = subprocess.run(
+        argv, input=json.dumps(request) + "\n", capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)["fingerprint"]
+    assert set(KEYS.split()) <= set(found)
+    assert found["loaded_libraries"] is found["loaded_packages"] is found["threads.alive"] is None
+    assert found["packages"]
+    assert found["mount.data"]
 
 
 def test_content_hash_sees_both_ends_of_a_large_file(tmp_path: Path) -> None:
