@@ -1,0 +1,102 @@
+"""The hash of what is installed: what changes it, and what must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import subprocess
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab import ROOT
+
+PROGRAM = ROOT / "workloads" / "tree.py"
+Change = Callable[[Path], object]
+
+
+def test_two_environments_with_the_same_files_have_the_same_tree(tmp_path: Path) -> None:
+    """Wherever they are, and whenever and in whatever order they were written."""
+    first, second = (_environment(tmp_path / name) for name in ("one", "a longer name"))
+    for name in ("b.py", "a.py", "c.py"):
+        _site(first).joinpath(name).write_text(name)
+    for name in ("c.py", "b.py", "a.py"):
+        _site(second).joinpath(name).write_text(name)
+        os.utime(_site(second) / name, (0, 0))
+    assert _tree(first) == _tree(second)
+    assert _tree(first)["files"] == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda site: (site / "a.py").write_text("y = 1"),
+        lambda site: (site / "a.py").chmod(0o755),
+        lambda site: (site / "a.py").rename(site / "b.py"),
+        lambda site: (site / "new.py").write_text(""),
+        lambda site: (site / "a.py").unlink(),
+        lambda site: (site / "link").symlink_to("a.py"),
+        lambda site: _compile(site, py_compile.PycInvalidationMode.UNCHECKED_HASH),
+    ],
+    ids=["content", "mode", "name", "more", "less", "link", "byte code"],
+)
+def test_the_tree_changes_with(change: Change, tmp_path: Path) -> None:
+    """Names, modes, content, and whether there is byte code."""
+    environment = _environment(tmp_path / "one")
+    (_site(environment) / "a.py").write_text("x = 1")
+    before = _tree(environment)
+    change(_site(environment))
+    assert _tree(environment)["sha256"] != before["sha256"]
+
+
+def test_how_a_module_was_compiled_counts_and_what_holds_its_path_does_not(tmp_path: Path) -> None:
+    """Byte code holds where its source lay, and pip's records where its wheel came from."""
+    first, second = (_environment(tmp_path / name) for name in ("one", "two"))
+    for environment in (first, second):
+        (_site(environment) / "a.py").write_text("x = 1")
+        _compile(_site(environment), py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        for name in ("RECORD", "direct_url.json"):
+            (_site(environment) / name).write_text(str(environment))
+    assert _tree(first) == _tree(second)
+    _compile(_site(second), py_compile.PycInvalidationMode.CHECKED_HASH)
+    assert _tree(first) != _tree(second)
+
+
+def test_the_stamp_changes_when_a_file_is_replaced_by_its_equal(tmp_path: Path) -> None:
+    """It is what tells cheaply that the tree must be looked at again."""
+    environment = _environment(tmp_path / "one")
+    path = _site(environment) / "a.py"
+    path.write_text("x = 1")
+    before, tree = _run(environment, "--stamp"), _tree(environment)
+    assert _run(environment, "--stamp") == before
+    path.unlink()
+    path.write_text("x = 1")
+    assert _run(environment, "--stamp") != before
+    assert _tree(environment) == tree
+
+
+def _environment(folder: Path) -> Path:
+    venv.create(folder, symlinks=True, with_pip=False)
+    return folder
+
+
+def _site(environment: Path) -> Path:
+    (found,) = environment.glob("lib/python*/site-packages")
+    return found
+
+
+def _compile(site: Path, mode: py_compile.PycInvalidationMode) -> None:
+    py_compile.compile(str(site / "a.py"), invalidation_mode=mode)
+
+
+def _tree(environment: Path) -> dict[str, object]:
+    return _run(environment)
+
+
+def _run(environment: Path, *words: str) -> dict[str, object]:
+    argv = (str(environment / "bin" / "python"), "-I", "-B", str(PROGRAM), *words)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
