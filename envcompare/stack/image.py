@@ -58,8 +58,8 @@ class Recipe:
 
         A base that is not here cannot have changed, so its ID is asked for only where it is known.
         """
-        programs = (*steps().values(), files.tree_program())
-        text = "\n".join((self.base, self.dockerfile.read_text(encoding="utf-8"), *programs))
+        recipe = self.dockerfile.read_text(encoding="utf-8")
+        text = "\n".join((self.base, recipe, *steps().values()))
         digest = hashlib.sha256(text.encode()).hexdigest()
         base = {BASE_LABEL: self.base_id} if self.base_id else {}
         return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest, **base}

@@ -25,8 +25,6 @@ from envcompare.transport.operations import file_sha256, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
-STEPS = ("install.sh", "library.py")
-"""What is done with the wheels: installed everywhere alike, and what a base lacks compiled."""
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -99,9 +97,10 @@ def fill(
 
 
 def steps() -> dict[str, str]:
-    """Return the programs that install the wheels, by their names beside them."""
-    folder = files.root() / "containers"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in STEPS}
+    """Return the programs that install the wheels and say what came of it, by their names."""
+    containers, workloads = files.root() / "containers", files.workloads()
+    paths = (containers / "install.sh", containers / "library.py", workloads / "tree.py")
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
 def check_whole(wheelhouse: Wheelhouse) -> None:

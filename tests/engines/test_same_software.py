@@ -20,7 +20,7 @@ from envcompare.stack import engine as clients
 from envcompare.stack.cache import shell
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
-from envcompare.stack.wheelhouse import STEPS, Wheelhouse, fill
+from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
@@ -134,7 +134,7 @@ def defined(host: Transport, wheels: Wheelhouse) -> Arm:
     base = image.find(HERE, BASE)
     assert base is not None
     there = delivery.deliver(host, base, local=HERE, progress=print)
-    for name in STEPS:
+    for name in steps():
         host.put(wheels.folder / name, f"{folder}/{name}")
     host.put(ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
@@ -189,6 +189,7 @@ def test_a_sif_says_what_it_is_made_of(singularity: Arm, defined: Arm, built: Im
     from_image, from_definition = (_sif_labels(arm) for arm in (singularity, defined))
     assert _labels(built).items() <= from_image.items()
     assert from_definition["envcompare.lock"] == built.lock
+    assert from_definition["envcompare.tree"] == built.tree
     assert "org.opencontainers.image.base.name" in from_definition
 
 

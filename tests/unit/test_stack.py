@@ -19,7 +19,7 @@ from envcompare.stack import Options
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
-from envcompare.stack.wheelhouse import STEPS, Wheelhouse, check_whole, fill, lock_text
+from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
 from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
@@ -98,8 +98,7 @@ def test_the_steps_lie_beside_the_wheels_as_they_are_now(
     """The wheelhouse is all an image is built from, and one of another version is brought up."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     folder = fill(requirements, python="3.11", local=LOCAL, progress=print).folder
-    for name in STEPS:
-        now = (ROOT / "containers" / name).read_text()
+    for name, now in steps().items():
         assert (folder / name).read_text() == now
         (folder / name).write_text("exit 1")
         fill(requirements, python="3.11", local=LOCAL, progress=print)
