@@ -42,9 +42,9 @@ T = TypeVar("T")
 PAGE = """# Building
 
 `python benchmarks/building.py`; raw data in `benchmarks/results/building.json`. One run, each thing
-made once from nothing and asked for again, on {cpus} CPUs; the load is that of the minute before. A
-wheelhouse is resolved and downloaded, all else needs no network. The SIFs are made on an SSH host,
-from the image in its engine.
+made once from nothing and asked for again, on {cpus} CPUs; the load is that of the minute before. The
+wheelhouse is resolved and downloaded, less what pip's own cache has; all else needs no network. The
+SIFs are made on an SSH host, from the image in its engine.
 
 | | cold, s | warm, s | MB | load |
 |---|---:|---:|---:|---:|
@@ -58,7 +58,9 @@ its labels, a SIF by the hash of its file (a sandbox has none).
 - The tree hash of site-packages (names, modes and content of every file): in venv, image, SIF, and
   the SIF of `containers/envcompare.def`.
 - The layers of the image, byte for byte, by BuildKit and by the classic builder: the times of files
-  are set, and byte code is compiled in the same small groups in the same order.
+  are set, and byte code is compiled in the same small groups in the same order. Another release of
+  the engine may pack the same files into another archive: Docker 20.10 and 26.1 each give the same
+  digest every time, and not the same as each other. So the tree hash is what is compared.
 - Not the ID of the image: its configuration holds the time of the build. Not the file of a SIF: its
   header and file system hold times and a random identity. Both are kept, and sent as they are.
 """
