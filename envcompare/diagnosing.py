@@ -100,19 +100,18 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
     if not found.is_as_meant:
         head = f"  ✕ stack of {found.arm}: not the software of {found.base}, as it should be"
     elif told:
-        own = any(one.id == found.arm and one.reference for one in arms)
+        own = any(one.id in {found.arm, found.base} and one.reference for one in arms)
         why = "your own image" if own else "another stack"
         head = f"  ✓ stack of {found.arm}: other software than {found.base}'s, as expected of {why}"
     else:
         head = f"  ✓ stack of {found.arm}: the software of {found.base}"
     broken = (f"{_MARGIN}⚠ {found.mismatch}",) if found.mismatch else ()
-    sentences = (f"{_MARGIN}⚠ {one.sentence}" for one in _weighty(told, found))
+    others = [one for one in found.unexpected if one not in told and not one.part_of]
+    sentences = (
+        *(f"{_MARGIN}⚠ {one.sentence}" for one in told),
+        *(f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others),
+    )
     return (f"{head}, {where}", *broken, *sentences, *_counts(found.differences))
-
-
-def _weighty(told: list[FactDifference], found: Likeness) -> list[FactDifference]:
-    """Return the confounders, and what should not differ whatever its class is."""
-    return [*told, *(one for one in found.unexpected if one not in told)]
 
 
 def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:

@@ -68,7 +68,7 @@ def compare_stacks(
             hint="name a bundled workload, as in --workloads cnn",
         )
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
-    pairs = tuple((_base(arm, arms), arm) for arm in arms if not arm.is_reference)
+    pairs = tuple((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
     return tuple(_likeness(site, base, arm, prints) for base, arm in pairs)
 
 
@@ -77,7 +77,7 @@ def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
     return one.stack == other.stack and not one.reference and not other.reference
 
 
-def _base(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
+def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     """Return the arm to compare with: the reference, or the first that should be the same."""
     ordered = sorted(arms, key=lambda one: not one.is_reference)
     alike = next((one for one in ordered if is_meant_same(one, arm)), arm)

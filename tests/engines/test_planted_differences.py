@@ -176,11 +176,14 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
     folder = f"{host_cache(host)}/{small.lock}"
     script = 'for file in "$1"/venv-*/lib/python3.11/site-packages/numpy/version.py; do {} ; done'
     shell(host, script.format('printf "# planted\\n" >>"$file"'), folder)
-    done = small.run("doctor", *BOTH, *small.plain)
+    done = small.run("doctor", *BOTH, *small.arrays)
+    unused = small.run("doctor", *BOTH, *small.plain)
     shell(host, script.format("sed -i '/# planted/d' \"$file\""), folder)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
-    assert "the installed files differ." in done.stdout
+    assert "the installed files differ. This workload imports numpy of them." in done.stdout
+    assert unused.returncode == 3
+    assert "⚠ the installed files: This workload imports no installed package." in unused.stdout
 
 
 @pytest.mark.parametrize(

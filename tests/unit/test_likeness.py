@@ -1,0 +1,98 @@
+"""Which arms should have the same software, and what doctor says when they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from envcompare.diagnosing import likeness_lines
+from envcompare.likeness import Likeness, counterpart, is_meant_same
+from envcompare.records import ArmRecord, FactDifference
+
+VM = ArmRecord(id="vm", environment="vm", is_reference=True)
+DOCKER = ArmRecord(id="docker", environment="docker")
+VM_HOST = ArmRecord(id="vm-host", environment="vm", stack="host")
+DOCKER_HOST = ArmRecord(id="docker-host", environment="docker", stack="host")
+OWN = ArmRecord(id="new", environment="docker", reference="app:2")
+ARMS = (VM, DOCKER, VM_HOST, DOCKER_HOST, OWN)
+
+
+def difference(key: str = "numpy.version", **fields: Any) -> FactDifference:
+    """Return a difference between docker and vm, a confounder unless told otherwise."""
+    known: dict[str, Any] = {"fact_class": "confounder", "sentence": f"{key} differs."}
+    return FactDifference(
+        **{"host": "h", "arm": "docker", "key": key, "reference": 1, "value": 2, **known, **fields}
+    )
+
+
+def likeness(*differences: FactDifference, **fields: Any) -> Likeness:
+    """Return what a step of cnn found in docker beside vm."""
+    known = {"arm": "docker", "base": "vm", "is_meant": True, "workloads": ("cnn",)}
+    return Likeness(**{**known, **fields}, differences=differences)
+
+
+@pytest.mark.parametrize(
+    ("arm", "base", "is_meant"),
+    [
+        (DOCKER, VM, True),
+        (DOCKER_HOST, VM_HOST, True),
+        (VM_HOST, VM, False),
+        (OWN, VM, False),
+    ],
+)
+def test_an_arm_is_held_against_the_one_it_should_be_like(
+    arm: ArmRecord, base: ArmRecord, *, is_meant: bool
+) -> None:
+    """Arms of one stack are; an image of the user's is like nothing, and stands beside all."""
+    assert counterpart(arm, ARMS) == base
+    assert is_meant_same(base, arm) is is_meant
+
+
+@pytest.mark.parametrize(
+    ("found", "is_as_meant"),
+    [
+        (likeness(), True),
+        (likeness(difference("seccomp.mode", fact_class="varied")), True),
+        (likeness(difference()), False),
+        (likeness(difference(), is_meant=False), True),
+        (likeness(difference("site_packages.sha256", fact_class="possible-influence")), False),
+        (likeness(mismatch="another hash"), False),
+    ],
+)
+def test_what_is_not_as_it_should_be(found: Likeness, *, is_as_meant: bool) -> None:
+    """Other software where it should be the same, another tree of it, or a broken proof."""
+    assert found.is_as_meant is is_as_meant
+
+
+def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
+    """Confounders by their sentences, what has another cause once, and harmless classes counted."""
+    found = likeness(
+        difference(),
+        difference("site_packages.sha256", part_of="numpy.version"),
+        difference("thp", fact_class="possible-influence"),
+        difference("seccomp.mode", fact_class="varied"),
+        difference("gid", fact_class="varied"),
+        difference("image.id", fact_class="identity"),
+        mismatch="site-packages of docker has another hash",
+    )
+    assert likeness_lines(found, ARMS) == (
+        "  ✕ stack of docker: not the software of vm, as it should be, in a step of cnn",
+        "      ⚠ site-packages of docker has another hash",
+        "      ⚠ numpy.version differs.",
+        "      possible influence: transparent huge pages",
+        "      of the other facts 2 differ on purpose, 1 tell the arms apart",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"), [("new", "your own image"), ("docker-host", "another stack")]
+)
+def test_other_software_that_was_asked_for_is_told_and_expected(arm: str, why: str) -> None:
+    """Nothing is wrong with an image of the user's."""
+    found = likeness(difference(), arm=arm, is_meant=False)
+    head = f"  ✓ stack of {arm}: other software than vm's, as expected of {why}"
+    assert likeness_lines(found, ARMS)[:2] == (
+        f"{head}, in a step of cnn",
+        "      ⚠ numpy.version differs.",
+    )
