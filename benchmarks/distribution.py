@@ -1,4 +1,4 @@
-"""Measure how fast files and images reach a host, against `scp` and `docker save | ssh docker load`.
+"""Measure how fast files and images reach a host, against scp and `docker save | ssh docker load`.
 
 A file of random bytes, as large as a SIF, goes by `Transport.put` and by scp; an image of one such
 layer goes by `deliver` and by the pipe a user would write. All four take turns in every repetition,
@@ -141,16 +141,15 @@ def _write_page(times: Mapping[str, list[float]], size_mb: int, loads: list[floa
 `python benchmarks/distribution.py`; raw data in `benchmarks/results/distribution.json`.
 
 {size_mb} MB of random bytes to a lab host in a container of the same machine, {count} repetitions
-in turns, load {min(loads):.1f} to {max(loads):.1f}. There the wire is as fast as the memory, so that
-what is seen is the work of both ends; on a real network all ways wait for the wire. A ratio below 1
-means that envcompare is faster.
+in turns, load {min(loads):.1f} to {max(loads):.1f}. There the wire is as fast as the memory, so
+that what is seen is the work of both ends; on a real network all ways wait for the wire. A ratio
+below 1 means that envcompare is faster.
 
 {chr(10).join(lines)}
 
-`put` also compares the SHA-256 of what arrived, which scp does not; the host takes it while the
-bytes come. `deliver` also compares the layers. Neither compresses: on this machine `zstd -3` packs
-about 260 MB/s of an image, the engine takes less than 50 MB/s from either form, and loading the
-packed form took longer (39 s against 30 s for 1.27 GB); it would pay below about 0.3 Gbit/s.
+`put` also compares the SHA-256 of what arrived, which scp does not. `deliver` also asks both
+engines for the image and compares the layers. Neither compresses: the engine unpacks more slowly
+than a network of 1 Gbit/s brings, so that packing would only keep a core busy.
 """,
         encoding="utf-8",
     )

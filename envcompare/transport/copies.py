@@ -23,7 +23,7 @@ from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain, Exchange
 from envcompare.transport.operations import file_sha256, not_copied
 
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 18
 # A smaller file is sent in one round trip, without asking what of it is there.
 _SMALL_BYTES = 1 << 20
 # A connection that breaks again without a byte in between is not tried any further.
@@ -33,8 +33,7 @@ _PAUSE_S = 1.0  # an sshd that restarts is back by then
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
 #
 # The part is locked by whoever writes it. A lock on a file that has another name by now is on what
-# someone finished meanwhile. The hash is taken as the bytes arrive: reading them again would take
-# as long as a fast network. Parts of earlier contents go when the file is whole.
+# someone finished meanwhile. Parts of earlier contents go when the file is whole.
 _RECEIVE = r"""
 size() { wc -c <"$1"; }
 can_lock() { command -v flock >/dev/null; }
@@ -71,14 +70,12 @@ if [ "$6" = resume ]; then
   esac
   echo "$have"
 fi
-out=$({ { [ "$have" -eq 0 ] || cat <"$part"; tee -a -- "$part" || echo failed >&8; } |
-  sha256sum; } 8>&1)
-case $out in *failed*) rm -f -- "$part"; exit 1 ;; esac
+cat >>"$part" || { rm -f -- "$part"; exit 1; }
 if [ "$(size "$part")" -ne "$5" ]; then
   [ "$part" = "$2" ] || rm -f -- "$part"
   exit 3
 fi
-if [ "$out" != "$4  -" ]; then rm -f -- "$part"; exit 4; fi
+if [ "$(sha256sum <"$part")" != "$4  -" ]; then rm -f -- "$part"; exit 4; fi
 { chmod "$3" "$part" && mv -f -- "$part" "$1"; } || { rm -f -- "$part"; exit 1; }
 can_lock || exit 0
 for old in "$1".part-*; do

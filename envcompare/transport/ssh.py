@@ -150,11 +150,16 @@ def _road(
 
 
 def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
-    """Ask for a key of a type that is known, else an honest host would look changed."""
+    """Ask for a key of a type that is known, else an honest host would look changed.
+
+    A cipher that authenticates needs no second pass over the data: half the time for a packet.
+    """
     names = [name for kind in types for name in (_RSA_SIGNATURES if kind == "ssh-rsa" else (kind,))]
     security = transport.get_security_options()
     offered = [name for name in names if name in security.key_types]
     security.key_types = offered + [name for name in security.key_types if name not in offered]
+    fast = [name for name in security.ciphers if "gcm" in name]
+    security.ciphers = fast + [name for name in security.ciphers if name not in fast]
 
 
 def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, str]) -> None:

@@ -29,7 +29,7 @@ _SCRIPT = (
 )
 _MARK = re.compile(rb"\nenvcompare-group (\d+)\n")
 # paramiko copies all that is left of a text for each packet, which holds no more than this.
-_PIECE_BYTES = 1 << 15
+_PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
 _KILL_S = 10.0
 # A connection's end is noticed by another thread than the channel's; it follows within this time.
