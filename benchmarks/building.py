@@ -42,9 +42,9 @@ T = TypeVar("T")
 PAGE = """# Building
 
 `python benchmarks/building.py`; raw data in `benchmarks/results/building.json`. One run, each thing
-made once from nothing and asked for again, on {cpus} CPUs; the load is that of the minute before. The
-wheelhouse is resolved and downloaded, less what pip's own cache has; all else needs no network. The
-SIFs are made on an SSH host, from the image in its engine.
+made once from nothing and asked for again, on {cpus} CPUs; the load is that of the minute before.
+The wheelhouse is resolved and downloaded, less what pip's own cache has; all else needs no network.
+The SIFs are made on an SSH host, from the image in its engine.
 
 | | cold, s | warm, s | MB | load |
 |---|---:|---:|---:|---:|
