@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from envcompare.command import Command
-from envcompare.environments.docker import connect
 from envcompare.errors import StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
+
+# `docker save ID` leaves out the name, so that a stream that breaks never moves one.
+_LOAD = 'docker load --quiet && { [ -z "$2" ] || docker tag "$1" "$2"; }'
 
 
 def deliver(transport: Transport, image: Image, *, local: Transport, progress: Progress) -> Image:
@@ -34,10 +36,11 @@ def _send(
     local: Transport, transport: Transport, image: Image, *, progress: Progress
 ) -> Image | None:
     """Stream the image into the host's engine and name it there; return what arrived."""
+    load = ("sh", "-c", _LOAD, "sh", image.id, _given_name(image))
     with moving(progress, image.name, image.size_bytes) as told:
         piped = pipe(
             (local, Command(argv=("docker", "save", image.id))),
-            (transport, Command(argv=("docker", "load", "--quiet"))),
+            (transport, Command(argv=load)),
             told=told,
         )
     if not piped.succeeded:
@@ -47,11 +50,11 @@ def _send(
             piped.text,
             hint="run it again; docker save and docker load by hand show what is wrong",
         )
-    there = find(transport, image.id)
+    return find(transport, image.id)
+
+
+def _given_name(image: Image) -> str:
+    """Return the name the image has here, as far as it is one that can be given there."""
     repository, _, tag = image.name.rpartition(":")
     is_name = image.name != image.id and "@" not in image.name
-    if there and is_name and repository and "/" not in tag:
-        with connect(transport) as client:
-            client.api.tag(image.id, repository, tag)
-        return find(transport, image.id)
-    return there
+    return image.name if is_name and repository and "/" not in tag else ""
