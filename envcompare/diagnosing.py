@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envcompare.config import listed
 from envcompare.doctor import Finding, diagnose
@@ -13,7 +13,7 @@ from envcompare.errors import EnvcompareError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.words import fact_name
 from envcompare.interrupt import Interruption
-from envcompare.likeness import Likeness, NotMadeError, compare_stacks
+from envcompare.likeness import Likeness, NotComparedError, compare_stacks
 from envcompare.opening import open_site, ssh_options
 from envcompare.plan import planned_arms
 from envcompare.records import ArmRecord, FactClass, FactDifference
@@ -42,16 +42,19 @@ class HostReport:
 
 
 def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[HostReport]:
-    """Give a report for each host as soon as it is known, whether it can be reached or not."""
+    """Give a report for each host as soon as it is known, whether it can be reached or not.
+
+    A second one of a host, without its name, says how the stacks there differ: it takes longer.
+    """
     for host in hosts:
         try:
             found = _diagnosed(experiment, host)
-            if found.is_usable:
-                found = _compared(experiment, host, found)
         except EnvcompareError as error:
             yield HostReport(lines=(f"{host.label}:", *_indented(error.lines())), is_usable=False)
-        else:
-            yield found
+            continue
+        yield found
+        if found.is_usable:
+            yield _compared(experiment, host)
 
 
 def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
@@ -65,31 +68,39 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
     return HostReport(lines=lines, is_usable=all(one.is_usable for one in found if one.is_needed))
 
 
-def _compared(experiment: Experiment, host: HostSpec, before: HostReport) -> HostReport:
-    """Add to a report how the stacks of the host differ, where they are made already."""
+def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
+    """Say how the stacks of the host differ, where they are made already."""
     arms = tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
     if len(arms) == 1:
-        return before
-    site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
+        return HostReport(lines=(), is_usable=True)
     try:
-        found = compare_stacks(site, experiment, arms)
-    except NotMadeError as error:
-        lines = (f"  – stacks: not compared, {error.brief}", *_try(_build(experiment, host)))
-        return replace(before, lines=(*before.lines, *lines))
+        found = _likenesses(experiment, host, arms)
+    except NotComparedError as error:
+        hint = error.hint or _build(experiment, host)
+        lines = (f"  – stacks: not compared, {error.brief}", *_try(hint))
+        return HostReport(lines=lines, is_usable=True)
     except EnvcompareError as error:
         lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(error.hint))
-        return replace(before, lines=(*before.lines, *lines), is_usable=False)
+        return HostReport(lines=lines, is_usable=False)
+    is_as_meant = all(one.is_as_meant for one in found)
+    is_allowed = experiment.allow_mismatch and not is_as_meant
+    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
+    return HostReport(
+        lines=(*(line for one in found for line in likeness_lines(one, arms)),
+               *((allowed,) if is_allowed else ())),
+        is_usable=True,
+        is_as_meant=is_as_meant or is_allowed,
+    )  # fmt: skip
+
+
+def _likenesses(
+    experiment: Experiment, host: HostSpec, arms: tuple[ArmRecord, ...]
+) -> tuple[Likeness, ...]:
+    site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
+    try:
+        return compare_stacks(site, experiment, arms)
     finally:
         site.close()
-    said = (line for one in found for line in likeness_lines(one, arms))
-    is_as_meant = all(one.is_as_meant for one in found)
-    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
-    is_allowed = experiment.allow_mismatch and not is_as_meant
-    return replace(
-        before,
-        lines=(*before.lines, *said, *((allowed,) if is_allowed else ())),
-        is_as_meant=is_as_meant or is_allowed,
-    )
 
 
 def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, ...]:

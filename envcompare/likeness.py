@@ -25,8 +25,8 @@ _MAKING = ("resolving", "building", "pulling", "making", "sending")
 _STEP_S = 600.0  # at most, of the only block
 
 
-class NotMadeError(UnusableError):
-    """The stack of an arm would have to be made first, which may take minutes."""
+class NotComparedError(UnusableError):
+    """The stacks cannot be compared without making one first, or without measuring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +56,17 @@ def compare_stacks(
 ) -> tuple[Likeness, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
-    Raises NotMadeError where a stack is not there yet, WorkloadError where a workload fails.
+    Raises NotComparedError where a stack is not there yet or only plain commands are to run, and
+    WorkloadError where a workload fails.
     """
-    _seat(site, experiment, arms)
-    site.stage()
     cells = tuple(_cells(site, experiment))
     if not cells:
-        raise UnusableError(
-            "no workload can tell them apart",
-            details="a plain command is not run without measuring it",
-            hint="name a bundled workload, as in --workloads cnn",
+        raise NotComparedError(
+            "a plain command is not run without measuring it",
+            hint="name a workload, as in --workloads cnn",
         )
+    _seat(site, experiment, arms)
+    site.stage()
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
     pairs = tuple((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
     return tuple(_likeness(site, base, arm, prints) for base, arm in pairs)
@@ -95,7 +95,7 @@ def _seat(site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]) -> No
 def _refuse(arm: str, text: str) -> None:
     """Stop what would make a stack: all of it says so before it begins."""
     if text.startswith(_MAKING):
-        raise NotMadeError(f"{arm}'s is not made yet", details=f"it would begin with {text}")
+        raise NotComparedError(f"{arm}'s is not made yet", details=f"it would begin with {text}")
 
 
 def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:
