@@ -285,15 +285,17 @@ def test_a_host_that_fails_takes_no_other_with_it(
     """Each host has its lines, in the order of the hosts, and the exit code tells of the one."""
     hosts, envs = "lab-h1,nowhere.invalid,lab-h2", f"own=docker:{NAME}"
     argv = (sys.executable, "-m", "envcompare", "build", "--hosts", hosts, "--envs", envs)
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        for transport in (first, second):
+            run(transport, Command(argv=("docker", "image", "rm", "-f", NAME)))
     lines = [line.partition(",")[0] for line in done.stdout.splitlines()]
     assert lines == [f"lab-h1 own: {built.id}", f"lab-h2 own: {built.id}"]
     assert "error: cannot find host 'nowhere.invalid'\n" in done.stderr
     for host in ("lab-h1", "lab-h2"):
         assert f"  {host} own: sending {NAME}, " in done.stderr
     assert done.returncode == 3
-    for transport in (first, second):
-        run(transport, Command(argv=("docker", "image", "rm", "-f", built.id)))
 
 
 def packing_works_here(built: Image) -> bool:
