@@ -128,7 +128,7 @@ def _singularity(
                 details="nothing is pulled while measuring",
                 hint=f"run on {transport.name}: {engine} pull image.sif {reference}",
             )
-        found = sif.inspect(transport, reference)
+        found = sif.given(transport, reference, local=local, progress=progress)
         prepared = Prepared(
             interpreter="python3", reference=found.path, engine=engine, facts=_sif_facts(found)
         )
