@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from envcompare.config import listed
 from envcompare.doctor import Finding, diagnose
-from envcompare.errors import EnvcompareError
+from envcompare.errors import EnvcompareError, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.words import fact_name
 from envcompare.interrupt import Interruption
@@ -80,7 +80,7 @@ def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
         lines = (f"  – stacks: not compared, {error.brief}", *_try(hint))
         return HostReport(lines=lines, is_usable=True)
     except EnvcompareError as error:
-        lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(error.hint))
+        lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(_hint(error)))
         return HostReport(lines=lines, is_usable=False)
     is_as_meant = all(one.is_as_meant for one in found)
     is_allowed = experiment.allow_mismatch and not is_as_meant
@@ -171,7 +171,14 @@ def _try(hint: str) -> tuple[str, ...]:
 
 
 def _why(error: EnvcompareError) -> tuple[str, ...]:
-    return (f"{_MARGIN}why: {error.details}",) if error.details else ()
+    lines = error.details.strip().splitlines()
+    return (f"{_MARGIN}why: {lines[-1]}",) if lines else ()
+
+
+def _hint(error: EnvcompareError) -> str:
+    if isinstance(error, WorkloadError):
+        return "mend the workload or its data; `envcompare run` keeps the log of its workers"
+    return error.hint
 
 
 def _indented(lines: tuple[str, ...]) -> tuple[str, ...]:
