@@ -372,7 +372,8 @@ def test_port_without_an_ssh_server_is_told_as_such(options: SshOptions, greetin
 def config(lab: Lab, tmp_path: Path) -> Path:
     """Give a configuration for the lab host that a test may add to."""
     path = tmp_path / "ssh_config"
-    path.write_text(lab.ssh_config.read_text())
+    blocks = re.split(r"(?m)^(?=Host )", lab.ssh_config.read_text())  # of every lab host that is up
+    path.write_text(next(one for one in blocks if one.startswith(f"Host {lab.alias}\n")))
     return path
 
 
