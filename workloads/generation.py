@@ -40,6 +40,7 @@ class Generation:
         self._clock = BlockClock(cuda=job.device == "cuda")
         self._object: Any = None
         self._pad = b""
+        self._peak_bytes: int | None = None  # of what was done before `facts`
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a request, or the reply that says why there is none."""
@@ -76,11 +77,13 @@ class Generation:
 
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         k = whole_number(request, "k", least=1)
+        self._peak_bytes = None
         fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
         return fields
 
     def _facts(self, _request: dict[str, Any]) -> dict[str, Any]:
+        self._peak_bytes = self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF)
         found = fingerprint(threads=None, device=self._job.device, data=self._job.data)
         return {"steps": self._steps, "fingerprint": found}
 
@@ -92,7 +95,7 @@ class Generation:
         reply = {
             "steps": self._steps,
             "result": result,
-            "max_rss_bytes": peak_rss_bytes(resource.RUSAGE_SELF),
+            "max_rss_bytes": self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF),
             "cgroup_peak_bytes": memory_peak_bytes(),
             **torchparts.memory_peaks(self._job.device),
             "user_ns": user_ns - self._start_ns[0],

@@ -41,6 +41,11 @@ def late(tmp_path: Path) -> str:
     return f"{path}:Late"
 
 
+def _peak_bytes(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/status").read_text().split()
+    return int(fields[fields.index("VmHWM:") + 1]) * 1024
+
+
 def has_sqlite(found: dict[str, Any]) -> bool:
     """Tell whether the library stands in the process map."""
     return any("sqlite" in entry for entry in found["loaded_libraries"])
@@ -63,6 +68,18 @@ def test_library_that_a_step_loads_is_found_after_it(start: Start, late: str, pl
     assert names == [entry.split()[0] for entry in found["fingerprint"]["loaded_paths"]]
     assert worker.ask("run", k=2)["ok"]
     assert worker.ask("end")["steps"] == 5
+
+
+def test_peak_of_a_generation_is_that_of_its_steps(start: Start, late: str) -> None:
+    """What reading the surroundings takes, some MB, is not the workload's."""
+    worker = start()
+    worker.ask("hello", workload=late, generation="fork", fingerprint=False)
+    pid = worker.ask("gen", seed=1, pad=0)["pid"]
+    before = _peak_bytes(pid)
+    worker.ask("facts")
+    after = _peak_bytes(pid)
+    # Of the two peaks it is near the first: the kernel counts pages in batches (proc_pid_status(5)).
+    assert worker.ask("end")["max_rss_bytes"] < (before + after) / 2
 
 
 @pytest.mark.parametrize("place", ["fork", "rebuild"])
