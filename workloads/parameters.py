@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, Mapping, Union
 
+from failures import HintedError
+
 Value = Union[int, float, str, bool]
 
 
-class ParameterError(ValueError):
+class ParameterError(HintedError):
     """A parameter is unknown, of the wrong type or outside its range."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="correct it in --set, or under [set] of the file")
 
 
 def resolve(defaults: Mapping[str, Value], given: Mapping[str, Any]) -> dict[str, Value]:

@@ -13,6 +13,8 @@ import sys
 import time
 from typing import Any, Iterable
 
+from failures import ProcessError
+
 OPTIMIZERS = {"adadelta": "Adadelta", "sgd": "SGD", "adam": "Adam"}
 # The operators whose schemas torchvision's Python files expect (torchvision/csrc/ops/nms.cpp).
 VISION_SCHEMAS = (
@@ -32,15 +34,24 @@ def choose_device(wanted: str) -> str:
     if wanted not in {"auto", "cpu", "cuda"}:
         raise ValueError(f"no device {wanted!r}; there are auto, cpu, cuda")
     torch = loaded_torch()
-    if wanted == "cpu" or torch is None:
-        if wanted == "cuda":
-            raise RuntimeError("device cuda was asked for and the workload does not use PyTorch")
-        return "cpu"
-    if torch.cuda.is_available():
+    if wanted != "cpu" and torch is not None and torch.cuda.is_available():
         return "cuda"
     if wanted == "cuda":
-        raise RuntimeError("device cuda was asked for and PyTorch sees none here")
+        raise _no_cuda(torch)
     return "cpu"
+
+
+def _no_cuda(torch: Any | None) -> ProcessError:  # noqa: ANN401
+    """Return the failure that says what is missing: PyTorch, its CUDA, or a GPU."""
+    if torch is None:
+        reason, remedy = "the workload does not use PyTorch", "leave --device out"
+    elif torch.version.cuda is None:
+        reason, remedy = "this PyTorch is built without CUDA", "give --variant cuda"
+    else:
+        reason, remedy = "PyTorch sees no GPU here", "see what envcompare doctor says of the GPU"
+    return ProcessError(
+        f"device cuda was asked for and {reason}", hint=f"{remedy}, or give --device cpu"
+    )
 
 
 def start_device(device: str) -> int | None:

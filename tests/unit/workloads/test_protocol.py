@@ -199,7 +199,11 @@ def test_failure_names_phase_and_step_when_the_workload_raises(
         ({"params": {"batch": "3"}}, "setup", "parameter 'batch' is '3' (str) and must be int"),
         ({"params": {"batch": True}}, "setup", "parameter 'batch' is True (bool) and must be int"),
         ({"params": [1]}, "protocol", "'params' of hello is [1]"),
-        ({"device": "cuda"}, "setup", "device cuda was asked for"),
+        (
+            {"device": "cuda"},
+            "setup",
+            "device cuda was asked for and the workload does not use PyTorch",
+        ),
         ({"cpus": [4095]}, "process", "cannot run on CPUs [4095]"),
         ({"cpus": [0, 4095]}, "process", "cannot run on all of CPUs [0, 4095]; allowed: [0"),
         ({"threads": 0}, "protocol", "'threads' is 0 and must be an int from 1"),
@@ -214,6 +218,19 @@ def test_hello_says_what_is_wrong(
     error = worker.ask("hello", **{"workload": toy, **change})["error"]
     assert (error["phase"], brief in error["brief"]) == (phase, True), error["brief"]
     assert worker.ask("quit")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"params": {"batch": "3"}}, "correct it in --set, or under [set] of the file"),
+        ({"device": "cuda"}, "leave --device out, or give --device cpu"),
+    ],
+)
+def test_hint_fits_a_wrong_flag(start: Start, toy: str, change: dict[str, Any], hint: str) -> None:
+    """Where the user's flag is at fault, not the workload or its data, the flag is named."""
+    error = start().ask("hello", **{"workload": toy, **change})["error"]
+    assert error["hint"] == hint
 
 
 def test_missing_class_is_answered_with_those_there_are(start: Start, toy: str) -> None:

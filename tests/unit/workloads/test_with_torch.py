@@ -127,6 +127,7 @@ def test_fingerprint_knows_torch(
     assert any(line.startswith("torch==") for line in found["packages"])
     assert found["torchvision.version"]
     assert (found["torch.deterministic"], found["torch.cudnn_benchmark"]) == (False, False)
+    assert any(line.startswith("libtorch_cpu.so ") for line in found["loaded_libraries"])
 
 
 @pytest.mark.parametrize("place", ["fork", "rebuild"])
@@ -146,11 +147,11 @@ def test_process_that_computes_says_what_it_uses(
     assert not {"pip", "setuptools"} & names
     assert any(line.startswith("libtorch_cpu.so ") for line in found["loaded_libraries"])
     assert (found["gpu.name"], found["gpu.power_limit_w"]) == (None, None)
-    assert any(line.startswith("libtorch_cpu.so ") for line in found["loaded_libraries"])
 
 
 IMPOSSIBLE: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("cnn", {"kernal": 3}, "unknown parameter 'kernal'; known are: batch, dropout1,"),
+    ("cnn", {"batch": -1}, "'batch' is -1 and must be at least 1"),
     ("cnn", {"optimizer": "lion"}, "'lion' and must be one of: adadelta, sgd, adam"),
     ("cnn", {"kernel": 99}, "'kernel' is 99 and must be from 1 to 14"),
     ("rnn", {"layers": 0}, "'layers' is 0 and must be at least 1"),
