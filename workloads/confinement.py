@@ -21,7 +21,7 @@ _FELT_OPTION = re.compile(
 
 def confinement(data: str | None) -> dict[str, Any]:
     """Return the facts of this process; `data` is the folder that the workload reads."""
-    scratch = os.environ.get("HOME") or os.getcwd()  # every environment gives a folder of its own
+    scratch = os.environ.get("HOME") or os.getcwd()  # in a container the folder made for the arm
     return {
         **_rights(),
         **_limits(),
@@ -43,9 +43,18 @@ def _rights() -> dict[str, Any]:
         "capabilities.effective": fields.get("CapEff"),
         "speculation.ssb": fields.get("Speculation_Store_Bypass"),
         "speculation.indirect_branch": fields.get("SpeculationIndirectBranch"),
-        "lsm.label": (read_text("/proc/self/attr/current") or "").rstrip("\0") or None,
+        "lsm.label": security_label((read_text("/proc/self/attr/current") or "").rstrip("\0")),
         "threads.alive": attempt(lambda: len(os.listdir("/proc/self/task"))),
     }
+
+
+def security_label(text: str) -> str | None:
+    """Return the label of AppArmor or SELinux without the categories of SELinux.
+
+    Engines draw these at random for each container (container_selinux(8)).
+    """
+    context = re.fullmatch(r"(\w+:\w+:\w+):s\d\S*", text)
+    return context[1] if context else text or None
 
 
 def _limits() -> dict[str, Any]:

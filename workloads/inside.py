@@ -16,7 +16,7 @@ from cudalibraries import cuda_versions
 from libraries import library_facts, mapped_libraries, whole_hash
 from machine import machine
 from packages import installed, loaded
-from variables import variables
+from variables import masked, variables
 
 # What only a process itself can say: of a plain command these are the launcher's, not its own.
 OF_ONE_PROCESS = ("loaded_libraries", "loaded_paths", "loaded_packages", "allocator.name",
@@ -56,7 +56,7 @@ def _python() -> dict[str, Any]:
         "python.implementation": sys.implementation.name,
         "python.executable": executable,
         "python.sha256": whole_hash(executable),
-        "python.flags": attempt(lambda: sysconfig.get_config_var("CONFIG_ARGS")),
+        "python.flags": attempt(lambda: masked(sysconfig.get_config_var("CONFIG_ARGS"))),
         "python.compiler": platform.python_compiler(),
         "python.is_debug": hasattr(sys, "gettotalrefcount"),
     }

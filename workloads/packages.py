@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import partial
 from typing import Iterable, NamedTuple
 
+from attempts import attempt
 from cgroups import read_text
 
 # Imported by a .pth file at the start of every process, whatever it does later (site).
@@ -40,11 +42,12 @@ class Distribution(NamedTuple):
 def installed() -> list[Distribution]:
     """Return what can be imported, read from the names of metadata folders.
 
-    importlib.metadata would open each folder, which takes ten times as long.
+    importlib.metadata would open each folder, which takes ten times as long. Of two versions in one
+    folder the first by name counts: the order of a listing is the file system's own.
     """
     found: dict[str, Distribution] = {}
     for folder in sys.path:
-        for entry in os.listdir(folder) if os.path.isdir(folder) else []:
+        for entry in sorted(attempt(partial(os.listdir, folder)) or []):
             match = re.fullmatch(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info", entry)
             if match:
                 name = re.sub(r"[-_.]+", "-", match[1]).lower()

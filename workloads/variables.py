@@ -17,8 +17,10 @@ ALLOWED = re.compile(
 _HIDDEN = r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|API|COOKIE|PRIVATE|LICEN[CS]E"
 SECRET_WORDS = re.compile(_HIDDEN, re.IGNORECASE)
 MASK = "***"
-_LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s@]*@")  # of a URL (RFC 3986, section 3.2.1)
-_PART = re.compile(rf"(\w*(?:{_HIDDEN})\w*\s*[=:]\s*)[^&;,\s]+", re.IGNORECASE)
+# Of a URL (RFC 3986, section 3.2.1), up to the last @: some passwords hold one as it is.
+_LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s]*@")
+# A colon before a slash parts the folders of a list, one of which may be called `private`.
+_PART = re.compile(rf"(\w*(?:{_HIDDEN})\w*\s*(?:=|:(?!/))\s*)[^&;,\s]+", re.IGNORECASE)
 
 
 def variables() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from confinement import describe_mount, mount_of
+from confinement import describe_mount, mount_of, security_label
 from libraries import allocator
 from packages import Distribution, installed, loaded
 from variables import masked, variables
@@ -38,6 +38,8 @@ def test_variable_with_a_secret_or_a_strange_name_is_left_out(
         ("/opt/a:/opt/b", "/opt/a:/opt/b"),
         ("http://bench:hunter2@mirror.example:8080/a", "http://***@mirror.example:8080/a"),
         ("s3+https://hunter2@host", "s3+https://***@host"),
+        ("http://bench:r@hunter2@host/a", "http://***@host/a"),
+        ("/opt/private:/opt/api:/usr/lib", "/opt/private:/opt/api:/usr/lib"),
         ("https://host/a?x=1&token=hunter2&y=2", "https://host/a?x=1&token=***&y=2"),
         ("size=4,api_key: hunter2", "size=4,api_key: ***"),
         ("https://host/plain@2", "https://host/plain@2"),
@@ -98,6 +100,23 @@ def test_mount_is_found_for_what_lies_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("system_u:system_r:container_t:s0:c123,c456", "system_u:system_r:container_t"),
+        ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023",
+         "unconfined_u:unconfined_r:unconfined_t"),
+        ("docker-default (enforce)", "docker-default (enforce)"),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_security_label_is_the_same_in_every_container_of_a_kind(
+    text: str, expected: str | None
+) -> None:
+    """SELinux keeps containers apart by categories, which are drawn for each of them."""
+    assert security_label(text) == expected
+
+
+@pytest.mark.parametrize(
     ("names", "expected"),
     [
         (["libm.so.6", "libc.so.6"], "glibc"),
@@ -143,6 +162,16 @@ def test_distribution_is_loaded_when_a_file_of_it_is(
         __import__(name)
     mapped = [str(tmp_path / "vendor/blas/lib/libblas.so.3")]
     assert loaded(known, mapped) == ["vendor-blas==1.0", "many-names==1.0", "plain==1.0"]
+
+
+def test_of_two_versions_in_one_folder_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order the file system lists them in; a path that is no folder holds none."""
+    for version in ("2.0", "1.0", "3.0"):
+        (tmp_path / f"Twice_told-{version}.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "absent"), str(tmp_path), ""])
+    assert [str(one) for one in installed()] == ["twice-told==1.0"]
 
 
 def test_loaded_distributions_are_among_the_installed() -> None:
