@@ -159,15 +159,14 @@ class Crew:
         self._workers.clear()
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
-        known = self.roster.hellos.get(arm)
+        bench, known = self.roster.bench, self.roster.hellos.get(arm)
         if known is None:
-            bench = self.roster.bench
             bench.recorder.fingerprint(arm, hello.fingerprint or {}, taken="start")
             bench.note("note", arm=arm, values=_identity(hello))
             text = f"generations by {hello.generation}: {hello.generation_reason}"
-            self.roster.bench.note("arm-ready", arm=arm, text=text)
-            if arm == self.roster.bench.reference and (caution := one_cpu_caution(hello)):
-                self.roster.bench.note("caution", text=caution)
+            bench.note("arm-ready", arm=arm, text=text)
+            if arm == bench.reference and (caution := one_cpu_caution(hello)):
+                bench.note("caution", text=caution)
         else:
             hello = replace(hello, fingerprint=known.fingerprint)
         self.roster.hellos[arm] = hello

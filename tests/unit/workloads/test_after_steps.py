@@ -78,7 +78,7 @@ def test_peak_of_a_generation_is_that_of_its_steps(start: Start, late: str) -> N
     before = _peak_bytes(pid)
     worker.ask("facts")
     after = _peak_bytes(pid)
-    # Of the two peaks it is near the first: the kernel counts pages in batches (proc_pid_status(5)).
+    # nearer to the first of the two peaks: the kernel counts pages in batches (proc_pid_status(5))
     assert worker.ask("end")["max_rss_bytes"] < (before + after) / 2
 
 
