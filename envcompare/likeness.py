@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from envcompare.analysis.surroundings import each_once
@@ -19,9 +18,9 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import Cell, derive_seed, make_plan
 from envcompare.records import ArmRecord, FactDifference, FingerprintRecord, FingerprintValue
 from envcompare.sites import Site
+from envcompare.stack import LookingOnly, NotMadeError
 
 TREE = "site_packages.sha256"
-_MAKING = ("resolving", "building", "pulling", "making", "sending")
 _STEP_S = 600.0  # at most, of the only block
 
 
@@ -87,15 +86,12 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
 def _seat(site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]) -> None:
     """Make the arms usable as far as nothing has to be made for them."""
     found = replace(experiment, allow_mismatch=True)  # it is told with the other differences
-
     for arm in arms:
-        site.add_arm(arm, found, partial(_refuse, arm.id))
-
-
-def _refuse(arm: str, text: str) -> None:
-    """Stop what would make a stack: all of it says so before it begins."""
-    if text.startswith(_MAKING):
-        raise NotComparedError(f"{arm}'s is not made yet", details=f"it would begin with {text}")
+        try:
+            site.add_arm(arm, found, LookingOnly())
+        except NotMadeError as error:
+            brief = f"{arm.id}'s is not made yet"
+            raise NotComparedError(brief, details=error.details) from error
 
 
 def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:

@@ -7,8 +7,27 @@ from dataclasses import dataclass
 
 from envcompare.config import Compression, Variant
 from envcompare.environments import Mount
+from envcompare.errors import UnusableError
 
 Progress = Callable[[str], None]
+
+
+class NotMadeError(UnusableError):
+    """What an arm needs is not there, and nothing may be made for it now."""
+
+
+class LookingOnly:
+    """Stand in for a progress where software may be found and nothing may be made or sent."""
+
+    def __call__(self, text: str) -> None:
+        """Drop what is told."""
+
+
+def begin(progress: Progress, text: str) -> None:
+    """Tell what is about to be made or sent; raises NotMadeError where looking is all there is."""
+    if isinstance(progress, LookingOnly):
+        raise NotMadeError("what is needed is not made yet", details=f"it would begin with {text}")
+    progress(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from envcompare import __version__, files
 from envcompare.command import Command
 from envcompare.environments.docker import connect
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, begin
 from envcompare.stack.cache import failure
 from envcompare.stack.engine import buildkit
 from envcompare.stack.image import PYTHON, TREE_LABEL, Image, Recipe, find, find_built
@@ -54,7 +54,7 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     check_whole(wanted.wheelhouse)
     base = find(local, wanted.base_id or wanted.base) or _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
-    progress(f"building {wanted.tag} from {wanted.base}")
+    begin(progress, f"building {wanted.tag} from {wanted.base}")
     tag = _build(wanted, base, local)
     try:
         image = _label(wanted, base, tag, local)
@@ -134,7 +134,7 @@ def _untag(local: Transport, name: str) -> None:
 
 def _pull(local: Transport, base: str, progress: Progress) -> Image:
     """Pull a base that is not here, so that its ID is known before the build."""
-    progress(f"pulling {base}")
+    begin(progress, f"pulling {base}")
     result = run(local, Command(argv=("docker", "pull", "--quiet", base)))
     said = result.tail(1)
     if result.exit_code == 127:

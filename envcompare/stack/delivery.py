@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envcompare.command import Command
 from envcompare.errors import StackError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, begin
 from envcompare.stack.cache import failure
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
@@ -21,7 +21,8 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
     """
     there = find(transport, image.id)
     if there is None:
-        progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
+        size = f"{image.size_bytes / 1e6:.0f} MB"
+        begin(progress, f"sending {image.name}, {size}, to {transport.name}")
         there = _send(local, transport, image, progress=progress)
     if there is None or there.layers != image.layers:
         raise StackError(

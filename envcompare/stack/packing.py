@@ -8,7 +8,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.config import Compression
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import UnusableError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, begin
 from envcompare.stack.cache import failure, require_room, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
@@ -87,7 +87,7 @@ def pack(transport: Transport, wanted: Wanted, target: str) -> str:
     engine = find_engine(transport)
     room = target.rpartition("/")[0]
     require_room(transport, room, needed_bytes=_ROOM * image.size_bytes, purpose="the SIF")
-    wanted.progress(f"making the SIF ({compression}) on {transport.name}")
+    begin(wanted.progress, f"making the SIF ({compression}) on {transport.name}")
     build = (engine, "-q", "build", "--force", *_BUILD_FLAGS[compression])
     making = _Making(transport=transport, target=target, build=build)
     holder = _holder(transport, image, wanted.local)
@@ -123,7 +123,7 @@ def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
 def _save(
     holder: Transport, transport: Transport, image: Image, *, archive: str, progress: Progress
 ) -> None:
-    progress(f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
+    begin(progress, f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")
     with moving(progress, image.name, image.size_bytes) as told:
         piped = pipe(
             (holder, Command(argv=("docker", "save", image.id))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envcompare.stack import Progress
+from envcompare.stack import Progress, begin
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.stack.stream import moving, put
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
@@ -18,7 +18,7 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
         make_folder(transport, folder)
         sizes = {name: (wheelhouse.folder / name).stat().st_size for name in missing}
         total = sum(sizes.values())
-        progress(f"sending {len(missing)} files, {total / 1e6:.0f} MB, to {transport.name}")
+        begin(progress, f"sending {len(missing)} files, {total / 1e6:.0f} MB, to {transport.name}")
         with moving(progress, "wheels", total) as told:
             before = 0
             for name, digest in missing.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 from envcompare.config import Compression
 from envcompare.environments.registry import environment
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, begin
 from envcompare.stack.cache import host_cache, local_cache, make_folder, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.packing import Wanted, pack
@@ -177,7 +177,7 @@ def can_make(wanted: Wanted) -> bool:
 def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
     """Fetch what another host made; return its hash."""
     size_bytes = int(shell(transport, 'wc -c <"$1"', made.path).stdout or 0)
-    wanted.progress(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
+    begin(wanted.progress, f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     make_folder(wanted.local, str(path.parent))
     with moving(wanted.progress, path.name, size_bytes) as told:
         transport.get(made.path, path, sha256=made.sha256, told=told)
@@ -188,7 +188,7 @@ def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
 def _send(transport: Transport, found: Sif, target: str, *, progress: Progress) -> None:
     source = Path(found.path)
     size_bytes = source.stat().st_size
-    progress(f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
+    begin(progress, f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
     with moving(progress, source.name, size_bytes) as told:
         put(transport, source, target, sha256=found.sha256, told=told)
     shell(transport, _NOTE, target, found.sha256)

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, Progress
+from envcompare.stack import Prepared, Progress, begin
 from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
@@ -98,7 +98,7 @@ def make(
         require_room(transport, folder, needed_bytes=needed, purpose="the venv of vm")
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
-        progress(f"making the venv of vm on {transport.name} with {interpreter.path}")
+        begin(progress, f"making the venv of vm on {transport.name} with {interpreter.path}")
         result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark, install)
         if not result.succeeded:
             raise failure(

@@ -17,7 +17,7 @@ from envcompare import files
 from envcompare.command import Command, CommandResult
 from envcompare.config import Variant
 from envcompare.errors import StackError
-from envcompare.stack import Progress, variants
+from envcompare.stack import Progress, begin, variants
 from envcompare.stack.cache import failure, local_cache, make_folder
 from envcompare.stack.once import one_at_a_time
 from envcompare.transport import Transport
@@ -84,7 +84,7 @@ def fill(
     if note.exists() and (found := _read(cache / note.read_text() / "wheelhouse")):
         return found
     kind = "" if variant == "auto" else f", variant {variant}"
-    progress(f"resolving {requirements.name} for Python {python}{kind}")
+    begin(progress, f"resolving {requirements.name} for Python {python}{kind}")
     make_folder(local, str(cache))
     wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))

@@ -15,7 +15,7 @@ from lab import ROOT
 
 from envcompare.command import Command
 from envcompare.errors import StackError
-from envcompare.stack import Options
+from envcompare.stack import LookingOnly, NotMadeError, Options
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
@@ -54,6 +54,19 @@ def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
         "resolving requirements.in for Python 3.11",
         f"1 wheels, 0 MB, lock {first.key[:12]}",
     ]
+
+
+def test_what_only_looks_finds_a_wheelhouse_and_never_fills_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what would have to be made, and leaves no trace of having asked."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    with pytest.raises(NotMadeError, match="is not made yet") as caught:
+        fill(requirements, python="3.11", local=LOCAL, progress=LookingOnly())
+    assert caught.value.details.endswith("resolving requirements.in for Python 3.11")
+    assert not local_cache().exists()
+    made = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    assert fill(requirements, python="3.11", local=LOCAL, progress=LookingOnly()) == made
 
 
 def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
