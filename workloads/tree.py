@@ -28,10 +28,14 @@ def roots() -> list[str]:
 
 
 def installed(root: str) -> Iterator[tuple[str, str]]:
-    """Yield name and path of every file below a root, in an order that no file system decides."""
+    """Yield name and path of every file below a root, in an order that no file system decides.
+
+    A link to a folder counts as one file, and is not followed.
+    """
     found = []
-    for folder, _, names in os.walk(root):
-        for name in names:
+    for folder, below, names in os.walk(root):
+        links = (name for name in below if os.path.islink(os.path.join(folder, name)))
+        for name in (*names, *links):
             path = os.path.join(folder, name)
             found.append((os.path.relpath(path, root), path))
     return iter(sorted(found))

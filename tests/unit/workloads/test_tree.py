@@ -38,9 +38,10 @@ def test_two_environments_with_the_same_files_have_the_same_tree(tmp_path: Path)
         lambda site: (site / "new.py").write_text(""),
         lambda site: (site / "a.py").unlink(),
         lambda site: (site / "link").symlink_to("a.py"),
+        lambda site: (site / "linked").symlink_to("/", target_is_directory=True),
         lambda site: _compile(site, py_compile.PycInvalidationMode.UNCHECKED_HASH),
     ],
-    ids=["content", "mode", "name", "more", "less", "link", "byte code"],
+    ids=["content", "mode", "name", "more", "less", "link", "link to a folder", "byte code"],
 )
 def test_the_tree_changes_with(change: Change, tmp_path: Path) -> None:
     """Names, modes, content, and whether there is byte code."""
