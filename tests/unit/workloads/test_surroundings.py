@@ -9,6 +9,7 @@ import pytest
 from confinement import describe_mount, mount_of, security_label
 from libraries import allocator
 from packages import Distribution, installed, loaded
+from torchfacts import build_of
 from variables import masked, variables
 
 SECRET = "hunter2"
@@ -131,6 +132,13 @@ def test_security_label_is_the_same_in_every_container_of_a_kind(
 def test_allocator_is_named_by_what_is_mapped(names: list[str], expected: str | None) -> None:
     """A library made for it goes before the C library."""
     assert allocator(names) == expected
+
+
+def test_build_of_torch_is_not_what_a_variable_makes_of_it() -> None:
+    """ATEN_CPU_CAPABILITY changes a line of it; that has a key of its own."""
+    text = "PyTorch built with:\n  - GCC 13.3\n{}  - Build settings: USE_CUDA=0, \n"
+    line = "  - CPU capability usage: AVX2\n"
+    assert build_of(text.format(line)) == build_of(text.format("")) == text.format("")
 
 
 def distribution(folder: Path, name: str, *, files: dict[str, str]) -> Distribution:
