@@ -105,11 +105,11 @@ def doctor(**values: Any) -> None:  # noqa: ANN401
     from envcompare.diagnosing import examine
 
     experiment, hosts = _places(values)
-    is_well = True
+    codes = set()
     for found in examine(experiment, hosts):
         print_lines(found.lines)
-        is_well = is_well and found.is_usable and found.is_as_meant
-    sys.exit(0 if is_well else 3)
+        codes.add(found.exit_code)
+    sys.exit(min(codes - {0}, default=0))
 
 
 @app.command()

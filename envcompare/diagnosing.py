@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from envcompare.config import listed
+from envcompare.config import DEFAULTS, listed
 from envcompare.doctor import Finding, diagnose
-from envcompare.errors import EnvcompareError, WorkloadError
+from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.words import fact_name
 from envcompare.interrupt import Interruption
@@ -22,23 +22,23 @@ from envcompare.transport.hosts import HostSpec, connect
 
 _MARGIN = "      "
 _COUNTED: tuple[tuple[FactClass, str], ...] = (
-    ("varied", "differ on purpose"),
-    ("identity", "tell the arms apart"),
+    ("varied", "made by the environment on purpose"),
+    ("identity", "in names and IDs alone"),
 )
 _NAMED: tuple[tuple[FactClass, str], ...] = (
     ("possible-influence", "possible influence"),
     ("host", "differs though the host is one"),
 )
 _MOST_NAMES = 6
+_Given = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What one host lacks; `is_usable` where nothing that was asked for is missing."""
+    """What one host has and lacks, and the exit code for it; 0 where nothing needed is missing."""
 
     lines: tuple[str, ...]
-    is_usable: bool
-    is_as_meant: bool = True  # no stack differs from the one it should be, or it is allowed to
+    exit_code: int = 0
 
 
 def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[HostReport]:
@@ -50,10 +50,11 @@ def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[Hos
         try:
             found = _diagnosed(experiment, host)
         except EnvcompareError as error:
-            yield HostReport(lines=(f"{host.label}:", *_indented(error.lines())), is_usable=False)
+            lines = (f"{host.label}:", *_indented(error.lines()))
+            yield HostReport(lines=lines, exit_code=error.exit_code)
             continue
         yield found
-        if found.is_usable:
+        if not found.exit_code:
             yield _compared(experiment, host)
 
 
@@ -65,32 +66,30 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
     finally:
         transport.close()
     lines = (f"{host.label}:", *(line for one in found for line in _lines(one)))
-    return HostReport(lines=lines, is_usable=all(one.is_usable for one in found if one.is_needed))
+    is_usable = all(one.is_usable for one in found if one.is_needed)
+    return HostReport(lines=lines, exit_code=0 if is_usable else UnusableError.exit_code)
 
 
 def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
     """Say how the stacks of the host differ, where they are made already."""
     arms = tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
     if len(arms) == 1:
-        return HostReport(lines=(), is_usable=True)
+        return HostReport(lines=())
     try:
         found = _likenesses(experiment, host, arms)
     except NotComparedError as error:
         hint = error.hint or _build(experiment, host)
-        lines = (f"  – stacks: not compared, {error.brief}", *_try(hint))
-        return HostReport(lines=lines, is_usable=True)
+        return HostReport(lines=(f"  – stacks: not compared, {error.brief}", *_try(hint)))
     except EnvcompareError as error:
         lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(_hint(error)))
-        return HostReport(lines=lines, is_usable=False)
-    is_as_meant = all(one.is_as_meant for one in found)
-    is_allowed = experiment.allow_mismatch and not is_as_meant
-    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
-    return HostReport(
-        lines=(*(line for one in found for line in likeness_lines(one, arms)),
-               *((allowed,) if is_allowed else ())),
-        is_usable=True,
-        is_as_meant=is_as_meant or is_allowed,
-    )  # fmt: skip
+        return HostReport(lines=lines, exit_code=error.exit_code)
+    lines = tuple(line for one in found for line in likeness_lines(one, arms))
+    if all(one.is_as_meant for one in found):
+        return HostReport(lines=lines)
+    if experiment.allow_mismatch:
+        allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
+        return HostReport(lines=(*lines, allowed))
+    return HostReport(lines=lines, exit_code=UnusableError.exit_code)
 
 
 def _likenesses(
@@ -108,14 +107,7 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
     where = f"in a step of {', '.join(found.workloads)}"
     leading = [one for one in found.differences if one.fact_class == "confounder"]
     told = [one for one in leading if not one.part_of]
-    if not found.is_as_meant:
-        head = f"  ✕ stack of {found.arm}: not the software of {found.base}, as it should be"
-    elif told:
-        own = any(one.id in {found.arm, found.base} and one.reference for one in arms)
-        why = "your own image" if own else "another stack"
-        head = f"  ✓ stack of {found.arm}: other software than {found.base}'s, as expected of {why}"
-    else:
-        head = f"  ✓ stack of {found.arm}: the software of {found.base}"
+    head = f"  {_head(found, arms, is_other=bool(told))}"
     broken = (f"{_MARGIN}⚠ {found.mismatch}",) if found.mismatch else ()
     others = [one for one in found.unexpected if one not in told and not one.part_of]
     sentences = (
@@ -123,6 +115,21 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
         *(f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others),
     )
     return (f"{head}, {where}", *broken, *sentences, *_counts(found.differences))
+
+
+def _head(found: Likeness, arms: tuple[ArmRecord, ...], *, is_other: bool) -> str:
+    """Say whether an arm has the software it should have, as far as that was seen."""
+    if not found.is_as_meant:
+        return f"✕ stack of {found.arm}: not the software of {found.base}, as it should be"
+    if is_other:
+        own = any(one.id in {found.arm, found.base} and one.reference for one in arms)
+        why = "your own image" if own else "another stack"
+        return f"✓ stack of {found.arm}: other software than {found.base}'s, as expected of {why}"
+    if not found.is_meant:
+        return f"✓ stack of {found.arm}: nothing felt that differs from {found.base}'s"
+    if not found.is_proven:
+        return f"– stack of {found.arm}: like {found.base}'s, but not all of it could be hashed"
+    return f"✓ stack of {found.arm}: the software of {found.base}"
 
 
 def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
@@ -139,22 +146,32 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
         if (count := sum(one.fact_class == kind for one in differences))
     ]
     if counts:
-        yield f"{_MARGIN}of the other facts {', '.join(counts)}"
+        yield f"{_MARGIN}other differences: {', '.join(counts)}"
 
 
 def _build(experiment: Experiment, host: HostSpec) -> str:
     """Return the command that makes what the arms of the host need."""
-    settings = experiment.settings
-    given = {
-        "--envs": ",".join(listed(settings.envs)),
-        "--stacks": ",".join(listed(settings.stacks)),
-        "--hosts": None if host.is_local else str(host),
+    given = experiment.settings
+    values = {
+        "--envs": _unless(DEFAULTS.envs, given.envs),
+        "--stacks": _unless(DEFAULTS.stacks, given.stacks),
+        "--hosts": "" if host.is_local else str(host),
         "--base-image": experiment.base_image,
+        "--variant": _unless(DEFAULTS.variant, given.variant),
+        "--device": _unless(DEFAULTS.device, given.device),
+        "--sif-compression": _unless(DEFAULTS.sif_compression, given.sif_compression),
+        "--python": _unless(DEFAULTS.python, given.python),
         "--vm-python": experiment.vm_python,
+        "--host-python": experiment.host_python,
         "--ssh-config": experiment.ssh_config,
     }
-    words = (word for flag, value in given.items() if value for word in (flag, value))
+    words = (word for flag, value in values.items() if value for word in (flag, value))
     return f"envcompare build {shlex.join(words)}".rstrip()
+
+
+def _unless(default: _Given, given: _Given) -> str:
+    """Return what was given as a flag takes it; empty where it is the default."""
+    return "" if listed(given) == listed(default) else ",".join(listed(given))
 
 
 def _lines(finding: Finding) -> tuple[str, ...]:

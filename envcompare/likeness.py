@@ -19,8 +19,8 @@ from envcompare.plan import Cell, derive_seed, make_plan
 from envcompare.records import ArmRecord, FactDifference, FingerprintRecord, FingerprintValue
 from envcompare.sites import Site
 from envcompare.stack import LookingOnly, NotMadeError
+from envcompare.stack.proof import TREE
 
-TREE = "site_packages.sha256"
 _STEP_S = 600.0  # at most, of the only block
 
 
@@ -37,6 +37,7 @@ class Likeness:
     is_meant: bool  # the software of both is meant to be the same
     workloads: tuple[str, ...]
     differences: tuple[FactDifference, ...]
+    is_proven: bool = True  # what is installed was hashed in both, or is the host's own
     mismatch: str = ""  # what the proof of the stack says, where it is broken
 
     @property
@@ -179,9 +180,17 @@ def _likeness(
         is_meant=is_meant_same(base, arm),
         workloads=tuple(prints),
         differences=each_once(by_workload),
+        is_proven=base.stack == "host" or all(TREE in _facts_of(site, one) for one in (base, arm)),
         mismatch=dict(site.seats[arm.id].prepared.identity).get("mismatch", ""),
     )
 
 
+def _facts_of(site: Site, arm: ArmRecord) -> dict[str, str]:
+    return dict(site.seats[arm.id].prepared.facts)
+
+
 def _is_other_software(one: FactDifference) -> bool:
-    return one.key == TREE or (one.fact_class == "confounder" and not one.part_of)
+    """Say whether a difference is one of software; a hash that could not be taken says nothing."""
+    if one.key == TREE:
+        return None not in (one.reference, one.value)
+    return one.fact_class == "confounder" and not one.part_of

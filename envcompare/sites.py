@@ -94,7 +94,8 @@ class Site:
         prepared = self._prepared(arm, experiment, say)
         built = {o.arm.id: o.prepared for o in self.seats.values() if not o.arm.reference}
         # an image of the user's is what it is, whatever it was made from
-        error = None if arm.reference else mismatch(arm.id, prepared, built)
+        host = self.host.label
+        error = None if arm.reference else mismatch(arm.id, prepared, built, host=host)
         if error and not experiment.allow_mismatch:
             raise error
         if error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
@@ -24,6 +25,10 @@ FILES = "site_packages.files"
 LOCK = "lock.sha256"
 _START_S = 300.0
 _KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+
+
+class _NotReadError(Exception):
+    """What is installed in an arm could not be read."""
 
 
 class _Tree(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,21 +70,25 @@ def prove(
         words = (environment, key, prepared.interpreter, files.tree_program())
         name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
         tree = _kept(transport, environment, prepared, name=name)
-    except (msgspec.DecodeError, CommandTimeoutError) as error:
-        progress(f"what is installed there cannot be hashed: {error}")
+    except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
+        progress(
+            f"what is installed in {environment} cannot be hashed, so it is not proven: {error}"
+        )
         return prepared
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
     return replace(prepared, facts=(*prepared.facts, *facts))
 
 
-def mismatch(arm: str, mine: Prepared, others: Mapping[str, Prepared]) -> StackError | None:
+def mismatch(
+    arm: str, mine: Prepared, others: Mapping[str, Prepared], *, host: str
+) -> StackError | None:
     """Return the error for an arm that has other software than one made from the same wheels."""
     tree, lock = (dict(mine.facts).get(name) for name in (TREE, LOCK))
     for other, prepared in others.items():
         facts = dict(prepared.facts)
         if tree and lock and facts.get(LOCK) == lock and facts.get(TREE, tree) != tree:
             return StackError(
-                f"{arm} and {other} have different software, made from the same wheels",
+                f"{arm} and {other} on {host} have different software, made from the same wheels",
                 details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
                 f"{facts[TREE][:16]}",
                 hint=f"{_remedy(mine, prepared)}; --allow-mismatch compares them as they are",
@@ -112,8 +121,9 @@ def _kept(transport: Transport, environment: str, prepared: Prepared, *, name: s
     """Return the tree that was found before under this name, else look and keep it."""
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
-    if before.succeeded:
-        return msgspec.json.decode(before.stdout, type=_Tree)
+    with suppress(msgspec.DecodeError):  # one that was damaged is taken again
+        if before.succeeded:
+            return msgspec.json.decode(before.stdout, type=_Tree)
     said = _ask(transport, environment, prepared)
     tree = msgspec.json.decode(said, type=_Tree)
     make_folder(transport, folder)
@@ -125,5 +135,5 @@ def _ask(transport: Transport, environment: str, prepared: Prepared, *words: str
     program = ("-I", "-B", "-c", files.tree_program())
     result = inside(transport, environment, prepared, *program, *words)
     if not result.succeeded:
-        raise msgspec.DecodeError(result.tail(1) or f"exit code {result.exit_code}")
+        raise _NotReadError(result.tail(1) or f"exit code {result.exit_code}")
     return result.stdout.strip()

@@ -100,15 +100,16 @@ def test_what_is_not_made_yet_is_not_compared(small: Small) -> None:
                      "--envs", "vm,singularity", *small.arrays)  # fmt: skip
     assert "– stacks: not compared, singularity's is not made yet" in done.stdout
     assert "try: envcompare build --envs vm,singularity" in done.stdout
+    assert "--sif-compression none" in done.stdout
     assert done.returncode == 0, done.stdout
 
 
 def test_a_workload_that_fails_is_told_and_not_taken_for_a_difference(small: Small) -> None:
-    """Exit code 3, with the last line of what it said."""
+    """Exit code 4, with the last line of what it said."""
     path = small.root / "broken.py"
     path.write_text(small.root.joinpath("plain.py").read_text().replace("pass", "1 / 0"))
     done = small.run("doctor", *BOTH, "--workload", f"{path}:Plain")
-    assert done.returncode == 3
+    assert done.returncode == 4
     assert "✕ stacks: not compared, vm: " in done.stdout
     assert "why: ZeroDivisionError: division by zero" in done.stdout
 

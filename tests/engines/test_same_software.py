@@ -225,9 +225,11 @@ def test_what_pip_changes_in_a_venv_is_noticed(vm: Arm, docker: Arm) -> None:
         shell(vm.host, 'rm -rf -- "$1"', folder)
     assert dict(after.facts)[TREE] != before[TREE]
     proven = replace(docker.prepared, facts=tuple(docker.proof().items()))
-    error = mismatch("docker", proven, {"vm": after})
+    error = mismatch("docker", proven, {"vm": after}, host="lab-h1")
     assert error is not None
-    assert error.brief == "docker and vm have different software, made from the same wheels"
+    assert (
+        error.brief == "docker and vm on lab-h1 have different software, made from the same wheels"
+    )
     assert error.hint.startswith(f"rm -r {folder}, then run again")
 
 

@@ -10,6 +10,7 @@ from envcompare.diagnosing import likeness_lines
 from envcompare.likeness import Likeness, counterpart, is_meant_same
 from envcompare.records import ArmRecord, FactDifference
 
+TREE = "site_packages.sha256"
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
 DOCKER = ArmRecord(id="docker", environment="docker")
 VM_HOST = ArmRecord(id="vm-host", environment="vm", stack="host")
@@ -30,6 +31,9 @@ def likeness(*differences: FactDifference, **fields: Any) -> Likeness:
     """Return what a step of cnn found in docker beside vm."""
     known = {"arm": "docker", "base": "vm", "is_meant": True, "workloads": ("cnn",)}
     return Likeness(**{**known, **fields}, differences=differences)
+
+
+UNREAD = difference(TREE, value=None, fact_class="possible-influence")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,8 @@ def test_an_arm_is_held_against_the_one_it_should_be_like(
         (likeness(difference("seccomp.mode", fact_class="varied")), True),
         (likeness(difference()), False),
         (likeness(difference(), is_meant=False), True),
-        (likeness(difference("site_packages.sha256", fact_class="possible-influence")), False),
+        (likeness(difference(TREE, fact_class="possible-influence")), False),
+        (likeness(UNREAD), True),
         (likeness(mismatch="another hash"), False),
     ],
 )
@@ -69,7 +74,7 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
     """Confounders by their sentences, what has another cause once, and harmless classes counted."""
     found = likeness(
         difference(),
-        difference("site_packages.sha256", part_of="numpy.version"),
+        difference(TREE, part_of="numpy.version"),
         difference("thp", fact_class="possible-influence"),
         difference("seccomp.mode", fact_class="varied"),
         difference("gid", fact_class="varied"),
@@ -81,7 +86,7 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
         "      ⚠ site-packages of docker has another hash",
         "      ⚠ numpy.version differs.",
         "      possible influence: transparent huge pages",
-        "      of the other facts 2 differ on purpose, 1 tell the arms apart",
+        "      other differences: 2 made by the environment on purpose, 1 in names and IDs alone",
     )
 
 
@@ -96,3 +101,24 @@ def test_other_software_that_was_asked_for_is_told_and_expected(arm: str, why: s
         f"{head}, in a step of cnn",
         "      ⚠ numpy.version differs.",
     )
+
+
+@pytest.mark.parametrize(
+    ("found", "head"),
+    [
+        (likeness(), "✓ stack of docker: the software of vm"),
+        (
+            likeness(
+                difference(TREE, value=None, fact_class="possible-influence"), is_proven=False
+            ),
+            "– stack of docker: like vm's, but not all of it could be hashed",
+        ),
+        (
+            likeness(arm="new", is_meant=False),
+            "✓ stack of new: nothing felt that differs from vm's",
+        ),
+    ],
+)
+def test_no_more_is_said_than_was_seen(found: Likeness, head: str) -> None:
+    """Software is called the same where it is meant to be and was hashed in both arms."""
+    assert likeness_lines(found, ARMS)[0] == f"  {head}, in a step of cnn"

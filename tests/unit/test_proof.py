@@ -31,8 +31,8 @@ def _prepared(reference: str, *, tree: str = "a" * 64, lock: str = "l") -> Prepa
 )
 def test_what_is_equal_or_was_never_meant_to_be_is_no_mismatch(other: Prepared) -> None:
     """An image of the user is compared, and not expected to be the same."""
-    assert mismatch("docker", _prepared(IMAGE), {"vm": other}) is None
-    assert mismatch("vm", other, {"docker": _prepared(IMAGE)}) is None
+    assert mismatch("docker", _prepared(IMAGE), {"vm": other}, host="h1") is None
+    assert mismatch("vm", other, {"docker": _prepared(IMAGE)}, host="h1") is None
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,20 @@ def test_the_remedy_is_to_make_again_what_can_have_changed(
     mine: str, other: str, remedy: str
 ) -> None:
     """A venv can be changed in place, an image cannot."""
-    error = mismatch("docker", _prepared(mine), {"other": _prepared(other, tree="b" * 64)})
+    error = mismatch(
+        "docker", _prepared(mine), {"other": _prepared(other, tree="b" * 64)}, host="h1"
+    )
     assert error is not None
     assert error.exit_code == 3
     assert error.hint.startswith(f"{remedy}, then run again; --allow-mismatch ")
 
 
-def test_the_error_names_both_arms_and_both_hashes() -> None:
+def test_the_error_names_host_arms_and_hashes() -> None:
     """Whoever reads it knows what was compared."""
     others = {"vm": _prepared(""), "singularity": _prepared(SIF, tree="b" * 64)}
-    error = mismatch("docker", _prepared(IMAGE), others)
+    error = mismatch("docker", _prepared(IMAGE), others, host="h1")
     assert error is not None
     assert error.lines()[:2] == (
-        "error: docker and singularity have different software, made from the same wheels",
+        "error: docker and singularity on h1 have different software, made from the same wheels",
         f"  why: site-packages of docker has the hash {'a' * 16}, that of singularity {'b' * 16}",
     )
