@@ -16,10 +16,10 @@ class Batches:
     ) -> None:
         count = len(data[1])
         if subset > count:
-            raise DataError(f"subset {subset} is more than the {count} samples of the data")
+            raise _too_few(f"subset {subset} is more than the {count} samples of the data")
         count = subset or count
         if size > count:
-            raise DataError(f"batch {size} is more than the {count} samples in use")
+            raise _too_few(f"batch {size} is more than the {count} samples in use")
         self._inputs, self._labels = data[0][:count], data[1][:count]
         self._size = size
         self.per_epoch = count // size
@@ -41,3 +41,7 @@ class Batches:
             for start in range(0, self.per_epoch * self._size, self._size):
                 chosen = order[start : start + self._size]
                 yield inputs[chosen], labels[chosen]
+
+
+def _too_few(what: str) -> DataError:
+    return DataError(what, hint="choose a smaller one with --set, or give more data")

@@ -58,17 +58,19 @@ def phase(name: str, step: int | None = None) -> Iterator[None]:
 def failure_reply(op: str | None, error: PhaseError) -> dict[str, Any]:
     """Return the reply that reports a failed request."""
     cause = error.__cause__ or error
+    if isinstance(cause, HintedError):  # in words of our own: where they were said tells nothing
+        said = {"brief": str(cause), "hint": cause.hint, "traceback": ""}
+    else:
+        said = _unforeseen(cause)
+    return {"op": op, "ok": False, "error": {"phase": error.phase, "step": error.step, **said}}
+
+
+def _unforeseen(cause: BaseException) -> dict[str, str]:
+    """Return what is known of a failure that nobody has found words for: its type and place."""
     lines = "".join(traceback.format_exception(type(cause), cause, cause.__traceback__))
     message = str(cause).strip().splitlines()
-    brief = type(cause).__name__ + (f": {message[0]}" if message else "")
     return {
-        "op": op,
-        "ok": False,
-        "error": {
-            "phase": error.phase,
-            "step": error.step,
-            "brief": brief,
-            "hint": cause.hint if isinstance(cause, HintedError) else "",
-            "traceback": "\n".join(lines.rstrip().splitlines()[-TRACEBACK_LINES:]),
-        },
+        "brief": type(cause).__name__ + (f": {message[0]}" if message else ""),
+        "hint": "",
+        "traceback": "\n".join(lines.rstrip().splitlines()[-TRACEBACK_LINES:]),
     }

@@ -46,8 +46,6 @@ def answer(sink: int) -> int:
             reply = _look(request) if op == "look" else Run(request).reply()
     except PhaseError as error:
         reply = failure_reply(op, error)
-        if isinstance(error.__cause__, (DataError, ProcessError)):  # the words are our own
-            reply["error"].update(brief=str(error.__cause__), traceback="")
     send(sink, encode({"op": op, "ok": True, **reply}))
     return 0
 

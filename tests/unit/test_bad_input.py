@@ -69,7 +69,7 @@ def test_other_numbers_in_each_arm_give_no_ratio(tmp_path: Path) -> None:
     ("name", "brief"),
     [
         ("IsKilled", "docker: the worker ended during `run` with exit code 137"),
-        ("ItsGenerationIsKilled", "docker: ProcessError: the process of the generation was killed"),
+        ("ItsGenerationIsKilled", "docker: the process of the generation was killed"),
     ],
 )
 def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str) -> None:

@@ -228,9 +228,10 @@ def test_hello_says_what_is_wrong(
     ],
 )
 def test_hint_fits_a_wrong_flag(start: Start, toy: str, change: dict[str, Any], hint: str) -> None:
-    """Where the user's flag is at fault, not the workload or its data, the flag is named."""
+    """Where the user's flag is at fault it is named, in words alone: the traceback says nothing."""
     error = start().ask("hello", **{"workload": toy, **change})["error"]
-    assert error["hint"] == hint
+    assert (error["hint"], error["traceback"]) == (hint, "")
+    assert "Error: " not in error["brief"]
 
 
 def test_missing_class_is_answered_with_those_there_are(start: Start, toy: str) -> None:

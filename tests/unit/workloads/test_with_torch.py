@@ -198,8 +198,7 @@ def test_damaged_data_is_named_in_hello(
         error = worker.ask("hello", workload=name, data=str(folder))["error"]
         assert error["phase"] == "data"
         assert error["brief"] == (
-            f"DataError: {path} is damaged: its checksum differs. "
-            f"Remove {folder} and prepare it again"
+            f"{path} is damaged: its checksum differs. Remove {folder} and prepare it again"
         )
     assert worker.ask("quit")["ok"]
 
