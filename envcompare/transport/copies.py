@@ -33,7 +33,8 @@ _PAUSE_S = 1.0  # an sshd that restarts is back by then
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
 #
 # The part is locked by whoever writes it. A lock on a file that has another name by now is on what
-# someone finished meanwhile. Parts of earlier contents go when the file is whole.
+# someone finished meanwhile. Where nothing can be locked, by lack of the program or of the file
+# system, each copy has a part of its own. Parts of earlier contents go when the file is whole.
 _RECEIVE = r"""
 size() { wc -c <"$1"; }
 can_lock() { command -v flock >/dev/null; }
@@ -41,15 +42,19 @@ lock() {
   exec 9>>"$part" || exit
   flock -n 9 && [ "$part" -ef /proc/self/fd/9 ]
 }
+if [ -d "$1" ]; then echo "$1 is a folder" >&2; exit 1; fi
 mkdir -p -- "$(dirname -- "$1")" || exit
-part=$2 have=0 tries=0
-if [ "$6" = whole ] || ! can_lock; then part=$2.$7; fi
-if can_lock; then
-  until lock; do
-    tries=$((tries + 1))
-    if [ "$tries" -lt 5 ]; then sleep 1; else part=$2.$7; fi
+part=$2.$7
+if [ "$6" = resume ] && can_lock; then
+  for attempt in 1 2 3 4 5; do
+    part=$2
+    if lock; then break; fi
+    part=$2.$7
+    sleep 1
   done
 fi
+if [ "$part" != "$2" ] && can_lock; then lock || :; fi
+: >>"$part" || exit
 if [ "$6" = resume ]; then
   if [ -f "$1" ] && [ "$(size "$1")" -eq "$5" ] &&
     [ "$(sha256sum <"$1")" = "$4  -" ] && chmod "$3" "$1"; then
@@ -59,15 +64,12 @@ if [ "$6" = resume ]; then
   fi
   have=$(size "$part")
   if [ "$have" -gt "$5" ]; then : >"$part"; have=0; fi
-  free=$(df -Pk -- "$part" | { read -r _; read -r _ _ _ free _; echo "$free"; })
-  case $free in
-    '' | *[!0-9]*) ;;
-    *) if [ "$((free * 1024))" -lt "$(($5 - have))" ]; then
-        [ "$have" -gt 0 ] || rm -f -- "$part"
-        echo "No space left on device: $(($5 - have)) bytes to come, $((free * 1024)) free" >&2
-        exit 1
-      fi ;;
-  esac
+  free=$(df -Pk -- "$part" | sed -n '$s/.* \([0-9][0-9]*\)  *[0-9]*%.*/\1/p')
+  if [ -n "$free" ] && [ "$((free * 1024))" -lt "$(($5 - have))" ]; then
+    [ "$have" -gt 0 ] || rm -f -- "$part"
+    echo "No space left on device: $(($5 - have)) bytes to come, $((free * 1024)) free" >&2
+    exit 1
+  fi
   echo "$have"
 fi
 cat >>"$part" || { rm -f -- "$part"; exit 1; }
@@ -256,13 +258,19 @@ def _locked_part(target: Path, sha256: str) -> Iterator[tuple[Path, BinaryIO]]:
     part = target.with_name(f"{target.name}.part-{sha256[:16]}")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(part.open("ab"))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_locked(part, file):
             part = part.with_name(f"{part.name}.{secrets.token_hex(4)}")
             stack.callback(part.unlink, missing_ok=True)
             file = stack.enter_context(part.open("ab"))
         yield part, file
+
+
+def _is_locked(part: Path, file: BinaryIO) -> bool:
+    """Lock a part; False where another has it, or finished it, or nothing can be locked there."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), part.stat())
+    return False
 
 
 def _drawn(process: Process, file: BinaryIO, reached: _Reached) -> tuple[int, str]:
@@ -276,5 +284,6 @@ def _drawn(process: Process, file: BinaryIO, reached: _Reached) -> tuple[int, st
         file.flush()
         return process.wait(), said.last_line()
     except BaseException:
+        Drain(process.stdout)  # sshd does not tell of an end before all that was written is read
         process.kill()
         raise

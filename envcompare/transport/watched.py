@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from envcompare.command import Command
 from envcompare.interrupt import Interruption
-from envcompare.transport import Process, Transport
+from envcompare.transport import Process, Told, Transport
+from envcompare.transport.copies import get_file, put_file
 
 
 class Watched:
@@ -13,8 +16,6 @@ class Watched:
     def __init__(self, transport: Transport, interruption: Interruption) -> None:
         self._transport = transport
         self._interruption = interruption
-        self.put = transport.put
-        self.get = transport.get
         self.forward_unix = transport.forward_unix
         self.close = transport.close
 
@@ -28,3 +29,11 @@ class Watched:
         process = self._transport.spawn(command)
         self._interruption.add(process)
         return process
+
+    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
+        """Copy a file to the host by a command that is watched as well."""
+        put_file(self, source, target, sha256=sha256, told=told)
+
+    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
+        """Copy a file from the host by a command that is watched as well."""
+        get_file(self, source, target, sha256=sha256, told=told)

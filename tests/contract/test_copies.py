@@ -13,14 +13,37 @@ from spoiling import Spoiling
 
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError, TransportError
-from envcompare.transport import Transport
+from envcompare.interrupt import Interruption
+from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import file_sha256, run
+from envcompare.transport.watched import Watched
 
 SIZE = 20_000_000
 CUT = SIZE * 6 // 10
 # What is on the way when a connection ends has left this side and not arrived.
 IN_FLIGHT = 3_000_000
+# Makes a folder of programs in which flock is not there, or is one that always fails.
+POOR = """
+mkdir "$1" && cd "$1" || exit
+for name in sh wc mkdir dirname sha256sum chmod rm df sed cat mv sleep; do
+  ln -s "$(command -v "$name")" "$name" || exit
+done
+[ -z "$2" ] || ln -s "$(command -v false)" flock
+"""
+
+
+class Poor(Spoiling):
+    """A host on which only the programs of one folder are found."""
+
+    def __init__(self, transport: Transport, programs: str) -> None:
+        super().__init__(transport)
+        self._programs = programs
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command with another PATH."""
+        path = ("PATH", self._programs)
+        return super().spawn(Command(argv=command.argv, env=(path,)))
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +180,44 @@ def test_two_copies_to_one_name_do_not_disturb_each_other(
         thread.join()
     assert digest(transport, f"{folder}/file") == file_sha256(source)
     assert names(transport, folder) == ["file"]
+
+
+@pytest.mark.parametrize("has_flock", ["", "one that fails"])
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_a_host_that_cannot_lock_is_sent_to_as_well(
+    transport: Transport, folder: str, source: Path, tmp_path: Path, *, has_flock: str, size: int
+) -> None:
+    """Neither the program flock nor a file system that can lock is needed."""
+    programs = Command(argv=("sh", "-c", POOR, "sh", f"{folder}/programs", has_flock))
+    assert run(transport, programs).succeeded
+    file = tmp_path / "file"
+    file.write_bytes(source.read_bytes()[:size])
+    for _ in range(2):
+        Poor(transport, f"{folder}/programs").put(file, f"{folder}/new/file")
+    assert digest(transport, f"{folder}/new/file") == file_sha256(file)
+    assert names(transport, f"{folder}/new") == ["file"]
+
+
+def test_a_folder_of_that_name_is_not_copied_into(
+    transport: Transport, folder: str, source: Path
+) -> None:
+    """The file would stand there under the name of its part."""
+    with pytest.raises(TransportError) as caught:
+        transport.put(source, folder)
+    assert caught.value.details == f"{folder} is a folder"
+    assert names(transport, folder) == []
+
+
+def test_no_copy_is_begun_once_the_user_insists_on_the_end(
+    transport: Transport, folder: str, source: Path
+) -> None:
+    """What copies is killed like every other command."""
+    interruption = Interruption()
+    interruption.request()
+    interruption.request()
+    with pytest.raises(TransportError, match="cannot copy"):
+        Watched(transport, interruption).put(source, f"{folder}/file")
+    assert "file" not in names(transport, folder)
 
 
 def test_parts_of_an_earlier_content_go(
