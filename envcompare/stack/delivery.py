@@ -6,7 +6,7 @@ from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import Progress, begin
 from envcompare.stack.cache import failure
-from envcompare.stack.image import Image, find
+from envcompare.stack.image import Image, finding
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
 
@@ -19,11 +19,13 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
 
     Raises StackError when the stream breaks, or what arrived is another image.
     """
-    there = find(transport, image.id)
-    if there is None:
-        size = f"{image.size_bytes / 1e6:.0f} MB"
-        begin(progress, f"sending {image.name}, {size}, to {transport.name}")
-        there = _send(local, transport, image, progress=progress)
+    with finding(transport) as look:
+        there = look(image.id)
+        if there is None:
+            size = f"{image.size_bytes / 1e6:.0f} MB"
+            begin(progress, f"sending {image.name}, {size}, to {transport.name}")
+            _send(local, transport, image, progress=progress)
+            there = look(image.id)
     if there is None or there.layers != image.layers:
         raise StackError(
             f"{transport.name} holds another image than was sent",
@@ -33,10 +35,8 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
     return there
 
 
-def _send(
-    local: Transport, transport: Transport, image: Image, *, progress: Progress
-) -> Image | None:
-    """Stream the image into the host's engine and name it there; return what arrived."""
+def _send(local: Transport, transport: Transport, image: Image, *, progress: Progress) -> None:
+    """Stream the image into the host's engine and name it there."""
     load = ("sh", "-c", _LOAD, "sh", image.id, _given_name(image))
     with moving(progress, image.name, image.size_bytes) as told:
         piped = pipe(
@@ -51,7 +51,6 @@ def _send(
             piped.text,
             hint="run it again; docker save and docker load by hand show what is wrong",
         )
-    return find(transport, image.id)
 
 
 def _given_name(image: Image) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +89,15 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: Transport) -> Recipe:
 
 def find(transport: Transport, reference: str) -> Image | None:
     """Return the image of that name or ID in the host's engine; None when it is not there."""
+    with finding(transport) as look:
+        return look(reference)
+
+
+@contextmanager
+def finding(transport: Transport) -> Iterator[Callable[[str], Image | None]]:
+    """Give what finds images in the host's engine, over one connection to it."""
     with connect(transport) as client:
-        return _get(client, reference)
+        yield partial(_get, client)
 
 
 def find_built(transport: Transport, wanted: Recipe) -> Image | None:

@@ -7,11 +7,9 @@ carries, and an engine unpacks slower than both.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from envcompare.command import Command
 from envcompare.console import Saying
@@ -19,9 +17,10 @@ from envcompare.errors import TransportError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure
 from envcompare.transport import Process, Told, Transport
+from envcompare.transport.exchange import Drain
 
 _CHUNK_BYTES = 1 << 16
-_KEPT_BYTES = 1 << 20
+_FULL = ("no space left", "quota exceeded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,52 +37,32 @@ class Piped:
         return self.source_exit == 0 and self.sink_exit == 0
 
 
-@dataclass(slots=True)
-class _Said:
-    """Collects a stream in the background, so that a full one never stops its command."""
-
-    stream: BinaryIO
-    text: bytes = b""
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._collect, daemon=True)
-        self.thread.start()
-
-    def _collect(self) -> None:
-        while chunk := self.stream.read(_CHUNK_BYTES):
-            self.text = (self.text + chunk)[-_KEPT_BYTES:]
-
-    def end(self) -> str:
-        """Return the text once the stream has ended."""
-        self.thread.join(5)
-        return self.text.decode(errors="replace")
-
-
 def pipe(
     source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
 ) -> Piped:
     """Run both commands, the second reading what the first writes; neither outlives a failure."""
-    writer, reader = source[0].spawn(source[1]), sink[0].spawn(sink[1])
-    said = (_Said(writer.stderr), _Said(reader.stderr), _Said(reader.stdout))
-    try:
+    with contextlib.ExitStack() as killing:
+        writer = source[0].spawn(source[1])
+        killing.callback(writer.kill)
+        reader = sink[0].spawn(sink[1])
+        killing.callback(reader.kill)
+        said = tuple(Drain(stream) for stream in (writer.stderr, reader.stderr, reader.stdout))
         writer.stdin.close()
         _copy(writer, reader, told)
         exits = (writer.wait(), reader.wait())
-    except BaseException:
-        writer.kill()
-        reader.kill()
-        raise
-    texts = [one.end() for one in said]
-    return Piped(source_exit=exits[0], sink_exit=exits[1], text="\n".join(texts))
+        killing.pop_all()
+    for one in said:
+        one.settle()
+    text = "\n".join(one.text() for one in said)
+    return Piped(source_exit=exits[0], sink_exit=exits[1], text=text)
 
 
 def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:
-    """Send a file of that hash to the host; raises StackError where the disk there is full."""
+    """Send a file of that hash to the host; raises StackError where it has no room."""
     try:
         transport.put(source, target, sha256=sha256, told=told)
     except TransportError as error:
-        if "no space left" in error.details.lower():
+        if any(words in error.details.lower() for words in _FULL):
             what = f"sending {source.name}"
             raise failure(transport, what, error.details, hint=error.hint) from error
         raise
