@@ -106,7 +106,10 @@ def _make(making: _Making, image: Image, *, holder: Transport, progress: Progres
             return _digest(transport, result)
     archive = f"{making.target}.tar"
     try:
-        _save(holder, transport, image, archive=archive, progress=progress)
+        if holder is transport:
+            _save(transport, image, archive)
+        else:
+            _send(holder, transport, image, archive=archive, progress=progress)
         return _digest(transport, making.run(f"docker-archive:{archive}"))
     finally:
         shell(transport, 'rm -f -- "$1"', archive)
@@ -120,7 +123,13 @@ def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
         return local
 
 
-def _save(
+def _save(transport: Transport, image: Image, archive: str) -> None:
+    saved = shell(transport, 'umask 077; docker save "$2" >"$1"', archive, image.id)
+    if not saved.succeeded:
+        raise failure(transport, f"saving {image.name}", saved.stderr, hint="run it again")
+
+
+def _send(
     holder: Transport, transport: Transport, image: Image, *, archive: str, progress: Progress
 ) -> None:
     begin(progress, f"sending {image.name}, {image.size_bytes / 1e6:.0f} MB, to {transport.name}")

@@ -66,8 +66,9 @@ def make(
 def given(transport: Transport, path: str, *, local: Transport, progress: Progress) -> Sif:
     """Return a SIF the user named: the host's own, else the one on this machine, sent there."""
     here = Path(path).expanduser()
-    is_there = transport.name == LOCAL.name or shell(transport, '[ -e "$1" ]', path).succeeded
-    if is_there or not here.is_file():
+    if transport.name == LOCAL.name:
+        return inspect(transport, str(here))
+    if shell(transport, '[ -e "$1" ]', path).succeeded or not here.is_file():
         return inspect(transport, path)
     found = inspect(local, str(here))
     target = f"{host_cache(transport)}/given-{found.sha256[:32]}/{here.name}"
@@ -123,9 +124,11 @@ def _key(wanted: Wanted) -> str:
 
 def _brought(transport: Transport, wanted: Wanted, target: str) -> str:
     """Send the SIF to the host, or make it there; return its hash."""
-    key = _key(wanted)
+    if wanted.compression == "sandbox":
+        return pack(transport, wanted, target)  # a folder is made where it is used
+    key, is_here = _key(wanted), transport.name == LOCAL.name
     with _TURNS[key]:
-        found = None if _stays(transport, wanted.compression) else _found_here(transport, wanted)
+        found = None if is_here else _found_here(transport, wanted)
         if found is None:
             digest = pack(transport, wanted, target)
             made = Sif(path=target, sha256=digest, compression=wanted.compression)
@@ -133,11 +136,6 @@ def _brought(transport: Transport, wanted: Wanted, target: str) -> str:
             return digest
     _send(transport, found, target, progress=wanted.progress)
     return found.sha256
-
-
-def _stays(transport: Transport, compression: Compression) -> bool:
-    """Tell whether it is made where it is used: a sandbox is a folder, and this machine is here."""
-    return compression == "sandbox" or transport.name == LOCAL.name
 
 
 def _whole(transport: Transport, path: str) -> str:

@@ -23,7 +23,7 @@ from envcompare.stack import cache, delivery, image, packing, shipping, sif
 from envcompare.stack.cache import shell
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.transport import Transport
+from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import file_sha256, run
@@ -98,6 +98,19 @@ def blob() -> Iterator[Image]:
     assert found
     yield found
     run(LOCAL, Command(argv=("docker", "image", "rm", "-f", found.id)))
+
+
+class Mute(Spoiling):
+    """A host whose engine has nothing for Apptainer."""
+
+    refused = 0
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command, with the name of another image for Apptainer."""
+        source = f"docker-daemon:{'0' * 64}"
+        argv = tuple(source if "docker-daemon:" in word else word for word in command.argv)
+        self.refused += argv != command.argv
+        return super().spawn(Command(argv=argv, env=command.env, cwd=command.cwd))
 
 
 def forget(transport: Transport, *keys: str) -> None:
@@ -275,6 +288,28 @@ def test_a_sif_of_the_user_is_sent_where_only_this_machine_has_it(
     with pytest.raises(StackError, match="is not on lab-h1"):
         sif.given(first, str(tmp_path / "nothing.sif"), local=LOCAL, progress=print)
     forget(first, built.key, f"given-{there.sha256[:32]}")
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+@pytest.mark.engine("singularity")
+def test_an_apptainer_that_cannot_speak_with_the_engine_is_given_an_archive(
+    first: Transport, built: Image
+) -> None:
+    """The host writes it itself: nothing of the image goes over the network."""
+    delivery.deliver(first, built, local=LOCAL, progress=print)
+    folder = f"{cache.host_cache(first)}/{built.key}"
+    cache.make_folder(first, folder)
+    mute = Mute(first)
+    told: list[str] = []
+    wanted = packing.Wanted(image=built, compression="none", local=LOCAL, progress=told.append)
+    digest = packing.pack(mute, wanted, f"{folder}/none.sif")
+    assert sif.inspect(first, f"{folder}/none.sif").sha256 == digest
+    assert (mute.refused, mute.sent) == (1, 0)
+    assert len(told) == 1
+    assert ".tar" not in shell(first, 'ls "$1"', folder).stdout
+    run(first, Command(argv=("docker", "image", "rm", "-f", built.id)))
+    forget(first, built.key)
 
 
 @pytest.mark.engine("hosts")
