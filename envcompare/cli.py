@@ -55,6 +55,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare import runner
     from envcompare.job import Job
+    from envcompare.planning import resumed
     from envcompare.results import RunFolder
 
     if resume is not None:
@@ -64,7 +65,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
-        experiment, plan, hosts = _resumed(folder)
+        experiment, plan, hosts = resumed(folder)
     else:
         experiment, plan, hosts = _planned(values, accept_many=yes)
         record = runner.run_record(plan, experiment, command_line=tuple(sys.argv))
@@ -191,58 +192,15 @@ def clean(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 def _planned(
     values: dict[str, Any], *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    from envcompare.plan import make_plan
+    from envcompare.planning import planned
 
-    experiment, hosts = _places(values)
-    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
-    return experiment, made, hosts
+    return planned(*settings_of(values), accept_many=accept_many)
 
 
 def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
-    flags, file = settings_of(values)
-    return _resolve(flags, file)
+    from envcompare.planning import resolved
 
-
-def _resolve(flags: Any, file: Any) -> tuple[Experiment, tuple[HostSpec, ...]]:  # noqa: ANN401
-    from envcompare import files
-    from envcompare.choice import Known
-    from envcompare.environments.registry import ENVIRONMENTS
-    from envcompare.experiment import resolve, standalone
-    from envcompare.transport.hosts import parse_hosts
-
-    catalogue = {name: info.parameters for name, info in files.catalogue().items()}
-    experiment = resolve(
-        flags, file, known=Known(environments=tuple(ENVIRONMENTS), workloads=catalogue)
-    )
-    hosts = parse_hosts(experiment.hosts)
-    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
-
-
-def _resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    import tomllib
-
-    from envcompare.config import Settings, parse_settings
-    from envcompare.plan import make_plan
-
-    record = folder.read_run()
-    content = tomllib.loads(record.configuration)
-    settings = parse_settings(content, source=str(folder.path / "run.json"))
-    experiment, hosts = _resolve(settings, Settings())
-    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=True)
-    same = (
-        (record.tool_version, __version__, "the version of envcompare"),
-        (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
-        (record.arms, made.arms, "the plan of arms"),
-        (record.design, made.design, "the design"),
-    )
-    for before, now, what in same:
-        if before != now:
-            raise ConfigError(
-                f"{folder.path} cannot be resumed: {what} is another",
-                details=f"{before!r} then, {now!r} now",
-                hint="start a new run; what was measured stays readable",
-            )
-    return experiment, made, hosts
+    return resolved(*settings_of(values))
 
 
 def _signals(interruption: Any, display: Display) -> Any:  # noqa: ANN401

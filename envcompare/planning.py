@@ -1,14 +1,65 @@
-"""What `envcompare plan` prints: the resolved experiment, arms, cells and first orders."""
+"""From flags and file, or from an earlier run, to experiment, hosts and plan; and its lines."""
 
 from __future__ import annotations
 
+import tomllib
+
+from envcompare import __version__, files
+from envcompare.choice import Known
 from envcompare.command import shell_text
-from envcompare.config import settings_toml
-from envcompare.experiment import Experiment
-from envcompare.plan import Cell, Plan, derive_seed, shuffled
+from envcompare.config import Settings, parse_settings, settings_toml
+from envcompare.environments.registry import ENVIRONMENTS
+from envcompare.errors import ConfigError
+from envcompare.experiment import Experiment, resolve, standalone
+from envcompare.plan import Cell, Plan, derive_seed, make_plan, shuffled
+from envcompare.results import RunFolder
+from envcompare.transport.hosts import HostSpec, parse_hosts
 
 SHOWN_CELLS = 20
 SHOWN_ROUNDS = 3
+
+
+def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
+    """Return the experiment that the flags ask for over the file, and its hosts."""
+    catalogue = {name: info.parameters for name, info in files.catalogue().items()}
+    known = Known(environments=tuple(ENVIRONMENTS), workloads=catalogue)
+    experiment = resolve(flags, file, known=known)
+    hosts = parse_hosts(experiment.hosts)
+    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
+
+
+def planned(
+    flags: Settings, file: Settings, *, accept_many: bool
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    """Return experiment, plan and hosts of a new run."""
+    experiment, hosts = resolved(flags, file)
+    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
+    return experiment, made, hosts
+
+
+def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    """Return experiment, plan and hosts of a run to go on with.
+
+    Raises ConfigError where this envcompare would plan another run.
+    """
+    record = folder.read_run()
+    content = tomllib.loads(record.configuration)
+    settings = parse_settings(content, source=str(folder.path / "run.json"))
+    experiment, made, hosts = planned(settings, Settings(), accept_many=True)
+    same = (
+        (record.tool_version, __version__, "the version of envcompare"),
+        (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
+        (record.arms, made.arms, "the plan of arms"),
+        (record.design, made.design, "the design"),
+    )
+    for before, now, what in same:
+        if before != now:
+            raise ConfigError(
+                f"{folder.path} cannot be resumed: {what} is another",
+                details=f"{before!r} then, {now!r} now",
+                hint="start a new run; what was measured stays readable",
+            )
+    return experiment, made, hosts
 
 
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
