@@ -188,8 +188,8 @@ def _try(hint: str) -> tuple[str, ...]:
 
 
 def _why(error: EnvcompareError) -> tuple[str, ...]:
-    lines = error.details.strip().splitlines()
-    return (f"{_MARGIN}why: {lines[-1]}",) if lines else ()
+    last = (error.details.strip().splitlines() or [""])[-1]
+    return (f"{_MARGIN}why: {last}",) if last not in error.brief else ()
 
 
 def _hint(error: EnvcompareError) -> str:

@@ -68,7 +68,7 @@ _PURPOSES: Final[dict[str, Purpose]] = {
         felt_by="a workload feels it beside others that want the same CPUs, or at a limit",
     ),
     "os": Purpose(
-        what="The image is of another distribution than the host",
+        what="Each arm is shown the files of a distribution of its own",
         felt_by="only its interpreter and libraries can be felt, which have lines of their own",
     ),
     "uid": Purpose(what="The worker has another user", felt_by="no step feels it"),

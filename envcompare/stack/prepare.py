@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def _docker(
     progress: Progress,
 ) -> Prepared:
     if reference:
-        found = _users_image(transport, reference, local)
+        found = _users_image(transport, reference, local=local, progress=progress)
         there = deliver(transport, found, local=local, progress=progress)
         prepared = Prepared(interpreter="python3", reference=there.id, facts=_image_facts(there))
         return _asked(
@@ -172,14 +173,21 @@ def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in facts if value)
 
 
-def _users_image(transport: Transport, reference: str, local: Transport) -> image.Image:
+def _users_image(
+    transport: Transport, reference: str, *, local: Transport, progress: Progress
+) -> image.Image:
     """Find an image the user named: on the host, else in the local engine."""
-    found = image.find(transport, reference)
-    if found is None and transport.name != LOCAL.name:
-        try:
-            found = image.find(local, reference)
-        except UnusableError:
-            found = None
+    there = image.find(transport, reference)
+    here = None
+    if transport.name != LOCAL.name:
+        with suppress(UnusableError):
+            here = image.find(local, reference)
+    if there and here and there.id != here.id:
+        progress(
+            f"{reference} is {here.key[:12]} here and {there.key[:12]} on {transport.name}: that one "
+            f"is taken; to have the one from here, docker image rm {reference} there first"
+        )
+    found = there or here
     if found is None:
         raise StackError(
             f"the image {reference} is not on {transport.name}",

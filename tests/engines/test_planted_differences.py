@@ -111,7 +111,7 @@ def test_a_workload_that_fails_is_told_and_not_taken_for_a_difference(small: Sma
     done = small.run("doctor", *BOTH, "--workload", f"{path}:Plain")
     assert done.returncode == 4
     assert "✕ stacks: not compared, vm: " in done.stdout
-    assert "why: ZeroDivisionError: division by zero" in done.stdout
+    assert done.stdout.count("ZeroDivisionError: division by zero") == 1
 
 
 def test_another_numpy_is_named_with_both_versions(

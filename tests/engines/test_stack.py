@@ -268,6 +268,26 @@ def test_an_image_of_the_user_is_found_here_and_sent(host: Transport, built: Ima
 
 @pytest.mark.engine("ssh")
 @pytest.mark.engine("docker")
+def test_an_image_that_is_another_one_on_the_host_is_taken_and_said(
+    host: Transport, built: Image
+) -> None:
+    """One name may mean two images: nobody finds out from the times which one ran."""
+    name, told = "envcompare-test-own:2", list[str]()
+    delivery.deliver(host, built, local=HERE, progress=print)
+    run(host, Command(argv=("docker", "tag", built.id, name)))
+    run(HERE, Command(argv=("docker", "tag", BASE, name)))
+    prepared = prepare(host, "docker", reference=name, options=Options(), progress=told.append)
+    assert prepared.reference == built.id
+    assert told[0].endswith(
+        f" here and {built.key[:12]} on lab-h1: that one is taken; to have the one from "
+        f"here, docker image rm {name} there first"
+    )
+    for transport in (HERE, host):
+        run(transport, Command(argv=("docker", "image", "rm", name)))
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
 def test_an_image_that_is_nowhere_is_an_error_with_a_remedy(host: Transport) -> None:
     """Nothing is pulled behind the user's back."""
     with pytest.raises(StackError) as caught:

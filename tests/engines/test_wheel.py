@@ -61,7 +61,11 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
         cwd=elsewhere,
     )  # fmt: skip
     assert str(venv) in files
-    for name in ("Dockerfile", "containers/envcompare.def", "workloads/requirements.in"):
+    shipped = (
+        *("Dockerfile", "containers/envcompare.def", "containers/install.sh"),
+        *("containers/library.py", "workloads/requirements.in", "workloads/tree.py"),
+    )
+    for name in shipped:
         assert (Path(files.strip()) / name).is_file()
     quick = ("--quick", "--budget", "8", "--no-startup")
     run(command, "run", "--envs", "vm", "--workload", "light.py:Light", *quick, cwd=elsewhere)
