@@ -184,8 +184,8 @@ def _users_image(
             here = image.find(local, reference)
     if there and here and there.id != here.id:
         progress(
-            f"{reference} is {here.key[:12]} here and {there.key[:12]} on {transport.name}: that one "
-            f"is taken; to have the one from here, docker image rm {reference} there first"
+            f"{reference} is {here.key[:12]} here and {there.key[:12]} on {transport.name}: the one "
+            f"there is taken; for the one from here, docker image rm {reference} there first"
         )
     found = there or here
     if found is None:
