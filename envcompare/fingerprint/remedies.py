@@ -11,12 +11,16 @@ from envcompare.records import ArmRecord
 
 SEPARATE: Final = "To separate: "  # what a remedy follows in a sentence
 _STABILISED: Final = ("env.MALLOC_MMAP_THRESHOLD_", "env.MALLOC_TRIM_THRESHOLD_")
+_IN_CODE: Final = (
+    "torch.tf32", "torch.deterministic", "torch.cudnn", "torch.float32_precision",
+    "torch.interop_threads",
+)  # fmt: skip
 _THREADS: Final = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "env.OPENBLAS_NUM_THREADS")
 
 
 def remedy(sides: Sides, key: str) -> str:
     """Return what separates a confounder from the environment, for this very pair."""
-    if key.startswith("threads.") or key in {"torch.threads", "torch.interop_threads", *_THREADS}:
+    if key.startswith("threads.") or key in {"torch.threads", *_THREADS}:
         return f"`{_command(sides, '--threads N')}`, which sets it in every arm"
     if key.startswith(("env.", "allocator.")):
         return _same_variable(sides, key)
@@ -24,7 +28,7 @@ def remedy(sides: Sides, key: str) -> str:
         return "give every arm the same GPU; `envcompare doctor` names what is missing"
     if key.startswith(("cgroup.", "cpu.")):
         return _same_limit(sides, key)
-    if longest_rule(key, ("torch.tf32", "torch.deterministic", "torch.cudnn")):
+    if longest_rule(key, _IN_CODE):
         return "set it to the same value in the code of the workload"
     return _software(sides, key)
 

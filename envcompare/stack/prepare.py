@@ -183,10 +183,9 @@ def _users_image(
         with suppress(UnusableError):
             here = image.find(local, reference)
     if there and here and there.id != here.id:
-        progress(
-            f"{reference} is {here.key[:12]} here and {there.key[:12]} on {transport.name}: the one "
-            f"there is taken; for the one from here, docker image rm {reference} there first"
-        )
+        ids = f"{here.key[:12]} here and {there.key[:12]} on {transport.name}"
+        remedy = f"docker image rm {reference} there first"
+        progress(f"{reference} is {ids}: the one there is taken; for the one from here, {remedy}")
     found = there or here
     if found is None:
         raise StackError(

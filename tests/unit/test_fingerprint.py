@@ -117,7 +117,7 @@ def test_a_key_nobody_knows_is_a_possible_influence(key: str) -> None:
 def test_the_class_of_a_difference(
     key: str, before: FingerprintValue, after: FingerprintValue, expected: str
 ) -> None:
-    """Each known property has the class that MEASUREMENT.md and the report rely on."""
+    """Each known property has the class that the report relies on."""
     assert one_difference(key, before, after).fact_class == expected
 
 

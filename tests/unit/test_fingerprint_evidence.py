@@ -263,6 +263,8 @@ def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
         ("allocator.tunables", "set GLIBC_TUNABLES to the same value in every arm"),
         ("torch.threads", "`envcompare run --envs vm,docker --threads N`"),
         ("torch.deterministic", "in the code of the workload"),
+        ("torch.cudnn_benchmark", "in the code of the workload"),
+        ("torch.interop_threads", "in the code of the workload"),
         ("gpu.uuid", "give every arm the same GPU"),
     ],
 )
