@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from parameters import Value, resolve
+from parameters import Value, require, resolve
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUNDLED = {"cnn": ("cnn", "Cnn"), "rnn": ("rnn", "Rnn")}
@@ -28,6 +28,7 @@ class Workload:
         defaults: dict[str, Value] = getattr(kind, "PARAMS", {})
         self.params = resolve(defaults, given)
         self._object = kind(**self.params)
+        require("batch", self.batch, least=1)
 
     def load(self, data: str | None) -> None:
         """Let the object read its data, once, before any generation."""

@@ -197,6 +197,7 @@ def test_failure_names_phase_and_step_when_the_workload_raises(
             "unknown parameter 'hiden'; known are: batch, fails_at,",
         ),
         ({"params": {"batch": "3"}}, "setup", "parameter 'batch' is '3' (str) and must be int"),
+        ({"params": {"batch": -1}}, "setup", "parameter 'batch' is -1 and must be at least 1"),
         ({"params": {"batch": True}}, "setup", "parameter 'batch' is True (bool) and must be int"),
         ({"params": [1]}, "protocol", "'params' of hello is [1]"),
         (
