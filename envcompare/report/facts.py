@@ -161,7 +161,8 @@ def _told(one: FactDifference) -> str:
     if one.fact_class == "varied":
         text = one.sentence if one.sentence != MEANINGS["varied"] else ""
         return f"{text}." if one.remedy else text
-    return f"{one.evidence} {SEPARATE}{one.remedy}.".lstrip()
+    how = f"{SEPARATE}{one.remedy}." if one.remedy else ""
+    return f"{one.evidence} {how}".strip()
 
 
 def _all_rows(arms: list[ArmSummary]) -> tuple[FactRow, ...]:

@@ -17,13 +17,13 @@ from runs import BASE
 from small import Small, small_project
 
 from envcompare import files
-from envcompare.cli import _resolve
 from envcompare.command import Command
 from envcompare.config import Settings
 from envcompare.environments import Mount
 from envcompare.interrupt import Interruption
 from envcompare.likeness import compare_stacks
 from envcompare.opening import open_site
+from envcompare.planning import resolved
 from envcompare.records import ArmRecord, FactDifference
 from envcompare.sites import Seat, Site
 from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images, shell
@@ -243,7 +243,7 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         patch.setattr(files, "root", lambda: small.root)
         for name, value in small.variables.items():
             patch.setenv(name, value)
-        experiment, hosts = _resolve(settings, Settings())
+        experiment, hosts = resolved(settings, Settings())
         site = open_site(hosts[0], experiment, "planted", Interruption())
         given = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
         own = PlantedSite(**given, flags=flags)
