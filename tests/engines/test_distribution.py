@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -310,27 +308,6 @@ def test_an_apptainer_that_cannot_speak_with_the_engine_is_given_an_archive(
     assert ".tar" not in shell(first, 'ls "$1"', folder).stdout
     run(first, Command(argv=("docker", "image", "rm", "-f", built.id)))
     forget(first, built.key)
-
-
-@pytest.mark.engine("hosts")
-@pytest.mark.engine("docker")
-def test_a_host_that_fails_takes_no_other_with_it(
-    first: Transport, second: Transport, built: Image
-) -> None:
-    """Each host has its lines, in the order of the hosts, and the exit code tells of the one."""
-    hosts, envs = "lab-h1,nowhere.invalid,lab-h2", f"own=docker:{NAME}"
-    argv = (sys.executable, "-m", "envcompare", "build", "--hosts", hosts, "--envs", envs)
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
-    finally:
-        for transport in (first, second):
-            run(transport, Command(argv=("docker", "image", "rm", "-f", NAME)))
-    lines = [line.partition(",")[0] for line in done.stdout.splitlines()]
-    assert lines == [f"lab-h1 own: {built.id}", f"lab-h2 own: {built.id}"]
-    assert "error: cannot find host 'nowhere.invalid'\n" in done.stderr
-    for host in ("lab-h1", "lab-h2"):
-        assert f"  {host} own: sending {NAME}, " in done.stderr
-    assert done.returncode == 3
 
 
 def packing_works_here(built: Image) -> bool:

@@ -39,9 +39,11 @@ def serving(docker: str, reference: str, folder: Path) -> Iterator[Served]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
-        yield Served(name=f"127.0.0.1:{server.server_port}/base:1", digest=digest)
-        server.shutdown()
-        thread.join()
+        try:
+            yield Served(name=f"127.0.0.1:{server.server_port}/base:1", digest=digest)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def _contents(folder: Path) -> tuple[dict[str, Path], bytes]:

@@ -1,0 +1,67 @@
+"""Several real hosts in one command, one of which cannot be found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from runs import BASE, envcompare, resume
+
+from envcompare.command import Command
+from envcompare.stack import image
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
+
+pytestmark = pytest.mark.engine("hosts")
+
+HOSTS = "lab-h1,nowhere.invalid,lab-h2"
+NAME = "envcompare-test-several:1"
+REACHED = ("lab-h1", "lab-h2")
+DERIVED = f"FROM {BASE}\nLABEL envcompare.test=several\n"
+
+
+@pytest.mark.engine("docker")
+def test_a_host_that_fails_takes_no_other_with_it(lab: Lab) -> None:
+    """Each host has its lines, in the order of the hosts, and the exit code tells of the one."""
+    make = Command(
+        argv=("docker", "build", "--quiet", f"--tag={NAME}", "-"),
+        env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+    )
+    assert run(LOCAL, make, stdin=DERIVED.encode()).succeeded
+    built = image.find(LOCAL, NAME)
+    assert built
+    argv = (sys.executable, "-m", "envcompare", "build", "--hosts", HOSTS)
+    argv = (*argv, "--envs", f"own=docker:{NAME}")
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        for transport in (LOCAL, *(connect(parse_hosts([host])[0]) for host in REACHED)):
+            run(transport, Command(argv=("docker", "image", "rm", "-f", NAME)))
+            transport.close()
+    lines = [line.partition(",")[0] for line in done.stdout.splitlines()]
+    assert lines == [f"{host} own: {built.id}" for host in REACHED]
+    assert "error: cannot find host 'nowhere.invalid'\n" in done.stderr
+    for host in REACHED:
+        assert f"  {host} own: sending {NAME}, " in done.stderr
+    assert done.returncode == 3
+
+
+def test_the_others_are_measured_and_not_measured_again(lab: Lab, tmp_path: Path) -> None:
+    """The run ends with 3, and going on with it tries only the host that failed."""
+    done = envcompare(
+        tmp_path,
+        *("--hosts", HOSTS, "--envs", "vm@host", "--no-quiet-gate", "--budget", "4"),
+        *("--command", "sleep 0.01", "--command-dir", "/home/bench"),
+    )
+    assert done.exit_code == 3, done.stderr
+    samples = done.lines("samples.jsonl")
+    assert {one["cell"] for one in samples} == {f"{host}/sleep/default" for host in REACHED}
+    failed = [one["host"] for one in done.lines("events.jsonl") if one["failure"]]
+    assert failed == ["nowhere.invalid"]
+    assert done.folder
+    resume(done.folder, exit_code=3)
+    assert done.lines("samples.jsonl") == samples

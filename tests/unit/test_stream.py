@@ -1,0 +1,69 @@
+"""One command's output into another, and a SIF's path, where no other host is needed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from envcompare.command import Command
+from envcompare.errors import StackError, TransportError
+from envcompare.stack import sif
+from envcompare.stack.stream import pipe
+from envcompare.transport.local import LOCAL, LocalTransport
+
+WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'
+
+
+class Full(LocalTransport):
+    """A host that starts nothing once the other end runs."""
+
+    def __init__(self, other: Path) -> None:
+        self._other = other
+
+    def spawn(self, _: Command) -> NoReturn:
+        """Refuse, as a host without a free session does."""
+        while not self._other.exists():
+            time.sleep(0.01)
+        raise TransportError("the host grants no session")
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_without_a_second_end_leaves_no_first_one(tmp_path: Path) -> None:
+    """What would write for ever to nobody is killed."""
+    noted = tmp_path / "pid"
+    writer = Command(argv=("sh", "-c", WRITES_FOR_EVER, "sh", str(noted)))
+    with pytest.raises(TransportError, match="no session"):
+        pipe((LOCAL, writer), (Full(noted), Command(argv=("cat",))), told=print)
+    stat = Path("/proc", noted.read_text().strip(), "stat")
+    with suppress(OSError):
+        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+
+
+def test_both_ends_of_a_pipe_say_how_they_ended(tmp_path: Path) -> None:
+    """The reader may end before it has read everything."""
+    sizes: list[int] = []
+    script = 'head -c 100000 >"$1"; echo enough >&2; exit 3'
+    piped = pipe(
+        (LOCAL, Command(argv=("head", "-c", "5000000", "/dev/zero"))),
+        (LOCAL, Command(argv=("sh", "-c", script, "sh", str(tmp_path / "file")))),
+        told=sizes.append,
+    )
+    assert (piped.sink_exit, piped.succeeded) == (3, False)
+    assert piped.text.strip() == "enough"
+    assert (tmp_path / "file").stat().st_size == 100_000
+    assert sizes == sorted(sizes)
+
+
+def test_a_sif_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell turns the ~ of an arm into a path."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.sif").write_bytes(b"not much")
+    found = sif.given(LOCAL, "~/own.sif", local=LOCAL, progress=print)
+    assert found.path == str(tmp_path / "own.sif")
+    with pytest.raises(StackError, match=r"none\.sif is not on local"):
+        sif.given(LOCAL, "~/none.sif", local=LOCAL, progress=print)
