@@ -74,7 +74,8 @@ def describe(difference: FactDifference) -> str:
     before, after = difference.reference, difference.value
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
-    return f"{name} {_word(before)} → {_word(after)}"
+    word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
+    return f"{name} {word(before)} → {word(after)}"
 
 
 def is_plural(difference: FactDifference) -> bool:
@@ -107,6 +108,10 @@ def _change(name: str, before: str | None, after: str | None) -> str:
     if not before and not after:
         return name
     return f"{name} {before or 'none'} → {after or 'none'}"
+
+
+def _size(value: FingerprintValue) -> str:
+    return f"{value / 2**20:.0f} MiB" if isinstance(value, int) else _word(value)
 
 
 def _word(value: FingerprintValue) -> str:

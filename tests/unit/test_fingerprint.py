@@ -191,6 +191,19 @@ def test_packages_with_facts_of_their_own_are_told_once() -> None:
     assert [one.key for one in found] == ["torch.version"]
 
 
+@pytest.mark.parametrize(
+    ("key", "after", "words"),
+    [
+        ("shm.bytes", 64 << 20, "the size of /dev/shm 8192 MiB → 64 MiB"),
+        ("cgroup.memory_limit_bytes", "unlimited", "the memory limit 8192 MiB → unlimited"),
+        ("gpu.memory_bytes", None, "gpu.memory_bytes 8192 MiB → none"),
+    ],
+)
+def test_bytes_have_a_unit_that_can_be_read(key: str, after: FingerprintValue, words: str) -> None:
+    """Ten digits of bytes are no words."""
+    assert describe(one_difference(key, 8 << 30, after)) == words
+
+
 def test_many_entries_are_named_by_the_first_three() -> None:
     """A sentence stays a sentence when forty packages differ."""
     before = tuple(f"p{number:02}==1" for number in range(40))
