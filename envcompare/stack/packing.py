@@ -107,7 +107,7 @@ def _make(making: _Making, image: Image, *, holder: Transport, progress: Progres
     archive = f"{making.target}.tar"
     try:
         if holder is transport:
-            _save(transport, image, archive)
+            _save(transport, image, archive=archive)
         else:
             _send(holder, transport, image, archive=archive, progress=progress)
         return _digest(transport, making.run(f"docker-archive:{archive}"))
@@ -123,7 +123,7 @@ def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
         return local
 
 
-def _save(transport: Transport, image: Image, archive: str) -> None:
+def _save(transport: Transport, image: Image, *, archive: str) -> None:
     saved = shell(transport, 'umask 077; docker save "$2" >"$1"', archive, image.id)
     if not saved.succeeded:
         raise failure(transport, f"saving {image.name}", saved.stderr, hint="run it again")
