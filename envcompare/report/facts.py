@@ -92,7 +92,7 @@ def _host_view(run: RunComparison, host: str, arms: list[ArmSummary]) -> HostVie
     for one in compared_differences(run):
         if one.host == host:
             found.setdefault(one.key, {})[one.arm] = one
-    rows = [_differing_row(key, by_arm, names) for key, by_arm in found.items()]
+    rows = [_differing_row(key, by_arm, arms) for key, by_arm in found.items()]
     return HostView(
         host=host,
         arms=names,
@@ -108,11 +108,14 @@ def _class_rank(row: FactRow) -> tuple[int, str]:
     return (CLASS_ORDER.index(row.fact_class) if row.fact_class else len(CLASS_ORDER), row.key)
 
 
-def _differing_row(key: str, by_arm: dict[str, FactDifference], names: tuple[str, ...]) -> FactRow:
+def _differing_row(key: str, by_arm: dict[str, FactDifference], arms: list[ArmSummary]) -> FactRow:
     found = list(by_arm.values())
     strongest = min((one.fact_class for one in found), key=CLASS_ORDER.index)
     values = [fact_text(key, found[0].reference)]
-    values += [fact_text(key, by_arm[arm].value) if arm in by_arm else SAME for arm in names[1:]]
+    for one in arms[1:]:
+        unlike = by_arm.get(one.arm)
+        alike = SAME if one.facts else NOT_MEASURED  # no worker answered in an arm without facts
+        values.append(fact_text(key, unlike.value) if unlike else alike)
     return FactRow(
         key=key,
         fact_class=strongest,

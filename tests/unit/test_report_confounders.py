@@ -53,6 +53,18 @@ def test_the_table_says_what_was_seen_and_what_is_told_with_what() -> None:
     assert notes["loaded_libraries"] == "None of them computes."
 
 
+def test_an_arm_that_never_answered_is_not_called_the_same() -> None:
+    """Nothing was found there, so nothing of it is known to be alike."""
+    arms = tuple(
+        msgspec.structs.replace(one, facts={}) if one.arm == "singularity" else one
+        for one in EXAMPLE.arms
+    )
+    differences = tuple(one for one in EXAMPLE.differences if one.arm != "singularity")
+    silent = msgspec.structs.replace(EXAMPLE, arms=arms, differences=differences)
+    (host,) = page(silent, files=()).hosts
+    assert {row.values[2] for row in host.differing} == {"not measured"}
+
+
 def test_arms_that_share_what_is_done_on_purpose_share_its_line() -> None:
     """Three arms with seccomp need one sentence about seccomp."""
     (host,) = page(EXAMPLE, files=()).hosts
