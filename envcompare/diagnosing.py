@@ -62,7 +62,9 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
     arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
     transport = connect(host, options=ssh_options(experiment))
     try:
-        found = diagnose(transport, arms, options=stack_options(experiment))
+        may_use_gpu = experiment.device != "cpu"
+        options = stack_options(experiment)
+        found = diagnose(transport, arms, options=options, may_use_gpu=may_use_gpu)
     finally:
         transport.close()
     lines = (f"{host.label}:", *(line for one in found for line in _lines(one)))
@@ -78,7 +80,7 @@ def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
     try:
         found = _likenesses(experiment, host, arms)
     except NotComparedError as error:
-        hint = error.hint or _build(experiment, host)
+        hint = error.hint or build_command(experiment, host)
         return HostReport(lines=(f"  – stacks: not compared, {error.brief}", *_try(hint)))
     except EnvcompareError as error:
         lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(_hint(error)))
@@ -149,16 +151,16 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
         yield f"{_MARGIN}other differences: {', '.join(counts)}"
 
 
-def _build(experiment: Experiment, host: HostSpec) -> str:
+def build_command(experiment: Experiment, host: HostSpec) -> str:
     """Return the command that makes what the arms of the host need."""
     given = experiment.settings
+    is_cpu = experiment.device == "cpu" and experiment.variant == "auto"  # build has no --device
     values = {
         "--envs": _unless(DEFAULTS.envs, given.envs),
         "--stacks": _unless(DEFAULTS.stacks, given.stacks),
         "--hosts": "" if host.is_local else str(host),
         "--base-image": experiment.base_image,
-        "--variant": _unless(DEFAULTS.variant, given.variant),
-        "--device": _unless(DEFAULTS.device, given.device),
+        "--variant": _unless(DEFAULTS.variant, "cpu" if is_cpu else given.variant),
         "--sif-compression": _unless(DEFAULTS.sif_compression, given.sif_compression),
         "--python": _unless(DEFAULTS.python, given.python),
         "--vm-python": experiment.vm_python,

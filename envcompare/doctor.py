@@ -46,11 +46,15 @@ class Finding:
 
 
 def diagnose(
-    transport: Transport, arms: tuple[tuple[str, str], ...], *, options: Options
+    transport: Transport,
+    arms: tuple[tuple[str, str], ...],
+    *,
+    options: Options,
+    may_use_gpu: bool = True,
 ) -> tuple[Finding, ...]:
     """Return what a comparison of these arms on the host needs, and what helps it.
 
-    An arm is its environment and its stack.
+    An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
     environments = tuple(dict.fromkeys(name for name, _ in arms))
     found = [_checked(transport, name, _check(transport, name)) for name in environments]
@@ -61,7 +65,8 @@ def diagnose(
     if transport.name != LOCAL.name and {("docker", "image"), ("singularity", "image")} & set(arms):
         found.append(_builder())
     facts = _facts(transport)
-    found += _gpu(transport, environments, facts)
+    if may_use_gpu:
+        found += _gpu(transport, environments, facts)
     found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
     found.append(_cgroup(transport, facts))
     return tuple(found)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from envcompare.diagnosing import likeness_lines
+from envcompare.config import Settings
+from envcompare.diagnosing import build_command, likeness_lines
 from envcompare.likeness import Likeness, counterpart, is_meant_same
+from envcompare.planning import resolved
 from envcompare.records import ArmRecord, FactDifference
 
 TREE = "site_packages.sha256"
@@ -122,3 +124,21 @@ def test_other_software_that_was_asked_for_is_told_and_expected(arm: str, why: s
 def test_no_more_is_said_than_was_seen(found: Likeness, head: str) -> None:
     """Software is called the same where it is meant to be and was hashed in both arms."""
     assert likeness_lines(found, ARMS)[0] == f"  {head}, in a step of cnn"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ""),
+        ({"envs": "vm,docker", "hosts": "gpu01"}, " --envs vm,docker --hosts gpu01"),
+        ({"python": "3.12", "variant": "cuda"}, " --variant cuda --python 3.12"),
+        ({"sif_compression": "gzip"}, " --sif-compression gzip"),
+        ({"device": "cpu"}, " --variant cpu"),
+    ],
+)
+def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
+    given: dict[str, Any], words: str
+) -> None:
+    """Whatever decides what is made stands in it, and nothing that is so anyway."""
+    experiment, hosts = resolved(Settings(**given), Settings())
+    assert build_command(experiment, hosts[0]) == f"envcompare build{words}"
