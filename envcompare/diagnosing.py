@@ -116,7 +116,8 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
         *(f"{_MARGIN}⚠ {one.sentence}" for one in told),
         *(f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others),
     )
-    return (f"{head}, {where}", *broken, *sentences, *_counts(found.differences))
+    remedy = _try(found.hint)
+    return (f"{head}, {where}", *broken, *remedy, *sentences, *_counts(found.differences))
 
 
 def _head(found: Likeness, arms: tuple[ArmRecord, ...], *, is_other: bool) -> str:

@@ -39,6 +39,7 @@ class Likeness:
     differences: tuple[FactDifference, ...]
     is_proven: bool = True  # what is installed was hashed in both, or is the host's own
     mismatch: str = ""  # what the proof of the stack says, where it is broken
+    hint: str = ""  # what makes it whole
 
     @property
     def unexpected(self) -> tuple[FactDifference, ...]:
@@ -170,6 +171,7 @@ def _likeness(
     site: Site, base: ArmRecord, arm: ArmRecord, prints: dict[str, dict[str, FingerprintRecord]]
 ) -> Likeness:
     pair = Pair(arms=(base, arm))
+    broken = site.seats[arm.id].mismatch
     by_workload = {
         name: compare_fingerprints(found[base.id], found[arm.id], pair)
         for name, found in prints.items()
@@ -181,7 +183,8 @@ def _likeness(
         workloads=tuple(prints),
         differences=each_once(by_workload),
         is_proven=base.stack == "host" or all(TREE in _facts_of(site, one) for one in (base, arm)),
-        mismatch=dict(site.seats[arm.id].prepared.identity).get("mismatch", ""),
+        mismatch=broken.details if broken else "",
+        hint=broken.hint if broken else "",
     )
 
 

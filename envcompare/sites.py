@@ -14,7 +14,7 @@ from envcompare import files
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.errors import EnvcompareError, UnusableError
+from envcompare.errors import EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
 from envcompare.records import ArmRecord
 from envcompare.results import safe_name
@@ -39,6 +39,7 @@ class Seat:
     arm: ArmRecord
     prepared: Prepared
     check: Check
+    mismatch: StackError | None = None  # what its proof is at odds with, where that is allowed
 
     @property
     def gpu(self) -> Gpu:
@@ -102,7 +103,7 @@ class Site:
             say(f"{error.brief}: {error.details}")
             noted = ("mismatch", error.details)
             prepared = replace(prepared, identity=(*prepared.identity, noted))
-        seat = Seat(arm=arm, prepared=prepared, check=check)
+        seat = Seat(arm=arm, prepared=prepared, check=check, mismatch=error)
         if seat.gpu.way != "none":
             self._require(self._check_gpu(seat), arm)
         self.seats[arm.id] = seat

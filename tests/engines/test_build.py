@@ -106,7 +106,7 @@ def test_a_changed_venv_is_an_error_that_names_it(
     assert run(host, change).succeeded
     changed = _build(capsys)
     assert changed.exit_code == 3
-    brief = "docker and vm have different software, made from the same wheels"
+    brief = "docker and vm on lab-h1 have different software, made from the same wheels"
     assert f"error: {brief}" in changed.stderr
     assert f"  try: rm -r {venv}, then run again" in changed.stderr
     allowed = _build(capsys, "--allow-mismatch")

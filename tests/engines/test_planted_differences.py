@@ -193,6 +193,7 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
     assert "the installed files differ. This workload imports numpy of them." in done.stdout
+    assert f"try: rm -r {folder}/venv-" in done.stdout
     assert unused.returncode == 3
     assert "⚠ the installed files: This workload imports no installed package." in unused.stdout
 

@@ -82,10 +82,12 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
         difference("gid", fact_class="varied"),
         difference("image.id", fact_class="identity"),
         mismatch="site-packages of docker has another hash",
+        hint="rm -r VENV",
     )
     assert likeness_lines(found, ARMS) == (
         "  ✕ stack of docker: not the software of vm, as it should be, in a step of cnn",
         "      ⚠ site-packages of docker has another hash",
+        "      try: rm -r VENV",
         "      ⚠ numpy.version differs.",
         "      possible influence: transparent huge pages",
         "      other differences: 2 made by the environment on purpose, 1 in names and IDs alone",
