@@ -240,6 +240,19 @@ def test_the_proof_of_an_image_is_taken_once(docker: Arm) -> None:
     assert replace(docker, prepared=gone).proof() == proof
 
 
+def test_what_is_changed_in_a_sandbox_is_noticed(
+    host: Transport, singularity: Arm, built: Image
+) -> None:
+    """It is a folder without a hash of its own, so that its files are looked at each time."""
+    made = sif.make(host, built, compression="sandbox", local=HERE, progress=print)
+    prepared = replace(singularity.prepared, reference=made.path, facts=())
+    sandbox = replace(singularity, prepared=prepared)
+    assert sandbox.proof()[TREE] == built.tree
+    packages = f"{made.path}/opt/envcompare/venv/lib/python3.11/site-packages"
+    shell(host, 'echo "# planted" >>"$1"', f"{packages}/setuptools/__init__.py")
+    assert sandbox.proof()[TREE] != built.tree
+
+
 @pytest.mark.parametrize("builder", ["buildkit", "classic"])
 def test_a_base_of_a_registry_is_built_on_by_its_digest(
     builder: str, wheels: Wheelhouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
