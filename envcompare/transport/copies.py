@@ -34,7 +34,8 @@ _PAUSE_S = 1.0  # an sshd that restarts is back by then
 #
 # The part is locked by whoever writes it. A lock on a file that has another name by now is on what
 # someone finished meanwhile. Where nothing can be locked, by lack of the program or of the file
-# system, each copy has a part of its own. Parts of earlier contents go when the file is whole.
+# system (flock then ends with more than 1), each copy has a part of its own. Parts of earlier
+# contents go when the file is whole.
 _RECEIVE = r"""
 size() { wc -c <"$1"; }
 can_lock() { command -v flock >/dev/null; }
@@ -48,8 +49,10 @@ part=$2.$7
 if [ "$6" = resume ] && can_lock; then
   for attempt in 1 2 3 4 5; do
     part=$2
-    if lock; then break; fi
+    lock && break
+    said=$?
     part=$2.$7
+    [ "$said" -eq 1 ] || { [ -s "$2" ] || rm -f -- "$2"; break; }
     sleep 1
   done
 fi

@@ -24,12 +24,12 @@ CUT = SIZE * 6 // 10
 # What is on the way when a connection ends has left this side and not arrived.
 IN_FLIGHT = 3_000_000
 # Makes a folder of programs in which flock is not there, or is one that always fails.
-POOR = """
+POOR = r"""
 mkdir "$1" && cd "$1" || exit
 for name in sh wc mkdir dirname sha256sum chmod rm df sed cat mv sleep; do
   ln -s "$(command -v "$name")" "$name" || exit
 done
-[ -z "$2" ] || ln -s "$(command -v false)" flock
+[ -z "$2" ] || { printf '#!/bin/sh\nexit %s\n' "$2" >flock && chmod +x flock; }
 """
 
 
@@ -182,13 +182,13 @@ def test_two_copies_to_one_name_do_not_disturb_each_other(
     assert names(transport, folder) == ["file"]
 
 
-@pytest.mark.parametrize("has_flock", ["", "one that fails"])
+@pytest.mark.parametrize("flock_exit", ["", "71"])
 @pytest.mark.parametrize("size", [1000, SIZE])
 def test_a_host_that_cannot_lock_is_sent_to_as_well(
-    transport: Transport, folder: str, source: Path, tmp_path: Path, *, has_flock: str, size: int
+    transport: Transport, folder: str, source: Path, tmp_path: Path, *, flock_exit: str, size: int
 ) -> None:
     """Neither the program flock nor a file system that can lock is needed."""
-    programs = Command(argv=("sh", "-c", POOR, "sh", f"{folder}/programs", has_flock))
+    programs = Command(argv=("sh", "-c", POOR, "sh", f"{folder}/programs", flock_exit))
     assert run(transport, programs).succeeded
     file = tmp_path / "file"
     file.write_bytes(source.read_bytes()[:size])
