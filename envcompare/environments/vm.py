@@ -10,16 +10,29 @@ from envcompare.environments.asking import ask
 from envcompare.environments.marks import kill_marked, marks
 from envcompare.transport import Transport
 
+# A login may lead every Python to other files by these, past the software that is compared. No
+# container sees them; what a stack or a user gives is in the command's own variables and stays.
+_LEADING = (
+    "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
+    "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vm:
-    """Runs the command as it is."""
+    """Runs the command as it is, but for the variables that lead Python elsewhere."""
 
     name: str = "vm"
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
-        """Return the command itself with the run's marks in its environment."""
-        return replace(command, env=(*marks(self.name, isolation), *command.env))
+        """Return the command with the run's marks, without what leads its Python elsewhere."""
+        given = {name for name, _ in command.env}
+        dropped = (word for name in _LEADING if name not in given for word in ("-u", name))
+        return replace(
+            command,
+            argv=("env", *dropped, *command.argv),
+            env=(*marks(self.name, isolation), *command.env),
+        )
 
     def check(self, transport: Transport) -> Check:
         """Say whether the host runs Linux; the interpreter is the business of the stack."""

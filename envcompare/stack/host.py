@@ -61,7 +61,7 @@ def entry(path):
         return [path, "link", os.readlink(path)]
     return [path, "folder" if os.path.isdir(path) else "file", ""]
 
-carried = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH")
+carried = {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
            if os.environ.get(name)}
 if site.ENABLE_USER_SITE:
     carried["PYTHONUSERBASE"] = site.getuserbase()

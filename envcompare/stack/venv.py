@@ -34,7 +34,7 @@ for python in "$@"; do
 done
 exit 3
 """
-_IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -c pass'
+_IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -I -c pass'
 # The mark is written last: a venv cannot be made elsewhere and moved, since its paths are absolute.
 _MAKE = r"""
 python=$1 wheels=$2 venv=$3 mark=$4 install=$5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from envcompare.environments.mounts import bind
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import ConfigError, UnusableError
+from envcompare.stack import venv
+from envcompare.stack.cache import shell
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(
@@ -28,18 +32,53 @@ ISOLATION = Isolation(
 )
 
 
-def test_vm_runs_the_command_itself_with_the_marks_of_the_run() -> None:
-    """On the VM nothing stands around the command but the variables a sweep looks for."""
-    expected = Command(
-        argv=WORKER.argv,
-        env=(
-            ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
-            ("ENVCOMPARE_ARM", "new"),
-            ("ENVCOMPARE_ENVIRONMENT", "vm"),
-            ("OMP_NUM_THREADS", "1"),
-        ),
+def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewhere() -> None:
+    """On the VM nothing stands around the command but the variables that are set and taken away."""
+    wrapped = environment("vm").wrap(WORKER, ISOLATION)
+    dropped = wrapped.argv[1:-2]
+    assert wrapped.argv == ("env", *dropped, *WORKER.argv)
+    assert set(dropped[::2]) == {"-u"}
+    assert {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP"} <= set(dropped[1::2])
+    assert wrapped.env == (
+        ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
+        ("ENVCOMPARE_ARM", "new"),
+        ("ENVCOMPARE_ENVIRONMENT", "vm"),
+        ("OMP_NUM_THREADS", "1"),
     )
-    assert expected == environment("vm").wrap(WORKER, ISOLATION)
+
+
+LOGIN = {"PYTHONPATH": "/evil", "PYTHONHOME": "/nonexistent", "PYTHONSAFEPATH": "1"}
+
+
+def test_a_login_cannot_lead_the_python_of_vm_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of the login's in front of the locked one would be taken for it."""
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    script = "import os, sys; print('/evil' in sys.path, *(set(os.environ) & set(sys.argv)))"
+    command = Command(argv=(sys.executable, "-c", script, *LOGIN))
+    done = run(LOCAL, environment("vm").wrap(command, ISOLATION))
+    assert (done.exit_code, done.stdout.split()) == (0, ["False"]), done.stderr
+
+
+def test_what_a_stack_gives_its_python_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack `host` carries the variables of the login on purpose."""
+    monkeypatch.setenv("PYTHONPATH", "/evil")
+    script = "import sys; print('/carried' in sys.path, '/evil' in sys.path)"
+    command = Command(argv=(sys.executable, "-c", script), env=(("PYTHONPATH", "/carried"),))
+    done = run(LOCAL, environment("vm").wrap(command, ISOLATION))
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def test_a_login_that_leads_python_astray_makes_no_venv_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter of a venv that is done starts whatever PYTHONHOME says."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / ".complete").write_text("made")
+    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
+    assert shell(LOCAL, venv._IS_DONE, str(tmp_path), "made").succeeded
+    assert not shell(LOCAL, venv._IS_DONE, str(tmp_path), "another").succeeded
 
 
 def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
