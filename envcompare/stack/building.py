@@ -14,7 +14,16 @@ from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, begin
 from envcompare.stack.cache import failure
 from envcompare.stack.engine import buildkit
-from envcompare.stack.image import PYTHON, TREE_LABEL, Image, Recipe, find, find_built
+from envcompare.stack.image import (
+    CONFIG_LABEL,
+    PYTHON,
+    TREE_LABEL,
+    Image,
+    Recipe,
+    config_sha256,
+    find,
+    find_built,
+)
 from envcompare.stack.once import one_at_a_time
 from envcompare.stack.wheelhouse import check_whole
 from envcompare.transport import Transport
@@ -102,7 +111,8 @@ def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
     asked = [PYTHON, "-I", "-B", "-c", files.tree_program()]
     with connect(local) as client:
         said = client.containers.run(tag, asked, entrypoint="", network_disabled=True, remove=True)
-        labels = {
+        facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]
+        own = {
             **wanted.labels,
             TREE_LABEL: json.loads(said)["sha256"],
             f"{_OCI}.version": __version__,
@@ -110,9 +120,11 @@ def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
             f"{_OCI}.base.name": wanted.base,
             f"{_OCI}.base.digest": base.digest.rpartition("@")[2] or base.id,
         }
+        own = {name: value for name, value in own.items() if value}
+        inherited = facts["Config"].get("Labels") or {}
         client.images.build(
             fileobj=io.BytesIO(f"FROM {tag}\n".encode()),
-            labels={name: value for name, value in labels.items() if value},
+            labels={**own, CONFIG_LABEL: config_sha256(facts, {**inherited, **own})},
             tag=wanted.tag,
             rm=True,
         )

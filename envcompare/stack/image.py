@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envcompare import files
 from envcompare.environments.docker import connect
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
 BASE_LABEL = "envcompare.base"
 RECIPE_LABEL = "envcompare.recipe"
 TREE_LABEL = "envcompare.tree"
+CONFIG_LABEL = "envcompare.config"
 REPOSITORY = "envcompare-workload"
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
+
+# All of an image's configuration that changes what runs in it, by the names of the engine.
+_CONFIG = (
+    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
+    "User", "Volumes", "WorkingDir",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +109,45 @@ def finding(transport: Transport) -> Iterator[Callable[[str], Image | None]]:
 
 
 def find_built(transport: Transport, wanted: Recipe) -> Image | None:
-    """Return an image of this recipe in the host's engine; None when there is none."""
+    """Return an image of this recipe in the host's engine; None when there is none.
+
+    What a user builds on it has its labels as well, and is another image.
+    """
     with connect(transport) as client:
         labels = [f"{name}={value}" for name, value in wanted.labels.items()]
-        found = client.api.images(filters={"label": labels})
-        # what a user builds on it has its labels as well, and is younger
-        oldest = min(found, key=lambda one: int(one["Created"]), default=None)
-        return _get(client, oldest["Id"]) if oldest else None
+        listed = client.api.images(filters={"label": labels}, all=True)
+        for one in sorted(listed, key=lambda one: int(one["Created"])):
+            facts = client.api.inspect_image(one["Id"])  # type: ignore[no-untyped-call]
+            said = _labels(facts)
+            if said.get(CONFIG_LABEL) == config_sha256(facts, said):
+                if not facts.get("RepoTags"):
+                    _name(client, one["Id"], wanted)
+                return _get(client, one["Id"])
+    return None
+
+
+def config_sha256(facts: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+    """Return the hash of an image's layers, configuration and labels, but for the hash itself.
+
+    It stands on the image as a label. Whatever is built on the image inherits the label, and has
+    another layer, setting or label, so that its own hash is another one.
+    """
+    config = {name: facts["Config"][name] for name in _CONFIG if facts["Config"].get(name)}
+    others = {name: value for name, value in labels.items() if name != CONFIG_LABEL}
+    text = json.dumps([facts["RootFS"].get("Layers"), config, others], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _labels(facts: Mapping[str, Any]) -> dict[str, str]:
+    return dict(facts["Config"].get("Labels") or {})
+
+
+def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
+    """Name an image that lost its name, since `docker image prune` removes what has none."""
+    repository, _, tag = wanted.tag.partition(":")
+    if _get(client, wanted.tag):
+        tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
+    client.api.tag(identity, repository, tag)
 
 
 def _get(client: DockerClient, reference: str) -> Image | None:
@@ -118,7 +158,7 @@ def _get(client: DockerClient, reference: str) -> Image | None:
     except ImageNotFound:
         return None
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
-    labels = facts["Config"].get("Labels") or {}
+    labels = _labels(facts)
     return Image(
         id=facts["Id"],
         name=names[0],

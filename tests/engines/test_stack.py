@@ -103,6 +103,34 @@ def test_a_second_build_does_nothing(recipe: Recipe, built: Image) -> None:
 
 
 @pytest.mark.engine("docker")
+@pytest.mark.parametrize("change", ["ENV LD_PRELOAD=/x", "RUN true >/x", "LABEL x=1"])
+def test_what_a_user_builds_on_the_image_is_never_taken_for_it(
+    recipe: Recipe, built: Image, change: str
+) -> None:
+    """It has our labels; the image itself is found without its name, and gets it back."""
+    name, child = recipe.tag, "envcompare-test-child:1"
+    make = Command(
+        argv=("docker", "build", "--quiet", "--network=none", f"--tag={child}", "-"),
+        env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+    )
+    assert run(HERE, make, stdin=f"FROM {built.id}\n{change}\n".encode()).succeeded
+    try:
+        run(HERE, Command(argv=("docker", "image", "rm", name)))
+        assert image.find(HERE, name) is None
+        found = image.find_built(HERE, recipe)
+        assert found is not None
+        assert (found.id, found.name) == (built.id, name)
+        run(HERE, Command(argv=("docker", "tag", child, name)))
+        again = image.find_built(HERE, recipe)
+        assert again is not None
+        assert (again.id, again.name) == (built.id, f"{name}-{built.key[:12]}")
+    finally:
+        run(HERE, Command(argv=("docker", "image", "rm", "--force", child, name)))
+        run(HERE, Command(argv=("docker", "tag", built.id, name)))
+        run(HERE, Command(argv=("docker", "image", "rm", f"{name}-{built.key[:12]}")))
+
+
+@pytest.mark.engine("docker")
 def test_the_classic_builder_makes_the_same_tree(
     recipe: Recipe, built: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
