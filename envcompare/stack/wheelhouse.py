@@ -25,6 +25,8 @@ from envcompare.transport.operations import file_sha256, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
+_KEY = re.compile(r"[0-9a-f]{64}")
+_SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -81,7 +83,7 @@ def fill(
     )
     cache = local_cache()
     note = cache / "resolved" / request.name
-    if note.exists() and (found := _read(cache / note.read_text() / "wheelhouse")):
+    if (key := _noted(note)) and (found := _known(cache, key, progress)):
         return found
     kind = "" if variant == "auto" else f", variant {variant}"
     begin(progress, f"resolving {requirements.name} for Python {python}{kind}")
@@ -125,15 +127,37 @@ def lock_text(wheels: tuple[tuple[str, str], ...]) -> str:
     return "".join(sorted(lines))
 
 
-def _read(folder: Path) -> Wheelhouse | None:
-    """Read a wheelhouse; None when a part of it is gone."""
-    if not (folder / SUMS).is_file() or not (folder / LOCK).is_file():
+def _noted(note: Path) -> str:
+    """Return the key that was resolved before; nothing where none is noted, or something else."""
+    try:
+        text = note.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if _KEY.fullmatch(text) else ""
+
+
+def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
+    """Return what was resolved before, as far as it is what its key says."""
+    folder = cache / key / "wheelhouse"
+    found = _read(folder, key)
+    if found is None and folder.exists():
+        progress(f"{folder} is not what was locked, so it is filled anew")
+    return found
+
+
+def _read(folder: Path, key: str) -> Wheelhouse | None:
+    """Read a wheelhouse; None when a part of it is gone, or is not what its key says."""
+    try:
+        lock = (folder / LOCK).read_bytes()
+        lines = (folder / SUMS).read_text(encoding="ascii").splitlines()
+        found = [_SUM.fullmatch(line) for line in lines]
+        sums = tuple((one[2], one[1]) for one in found if one)
+        locked = lock_text(sums).encode()
+    except (OSError, ValueError):
         return None
-    lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    sums = tuple((name, digest) for digest, name in (line.split("  ", 1) for line in lines))
-    if not all((folder / name).is_file() for name, _ in sums):
+    is_whole = len(sums) == len(lines) and all((folder / name).is_file() for name, _ in sums)
+    if not is_whole or locked != lock or hashlib.sha256(lock).hexdigest() != key:
         return None
-    key = hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
     _lay_steps(folder)
     return Wheelhouse(key=key, folder=folder, sums=sums)
 
@@ -142,7 +166,7 @@ def _lay_steps(folder: Path) -> None:
     """Put the steps beside the wheels: the folder is all that an image is built from."""
     for name, text in steps().items():
         target = folder / name
-        if not target.is_file() or target.read_text(encoding="utf-8") != text:
+        if not target.is_file() or target.read_bytes() != text.encode():
             part = target.with_name(f"{name}.part-{os.getpid()}")
             part.write_text(text, encoding="utf-8")
             part.replace(target)
@@ -160,7 +184,7 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
         make_folder(request.local, str(target.parent))
-        if _read(target) is None:
+        if _read(target, key) is None:
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
         return Wheelhouse(key=key, folder=target, sums=sums)

@@ -89,6 +89,47 @@ def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
     assert len(list(wheelhouse.folder.glob("*.whl"))) == 1
 
 
+SUM = f"{'a' * 64}  {{}}\n".format
+SPOILT = (
+    ("requirements.lock", b"tiny-part==2.0 --hash=sha256:" + b"0" * 64),
+    ("requirements.lock", b""),
+    ("SHA256SUMS", b""),
+    ("SHA256SUMS", b"junk\n"),
+    ("SHA256SUMS", b"\xff\xfe"),
+    ("SHA256SUMS", SUM("../../outside-1.0-py3-none-any.whl").encode()),
+    ("SHA256SUMS", SUM("/etc/passwd").encode()),
+    ("SHA256SUMS", SUM("whl.whl").encode()),
+)
+
+
+@pytest.mark.parametrize(("name", "content"), SPOILT)
+def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
+    name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that was edited, a name that leads out of the folder, junk: none of it is taken."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    before = (first.folder / name).read_bytes()
+    (first.folder / name).write_bytes(content)
+    told: list[str] = []
+    assert fill(requirements, python="3.11", local=LOCAL, progress=told.append) == first
+    assert told[0] == f"{first.folder} is not what was locked, so it is filled anew"
+    assert (first.folder / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"../../x", b"0" * 64], ids=repr)
+def test_a_note_that_leads_nowhere_is_written_again(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was resolved is asked for again, and the note is mended."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    (note,) = (local_cache() / "resolved").iterdir()
+    note.write_bytes(content)
+    assert fill(requirements, python="3.11", local=LOCAL, progress=print) == first
+    assert note.read_text() == first.key
+
+
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else on the machine can read or change what an arm will run."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
