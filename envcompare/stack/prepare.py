@@ -110,6 +110,7 @@ def _docker(
         reference=there.id,
         identity=(*_image_identity(there), ("image.name", built.name)),
         facts=_image_facts(there),
+        meant=there.tree,
     )
 
 
@@ -145,6 +146,7 @@ def _singularity(
         engine=engine,
         identity=(*_image_identity(built), *_sif_identity(made)),
         facts=(*_image_facts(built), *_sif_facts(made)),
+        meant=built.tree,
     )
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Annotated
 
 import msgspec
 
@@ -23,6 +24,7 @@ from envcompare.transport.operations import run
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
 LOCK = "lock.sha256"
+UNPROVEN = "unproven"
 _START_S = 300.0
 _KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
@@ -32,8 +34,8 @@ class _NotReadError(Exception):
 
 
 class _Tree(msgspec.Struct, frozen=True, kw_only=True):
-    sha256: str
-    files: int
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    files: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,8 @@ def prove(
     """Return the arm's software with the hash of its site-packages among the facts.
 
     An image or a SIF cannot change under its hash, so that it is read once; a folder is read again
-    when a file in it was replaced. What cannot be read has no such facts, and `progress` says why.
+    when a file in it was replaced. What cannot be read has no such facts; `progress` and the
+    identity say why.
     """
     fixed = _fixed_by(environment, dict(prepared.facts))
     try:
@@ -74,7 +77,7 @@ def prove(
         progress(
             f"what is installed in {environment} cannot be hashed, so it is not proven: {error}"
         )
-        return prepared
+        return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
     return replace(prepared, facts=(*prepared.facts, *facts))
 
@@ -87,24 +90,54 @@ def mismatch(
     for other, prepared in others.items():
         facts = dict(prepared.facts)
         if tree and lock and facts.get(LOCK) == lock and facts.get(TREE, tree) != tree:
+            both = {arm: mine, other: prepared}
             return StackError(
                 f"{arm} and {other} on {host} have different software, made from the same wheels",
                 details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
-                f"{facts[TREE][:16]}",
-                hint=f"{_remedy(mine, prepared)}; --allow-mismatch compares them as they are",
+                f"{facts[TREE][:16]}{_said_of(both)}",
+                hint=f"{_remedy(both)}; --allow-mismatch compares them as they are",
             )
     return None
 
 
-def _remedy(*both: Prepared) -> str:
-    """Say what to remove so that it is made again: what can be changed in place comes first."""
-    for prepared in both:
-        if not prepared.reference:
-            return f"rm -r {prepared.interpreter.removesuffix('/bin/python')}, then run again"
-    for prepared in both:
-        if prepared.reference.startswith("/"):
-            return f"rm -r {prepared.reference}, then run again"
-    return f"docker image rm {both[0].reference}, then run again"
+def _said_of(both: Mapping[str, Prepared]) -> str:
+    """Name the arms that are not what the label of the image says; nothing where none does."""
+    meant = _meant(both)
+    wrong = _changed(both)
+    if not meant or not wrong:
+        return ""
+    return f"; the image was built with {meant[:16]}, so {' and '.join(wrong)} changed"
+
+
+def _meant(both: Mapping[str, Prepared]) -> str:
+    """Return the tree that both should have; empty where no image or two images say it."""
+    said = {prepared.meant for prepared in both.values() if prepared.meant}
+    return said.pop() if len(said) == 1 else ""
+
+
+def _changed(both: Mapping[str, Prepared]) -> dict[str, Prepared]:
+    meant = _meant(both)
+    return {arm: one for arm, one in both.items() if meant and dict(one.facts)[TREE] != meant}
+
+
+def _remedy(both: Mapping[str, Prepared]) -> str:
+    """Say what to remove so that it is made again: what changed, else what can most easily have."""
+    changed = tuple(_changed(both).values())
+    likely = sorted(both.values(), key=_ease_of_change)[:1]
+    removals = " && ".join(_removal(one) for one in changed or likely)
+    return f"{removals}, then run again"
+
+
+def _removal(prepared: Prepared) -> str:
+    if not prepared.reference:
+        return f"rm -r {prepared.interpreter.removesuffix('/bin/python')}"
+    command = "rm -r" if prepared.reference.startswith("/") else "docker image rm"
+    return f"{command} {prepared.reference}"
+
+
+def _ease_of_change(prepared: Prepared) -> int:
+    """Order a venv before a SIF or a sandbox, and an image, which cannot be changed, last."""
+    return 0 if not prepared.reference else 1 if prepared.reference.startswith("/") else 2
 
 
 def _fixed_by(environment: str, facts: Mapping[str, str]) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from envcompare.stack import Prepared
-from envcompare.stack.proof import mismatch
+from envcompare.stack.cache import local_cache
+from envcompare.stack.proof import FILES, TREE, UNPROVEN, mismatch, prove
+from envcompare.transport.local import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"
 
@@ -65,3 +71,70 @@ def test_the_error_names_host_arms_and_hashes() -> None:
         "error: docker and singularity on h1 have different software, made from the same wheels",
         f"  why: site-packages of docker has the hash {'a' * 16}, that of singularity {'b' * 16}",
     )
+
+
+@pytest.mark.parametrize(
+    ("image_tree", "sif_tree", "wrong", "remedy"),
+    [
+        ("a", "b", "singularity", "rm -r /cache/key/zstd.sif"),
+        ("b", "a", "docker", "docker image rm sha256:1"),
+        (
+            "b",
+            "c",
+            "docker and singularity",
+            "docker image rm sha256:1 && rm -r /cache/key/zstd.sif",
+        ),
+    ],
+)
+def test_the_label_of_the_image_says_which_arm_changed(
+    image_tree: str, sif_tree: str, wrong: str, remedy: str
+) -> None:
+    """What is as it was built is never the one to remove."""
+    meant = "a" * 64
+    mine = replace(_prepared(IMAGE, tree=image_tree * 64), meant=meant)
+    other = replace(_prepared(SIF, tree=sif_tree * 64), meant=meant)
+    error = mismatch("docker", mine, {"singularity": other}, host="h1")
+    assert error is not None
+    assert error.details.endswith(f"; the image was built with {'a' * 16}, so {wrong} changed")
+    assert error.hint.startswith(f"{remedy}, then run again")
+
+
+def test_a_venv_that_is_as_the_image_is_stays() -> None:
+    """The file that was changed is named, though a venv is changed more easily."""
+    sif = replace(_prepared(SIF, tree="b" * 64), meant="a" * 64)
+    error = mismatch("vm", _prepared(""), {"singularity": sif}, host="h1")
+    assert error is not None
+    assert error.hint.startswith("rm -r /cache/key/zstd.sif, then run again")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "junk",
+        '{"sha256": "", "files": 0}',
+        f'{{"sha256": "{"A" * 64}", "files": 3}}',
+        f'{{"sha256": "{"a" * 64}"}}',
+    ],
+)
+def test_a_proof_that_is_none_is_taken_again(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty or damaged file is nothing that an arm could be held against."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    prepared = Prepared(interpreter=sys.executable)
+    first = prove(LOCAL, "vm", prepared, progress=print)
+    (kept,) = (local_cache() / "proofs").iterdir()
+    kept.write_text(content)
+    assert prove(LOCAL, "vm", prepared, progress=print) == first
+    assert {TREE, FILES} <= dict(first.facts).keys()
+    assert kept.read_text() != content
+
+
+def test_what_cannot_be_proven_is_said_and_kept() -> None:
+    """The record of the run knows it, not the terminal alone."""
+    told: list[str] = []
+    proven = prove(LOCAL, "vm", Prepared(interpreter="/not/there"), progress=told.append)
+    assert proven.facts == ()
+    assert "cannot be hashed, so it is not proven: " in told[0]
+    assert told[0].endswith(dict(proven.identity)[UNPROVEN])
