@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envcompare import __version__
-from envcompare.console import Display, print_lines
+from envcompare.console import Display, print_data, print_lines
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, unexpected
 from envcompare.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
 
@@ -153,7 +153,8 @@ def report(run_folder: Path, *, is_opened: bool, form: str) -> None:
 
         print_lines([markdown(comparison)])
     elif form == "json":
-        print_lines([(run_folder / "comparison.json").read_text(encoding="utf-8")])
+        text = (run_folder / "comparison.json").read_text(encoding="utf-8")
+        print_data(f"{text}\n")
     else:
         _show_summary(comparison, path)
     if is_opened:

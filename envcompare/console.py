@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError
+from envcompare.texts import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +97,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print one line of what is being done."""
         if not self.is_quiet:
-            self.console.print(text, markup=False)
+            self.console.print(visible(text), markup=False)
 
     def saying(self, label: str, check: Callable[[], None] = lambda: None) -> Saying:
         """Return what prints lines about one thing; `check` may end it by raising."""
@@ -108,7 +109,7 @@ class Display:
 
         said = Text()  # printed at once: hosts may fail at the same time
         for line in error.lines():
-            head, _, rest = line.partition(": ")
+            head, _, rest = visible(line).partition(": ")
             said.append(f"{head}: ", style="bold red" if head == "error" else "bold")
             said.append(f"{rest}\n")
         self.console.print(said, end="")
@@ -176,8 +177,9 @@ class Display:
         from rich.markup import escape
 
         if name not in self._tasks:
-            self._tasks[name] = progress.add_task(escape(name), total=1.0, text=text)
-        progress.update(self._tasks[name], completed=min(done, 1.0), text=text)
+            label = escape(visible(name))
+            self._tasks[name] = progress.add_task(label, total=1.0, text="")
+        progress.update(self._tasks[name], completed=min(done, 1.0), text=visible(text))
 
 
 class Saying:
@@ -235,8 +237,15 @@ class Speed:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Write result lines to stdout; a reader that went away is no error."""
+    """Write result lines to stdout, what hosts said in them without power over the terminal.
+
+    A reader that went away is no error.
+    """
+    print_data("".join(f"{visible(line)}\n" for line in lines))
+
+
+def print_data(text: str) -> None:
+    """Write to stdout what a program reads, every character as it is."""
     stream = result_stream()
-    for line in lines:
-        stream.write(f"{line}\n")
+    stream.write(text)
     stream.flush()

@@ -18,6 +18,7 @@ from envcompare.opening import open_site, ssh_options
 from envcompare.plan import planned_arms
 from envcompare.records import ArmRecord, FactClass, FactDifference
 from envcompare.sites import stack_options
+from envcompare.texts import cause_line
 from envcompare.transport.hosts import HostSpec, connect
 
 _MARGIN = "      "
@@ -191,8 +192,8 @@ def _try(hint: str) -> tuple[str, ...]:
 
 
 def _why(error: EnvcompareError) -> tuple[str, ...]:
-    last = (error.details.strip().splitlines() or [""])[-1]
-    return (f"{_MARGIN}why: {last}",) if last not in error.brief else ()
+    cause = cause_line(error.details, brief=error.brief)
+    return (f"{_MARGIN}why: {cause}",) if cause else ()
 
 
 def _hint(error: EnvcompareError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from envcompare.records import FactDifference, FingerprintValue
+from envcompare.texts import visible_line
 
 _NAMES: Final[dict[str, str]] = {
     "python.version": "Python",
@@ -106,8 +107,8 @@ def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
 
 def _change(name: str, before: str | None, after: str | None) -> str:
     if not before and not after:
-        return name
-    return f"{name} {before or 'none'} → {after or 'none'}"
+        return visible_line(name)
+    return visible_line(f"{name} {before or 'none'} → {after or 'none'}")
 
 
 def _size(value: FingerprintValue) -> str:
@@ -119,5 +120,5 @@ def _word(value: FingerprintValue) -> str:
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = str(value) or "empty"
+    text = visible_line(str(value)) or "empty"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

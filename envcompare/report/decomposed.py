@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import Decomposition, Estimate, RunComparison
-from envcompare.report.labels import cell_labels, visible
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, signed_interval, signed_percent
 from envcompare.report.verdicts import estimate_text
+from envcompare.texts import visible
 
 HREF: Final = "#split"
 LINK: Final = "Environment or software?"

@@ -8,7 +8,7 @@ from typing import Final
 from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
-from envcompare.report.labels import cell_labels, one_line, visible
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
     change,
     counted,
@@ -18,6 +18,7 @@ from envcompare.report.numbers import (
     signed_percent,
 )
 from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
+from envcompare.texts import one_line, visible
 
 _MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")

@@ -9,8 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 from envcompare.analysis.model import FailureRow, RunComparison
-from envcompare.report.labels import cell_labels, one_line, shortened
+from envcompare.report.labels import cell_labels
 from envcompare.report.verdicts import verdict
+from envcompare.texts import one_line, shortened
 
 _LONGEST_DETAILS: Final = 4000
 

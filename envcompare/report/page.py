@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 �
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model import RunComparison
-from envcompare.report.labels import visible
 from envcompare.report.view import page
+from envcompare.texts import visible
 
 _FIGURE: Final = re.compile(
     r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|s|min|MiB|GiB|samples/s)(?!\w)"

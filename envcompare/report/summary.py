@@ -8,10 +8,11 @@ from typing import Final, Literal
 from envcompare.analysis.model import Outcome, RunComparison, StepTimes
 from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, headlines
-from envcompare.report.labels import cause_line, cell_labels, one_line, visible
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
 from envcompare.report.programs import piece_word
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
+from envcompare.texts import cause_line, one_line, visible
 
 Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
 _MARKDOWN_MARKS: Final = frozenset("\\`*_[]|#~!")

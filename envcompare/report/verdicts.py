@@ -8,7 +8,6 @@ from typing import Final
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Outcome, RunComparison
 from envcompare.fingerprint.words import describe, is_plural
 from envcompare.records import FactDifference
-from envcompare.report.labels import one_line, shortened, visible
 from envcompare.report.numbers import (
     change,
     counted,
@@ -20,6 +19,7 @@ from envcompare.report.numbers import (
     signed_percent,
 )
 from envcompare.report.programs import unit_word
+from envcompare.texts import one_line, shortened, visible
 
 SYMBOLS: Final[dict[Outcome, str]] = {
     "slower": "▶",

@@ -11,7 +11,6 @@ from envcompare.report.boxes import Box, boxes
 from envcompare.report.decomposed import HEADS, SplitRow, split_rows
 from envcompare.report.facts import HostView, host_views
 from envcompare.report.headlines import Headline, compared_arms, headlines
-from envcompare.report.labels import one_line
 from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
@@ -30,6 +29,7 @@ from envcompare.report.tables import (
     shown_metrics,
 )
 from envcompare.report.verdicts import SYMBOLS, WORDS
+from envcompare.texts import one_line
 
 ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
 

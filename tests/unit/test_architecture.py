@@ -25,7 +25,7 @@ LAYERS = (
         "programs",
     ),
     ("command", "console", "interrupt", "records"),
-    ("errors",),
+    ("errors", "texts"),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from envcompare.analysis.model import ArmSummary, CellSummary, MemorySummary, RunComparison
-from envcompare.report.labels import visible
 from envcompare.report.links import link
 from envcompare.report.numbers import duration, listed, milliseconds, size, three_digits
 from envcompare.report.page import render
 from envcompare.report.view import page
+from envcompare.texts import visible
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)

@@ -11,7 +11,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
 from envcompare.measure import worker
 from envcompare.records import Event
-from envcompare.report.labels import cause_line
+from envcompare.texts import cause_line
 
 LISTING = """
 class Lists:
@@ -32,6 +32,11 @@ class Prints(Lists):
 """
 
 
+# What CPython 3.11 says where PYTHONHOME holds no Python.
+FATAL = "Fatal Python error: init_fs_encoding: failed\nPython runtime state: core initialized\n"
+FRAMES = "Current thread 0x00007f00 (most recent call first):\n  <no Python frame>\n"
+
+
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
@@ -40,6 +45,10 @@ class Prints(Lists):
         ("one", "one"),
         ("^^^^\n---", ""),
         ("Traceback:\nValueError: it said so", ""),
+        (f"{FATAL}ModuleNotFoundError: No module named 'encodings'\n\n{FRAMES}",
+         "ModuleNotFoundError: No module named 'encodings'"),
+        (f"{FATAL}\n{FRAMES}", "Fatal Python error: init_fs_encoding: failed"),
+        ("  <no Python frame>", "<no Python frame>"),
     ],
 )  # fmt: skip
 def test_cause_is_the_last_line_with_words(text: str, cause: str) -> None:

@@ -1,0 +1,59 @@
+"""Texts for the reader: on one line, shortened, and with hidden characters made visible."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+
+
+def visible(text: str) -> str:
+    """Return the text with control, bidi and invisible characters written as ⟨U+202E⟩.
+
+    New lines and tabs stay. A lone surrogate, which no file can hold, is written out as well.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"⟨U+{ord(char):04X}⟩"
+        if unicodedata.category(char) in _HIDDEN and char not in "\n\t"
+        else char
+        for char in text
+    )
+
+
+def visible_line(text: str) -> str:
+    """Return the text as `visible` does, its new lines and tabs written out as well."""
+    return visible(text).replace("\n", "⟨U+000A⟩").replace("\t", "⟨U+0009⟩")
+
+
+def one_line(text: str, *, most: int = 240) -> str:
+    """Return the first line that is not empty, shortened to `most` characters."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return shortened(" ".join(first.split()), most=most)
+
+
+def cause_line(text: str, *, brief: str) -> str:
+    """Return the line of a log or traceback that tells the cause: the last one with words.
+
+    Empty where the brief says it already.
+    """
+    lines = [line.strip() for line in _without_frames(text).splitlines()]
+    told = (one for one in reversed(lines) if not one.startswith("Python runtime state:"))
+    last = next((line for line in told if any(char.isalnum() for char in line)), "")
+    return "" if last in brief else one_line(last)
+
+
+def _without_frames(text: str) -> str:
+    """Return what an interpreter that died says before it lists its threads and their frames."""
+    return _THREADS.split(text, maxsplit=1)[0] if "Fatal Python error" in text else text
+
+
+def shortened(text: str, *, most: int) -> str:
+    """Return at most `most` characters and, where more stood there, how many."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text)} characters)"

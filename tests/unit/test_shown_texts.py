@@ -1,0 +1,73 @@
+"""What hosts say is shown, and has no power over the terminal it is shown on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envcompare.console import Display, print_data, print_lines
+from envcompare.errors import UnusableError
+from envcompare.fingerprint.words import describe
+from envcompare.records import FactDifference
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
+SHOWN = "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J⟨U+000D⟩⟨U+202E⟩⟨U+009B⟩31m"
+
+
+def test_result_lines_show_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lines themselves stay lines."""
+    print_lines([f"vm: {HOSTILE}", "a\n\tb"])
+    assert capsys.readouterr().out == f"vm: {SHOWN}\na\n\tb\n"
+
+
+def test_what_a_program_reads_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON would be changed by it."""
+    print_data("{\u200d}\n")
+    assert capsys.readouterr().out == "{\u200d}\n"
+
+
+def test_progress_and_errors_show_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host's name, its banner and the last words of its programs go through here."""
+    display = Display()
+    display.say(HOSTILE)
+    display.cell(HOSTILE, done=0.5, text=HOSTILE)
+    display.cell_done("cell", HOSTILE)
+    display.error(UnusableError(HOSTILE, details=f"{HOSTILE}\nsecond", hint=HOSTILE))
+    found = capsys.readouterr().err
+    assert found.count(SHOWN) == 7
+    assert "\nsecond\n" in found
+    assert not any(not char.isprintable() for char in found.replace("\n", ""))
+
+
+def test_live_bars_show_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """A terminal gets the sequences of Rich alone."""
+    from rich.console import Console
+
+    display = Display(_console=Console(file=sys.stderr, force_terminal=True, width=400))
+    with display.showing_progress():
+        display.cell(HOSTILE, done=0.5, text=HOSTILE)
+        display.moving(HOSTILE, done=0.5, text=HOSTILE)
+    found = capsys.readouterr().err
+    assert SHOWN in found
+    assert "owned\x07" not in found
+
+
+def test_value_of_a_difference_stays_on_its_line() -> None:
+    """A variable with a line break could forge a line of its own."""
+    difference = FactDifference(
+        host="h", arm="docker", key="env.MALLOC_ARENA_MAX", reference=None,
+        value="1\n  ✓ all is well", fact_class="confounder",
+    )  # fmt: skip
+    assert describe(difference) == "MALLOC_ARENA_MAX none → 1⟨U+000A⟩  ✓ all is well"
+
+
+def test_mistake_is_told_without_the_characters_it_was_made_with(tmp_path: Path) -> None:
+    """Through the whole command line."""
+    argv = [sys.executable, "-m", "envcompare", "report", f"a{HOSTILE}"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert "⟨U+001B⟩]0;owned" in done.stderr
+    assert "\x1b" not in done.stderr
