@@ -12,6 +12,16 @@ _ARM_ID = re.compile(r"[a-z0-9-]+")
 ALIASES = {"apptainer": "singularity"}
 _STACKS = ("image", "host")
 
+# The grammar of names, tags and digests of the OCI distribution specification 1.1, "Pulling
+# manifests", with host and port before the name as docker pull takes them.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_DOMAIN = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:)|\[[0-9A-Fa-f:]+\])"
+_IMAGE = re.compile(
+    rf"(?:{_DOMAIN}(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
+    r"(?:@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]+)?"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
@@ -62,6 +72,16 @@ def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[A
     return arms
 
 
+def check_image(name: str, *, flag: str) -> None:
+    """Raise ConfigError for what can be the name or the ID of no image."""
+    if not _IMAGE.fullmatch(name):
+        raise ConfigError(
+            f"{flag}: `{name}` is no valid image name",
+            details="a name is of small letters and digits, as in [HOST[:PORT]/]NAME[:TAG]",
+            hint="`docker images` lists the names there are",
+        )
+
+
 def _arm(item: str, environments: tuple[str, ...]) -> Arm:
     name, equals, rest = item.partition("=")
     if not equals or ":" in name:
@@ -106,6 +126,8 @@ def _check_reference(item: str, *, name: str, environment: str, reference: str, 
             f"--envs {item}: vm has no image",
             hint="use vm, or docker:IMAGE, or singularity:FILE.sif",
         )
+    if reference and environment == "docker":
+        check_image(reference, flag=f"--envs {item}")
 
 
 def chosen_reference(name: str | None, arms: tuple[Arm, ...]) -> str:

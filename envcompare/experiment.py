@@ -11,7 +11,14 @@ from typing import Any
 
 import msgspec
 
-from envcompare.arms import Arm, chosen_reference, chosen_stacks, expand_stacks, parse_arms
+from envcompare.arms import (
+    Arm,
+    check_image,
+    chosen_reference,
+    chosen_stacks,
+    expand_stacks,
+    parse_arms,
+)
 from envcompare.choice import Known, Workload, choose_workloads
 from envcompare.config import (
     DEFAULTS,
@@ -216,6 +223,8 @@ def _rest(settings: Settings) -> dict[str, Any]:
         raise ConfigError(
             f"--python {settings.python} is no minor version of Python", hint="for example 3.11"
         )
+    if settings.base_image is not None:
+        check_image(settings.base_image, flag="--base-image")
     if settings.data is not None and settings.download:
         raise ConfigError(
             "--data and --download exclude each other",

@@ -147,7 +147,7 @@ def _untag(local: Transport, name: str) -> None:
 def _pull(local: Transport, base: str, progress: Progress) -> Image:
     """Pull a base that is not here, so that its ID is known before the build."""
     begin(progress, f"pulling {base}")
-    result = run(local, Command(argv=("docker", "pull", "--quiet", base)))
+    result = run(local, Command(argv=("docker", "pull", "--quiet", "--", base)))
     said = result.tail(1)
     if result.exit_code == 127:
         said = _pull_without_client(local, base)
