@@ -48,15 +48,26 @@ def build_everywhere(
 ) -> Outcome:
     """Make every arm usable on every host at the same time, going on after an error.
 
-    Raises StackError where the bill of materials cannot be written.
+    Raises ConfigError or StackError where no bill of materials can be written, before all else.
     """
-    if sbom:
+    if sbom is not None:
         bill.check_tool()
+        bill.check_target(sbom)
     outcome = _everywhere(experiment, hosts, display, _build)
-    if sbom:
-        bill.write(outcome.locks, sbom, local=LOCAL)
-        outcome.lines.append(f"bill of materials: {sbom}")
+    if sbom is not None:
+        _write_bill(outcome, sbom, display)
     return outcome
+
+
+def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
+    """Write it; an error is one beside what was made, which is told in any case."""
+    try:
+        bill.write(outcome.locks, sbom, local=LOCAL)
+    except EnvcompareError as error:
+        display.error(error)
+        outcome.errors.append(error)
+    else:
+        outcome.lines.append(f"bill of materials: {sbom}")
 
 
 def clean_everywhere(
@@ -141,6 +152,12 @@ def _build(task: _Task, site: Site, outcome: Outcome) -> None:
         else:
             facts = dict(seat.prepared.facts)
             where = seat.prepared.reference or seat.prepared.interpreter
-            tree = f", site-packages {facts[TREE][:12]}" if TREE in facts else ""
-            outcome.lines.append(f"{label}: {where}{tree}")
+            outcome.lines.append(f"{label}: {where}{_proof(facts)}")
             outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
+
+
+def _proof(facts: dict[str, str]) -> str:
+    """Say what is installed; of the software of envcompare also that it could not be hashed."""
+    if TREE in facts:
+        return f", site-packages {facts[TREE][:12]}"
+    return ", not proven: what is installed could not be hashed" if LOCK in facts else ""

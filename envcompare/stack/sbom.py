@@ -8,11 +8,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from envcompare.command import Command
-from envcompare.errors import StackError
+from envcompare.errors import ConfigError, StackError
 from envcompare.stack.cache import failure, local_cache
 from envcompare.stack.wheelhouse import LOCK
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
+
+_ONE_VARIANT = "name one with --variant, or build for fewer hosts"
+_NO_LOCK = "no arm that could be made has them"
+_NO_LOCK_HINT = (
+    "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
+)
 
 
 def check_tool() -> None:
@@ -25,6 +31,22 @@ def check_tool() -> None:
         )
 
 
+def check_target(target: Path) -> None:
+    """Raise ConfigError where the file cannot be written, before anything is built."""
+    try:
+        is_new = not target.exists()
+        with target.open("ab"):
+            pass
+        if is_new:
+            target.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--sbom {str(target)!r} cannot be written",
+            details=error.strerror or str(error),
+            hint="name a file in a folder that is there and can be written to",
+        ) from error
+
+
 def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     """Write name, version and hash of each locked wheel as CycloneDX JSON.
 
@@ -32,11 +54,10 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     """
     keys = sorted(set(locks))
     if len(keys) != 1:
-        details = "the hosts have wheels of different variants" if keys else "no arm has them"
         raise StackError(
             f"{target} is not written: it holds the wheels of one lock",
-            details=details,
-            hint="name one with --variant, or build for fewer hosts",
+            details="the hosts have wheels of different variants" if keys else _NO_LOCK,
+            hint=_ONE_VARIANT if keys else _NO_LOCK_HINT,
         )
     lock = local_cache() / keys[0] / "wheelhouse" / LOCK
     words = ("requirements", "--of", "JSON", "--output-reproducible", "-o", str(target), str(lock))

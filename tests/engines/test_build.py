@@ -16,6 +16,7 @@ from runs import BASE
 from envcompare import files
 from envcompare.cli import app
 from envcompare.command import Command
+from envcompare.errors import ConfigError
 from envcompare.stack import cache
 from envcompare.stack.cache import shell
 from envcompare.transport import Transport
@@ -94,6 +95,28 @@ def test_the_bill_of_materials_is_written_where_it_is_asked_for(
     assert done.stdout.splitlines()[-1] == f"bill of materials: {target}"
     names = {one["name"] for one in json.loads(target.read_text())["components"]}
     assert names == {"pip", "setuptools"}
+
+
+def test_a_bill_that_cannot_be_written_is_refused_before_anything_is_made(
+    host: Transport, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is told but the wrong flag."""
+    words = ("build", "--hosts", "lab-h1", "--sbom", str(small / "none" / "sbom.json"))
+    with pytest.raises(ConfigError, match="cannot be written"):
+        app(list(words), standalone_mode=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_was_made_is_told_though_it_has_no_bill(
+    host: Transport, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image of the user's holds no locked wheels; that it is usable is told all the same."""
+    target = small / "none.json"
+    done = _build(capsys, "--envs", f"own=docker:{BASE}", "--sbom", str(target))
+    assert done.exit_code == 3
+    assert done.stdout.startswith("lab-h1 own: sha256:")
+    assert f"error: {target} is not written" in done.stderr
+    assert not target.exists()
 
 
 def test_a_changed_venv_is_an_error_that_names_it(

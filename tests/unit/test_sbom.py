@@ -10,7 +10,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from envcompare.errors import StackError
+from envcompare.errors import ConfigError, StackError
 from envcompare.stack import sbom
 from envcompare.stack.cache import local_cache
 from envcompare.stack.wheelhouse import lock_text
@@ -57,18 +57,18 @@ def test_the_same_lock_gives_the_same_bytes(lock: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("locks", "details"),
+    ("locks", "details", "hint"),
     [
-        ([], "no arm has them"),
-        (["cpu", "cuda"], "the hosts have wheels of different variants"),
+        ([], "no arm that could be made has them", "--envs vm"),
+        (["cpu", "cuda"], "the hosts have wheels of different variants", "--variant"),
     ],
 )
-def test_a_bill_is_of_one_lock(locks: list[str], details: str, tmp_path: Path) -> None:
+def test_a_bill_is_of_one_lock(locks: list[str], details: str, hint: str, tmp_path: Path) -> None:
     """One file that mixes two locks would describe neither."""
     with pytest.raises(StackError) as caught:
         sbom.write(locks, tmp_path / "sbom.json", local=LOCAL)
     assert caught.value.details == details
-    assert "--variant" in caught.value.hint
+    assert hint in caught.value.hint
 
 
 def test_a_folder_that_is_not_there_is_an_error(lock: str, tmp_path: Path) -> None:
@@ -76,6 +76,27 @@ def test_a_folder_that_is_not_there_is_an_error(lock: str, tmp_path: Path) -> No
     with pytest.raises(StackError) as caught:
         sbom.write([lock], tmp_path / "none" / "sbom.json", local=LOCAL)
     assert "No such file or directory" in caught.value.details
+
+
+@pytest.mark.parametrize("name", ["none/sbom.json", "", "/proc/sbom.json", "x" * 300])
+def test_a_file_that_cannot_be_written_is_refused_first(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a wrong flag, before minutes are spent on building."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        sbom.check_target(Path(name))
+    assert caught.value.brief.startswith("--sbom ")
+
+
+def test_the_check_leaves_what_is_there(tmp_path: Path) -> None:
+    """No empty file, and no bill of before that is lost."""
+    before = tmp_path / "before.json"
+    before.write_text("{}")
+    sbom.check_target(before)
+    sbom.check_target(tmp_path / "new.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["before.json"]
+    assert before.read_text() == "{}"
 
 
 def test_the_extra_is_named_where_the_tool_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
