@@ -12,6 +12,7 @@ from envcompare.command import Command
 from envcompare.environments.docker import connect
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, begin
+from envcompare.stack.buildlog import said_by_step
 from envcompare.stack.cache import failure
 from envcompare.stack.engine import buildkit
 from envcompare.stack.image import (
@@ -32,6 +33,7 @@ from envcompare.transport.operations import run
 _OCI = "org.opencontainers.image"
 _PINNED = "envcompare-pinned"
 _PART = "envcompare-part"
+_FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     check_whole(wanted.wheelhouse)
     base = find(local, wanted.base_id or wanted.base) or _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
+    if earlier := _FAILED.get(frozenset(wanted.labels.items())):
+        raise earlier  # for another arm or host; what failed a moment ago fails again
     begin(progress, f"building {wanted.tag} from {wanted.base}")
     tag = _build(wanted, base, local)
     try:
@@ -97,12 +101,14 @@ def _build(wanted: Recipe, base: Image, local: Transport) -> str:
         if not base.digest:
             _untag(local, pinned)
     if find(local, order.tag) is None:
-        raise failure(
+        error = failure(
             local,
             f"building {wanted.tag}",
-            text,
+            said_by_step(text),
             hint=f"check that {wanted.base} has python3 of the version the wheels are for",
         )
+        _FAILED[frozenset(wanted.labels.items())] = error
+        raise error
     return order.tag
 
 

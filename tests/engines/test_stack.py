@@ -155,6 +155,32 @@ def test_a_base_that_is_nowhere_is_an_error_with_a_remedy(recipe: Recipe) -> Non
 
 
 @pytest.mark.engine("docker")
+@pytest.mark.parametrize("builder", ["buildkit", "classic"])
+def test_a_base_without_python_is_told_by_what_the_shell_said_and_tried_once(
+    builder: str, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker and singularity need the same image: the second hears of it without another build."""
+    name = f"envcompare-test-bare:{builder}"
+    dockerfile = f"FROM {BASE}\nRUN rm -f /usr/bin/python3* /usr/local/bin/python3* # {builder}\n"
+    make = Command(
+        argv=("docker", "build", "--quiet", "--network=none", f"--tag={name}", "-"),
+        env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
+    )
+    assert run(HERE, make, stdin=dockerfile.encode()).succeeded
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        if builder == "classic":
+            patch.setenv("PATH", "/not/there")
+        wanted = image.recipe(recipe.wheelhouse, base=name, local=HERE)
+        for _ in range(2):
+            with pytest.raises(StackError) as caught:
+                building.build(wanted, local=HERE, progress=told.append)
+            assert caught.value.details.endswith("python3: not found")
+    assert told == [f"building {wanted.tag} from {name}"]
+    run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
+
+
+@pytest.mark.engine("docker")
 def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     """The old image is not used again, and all that were built are removed by their label."""
     wheels = replace(recipe.wheelhouse, key="1" * 64)

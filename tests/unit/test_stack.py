@@ -16,6 +16,7 @@ from lab import ROOT
 from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import LookingOnly, NotMadeError, Options
+from envcompare.stack.buildlog import said_by_step
 from envcompare.stack.cache import ROOM_HINT, failure, local_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
@@ -237,6 +238,41 @@ def test_a_failure_quotes_the_tools_own_error() -> None:
     """Progress that a tool printed afterwards does not hide it."""
     error = failure(LOCAL, "making the SIF", "FATAL: no\nINFO: bye", hint="look")
     assert (error.details, error.hint) == ("FATAL: no", "look")
+
+
+BUILDKIT = """
+#6 [build 2/3] COPY . /wheelhouse
+#6 DONE 0.0s
+#7 [build 3/3] RUN sh /wheelhouse/install.sh
+#7 1.264 ERROR: No matching distribution found for markupsafe==3.0.4
+#7 ERROR: executor failed running [/bin/sh -c sh /wheelhouse/install.sh]: exit code: 1
+------
+ > [build 3/3] RUN sh /wheelhouse/install.sh:
+------
+executor failed running [/bin/sh -c sh /wheelhouse/install.sh]: exit code: 1
+"""
+CLASSIC = """
+Step 4/8 : RUN sh /wheelhouse/install.sh
+ ---> Running in ce5e2a6919dc
+\x1b[91m/bin/sh: 1: python3: not found
+\x1b[0m
+{'errorDetail': {'code': 127, 'message': "The command '/bin/sh -c' returned …"}}
+The command '/bin/sh -c sh /wheelhouse/install.sh' returned a non-zero code: 127
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (BUILDKIT, "ERROR: No matching distribution found for markupsafe==3.0.4"),
+        (CLASSIC, "/bin/sh: 1: python3: not found"),
+        ("ERROR: Cannot connect", "ERROR: Cannot connect"),
+        (f"{BUILDKIT}write /x: no space left on device", "write /x: no space left on device"),
+    ],
+)
+def test_a_failed_build_is_told_by_what_its_step_said(log: str, said: str) -> None:
+    """The instruction and its exit code, which builders end with, explain nothing."""
+    assert failure(LOCAL, "building", said_by_step(log), hint="").details == said
 
 
 def test_without_a_wish_the_base_has_the_python_that_is_asked_for() -> None:
