@@ -26,7 +26,7 @@ _WHAT = (
     click.option(
         "--stacks",
         metavar="STACK,…",
-        help="image, host or both: every plain ENV of --envs in each. [default: image]",
+        help="image, host, or image,host: every plain ENV of --envs in each. [default: image]",
     ),
     click.option("--reference", metavar="ARM", help="The arm all others are compared with."),
     click.option(

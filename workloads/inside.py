@@ -15,12 +15,12 @@ from confinement import confinement
 from cudalibraries import cuda_versions
 from libraries import library_facts, mapped_libraries, whole_hash
 from machine import machine
-from packages import installed, loaded
+from packages import installed, loaded, outside
 from variables import masked, variables
 
 # What only a process itself can say: of a plain command these are the launcher's, not its own.
-OF_ONE_PROCESS = ("loaded_libraries", "loaded_paths", "loaded_packages", "allocator.name",
-                  "threads.alive")  # fmt: skip
+OF_ONE_PROCESS = ("loaded_libraries", "loaded_paths", "loaded_packages", "packages.outside",
+                  "allocator.name", "threads.alive")  # fmt: skip
 
 
 def fingerprint(*, threads: int | None, device: str, data: str | None = None) -> dict[str, Any]:
@@ -67,5 +67,6 @@ def _packages(paths: list[str]) -> dict[str, Any]:
     return {
         "packages": [str(one) for one in found],
         "loaded_packages": attempt(lambda: loaded(found, paths)),
+        "packages.outside": attempt(outside),
         "site_packages.sha256": None,  # the proof of the stack says it
     }

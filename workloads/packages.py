@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import site
 import sys
+import sysconfig
 from functools import partial
 from typing import Iterable, NamedTuple
 
-from attempts import attempt
+from attempts import attempt, text_hash
 from cgroups import read_text
+from libraries import short_hash
 
 # Imported by a .pth file at the start of every process, whatever it does later (site).
 _HOOKS = ("_distutils_hack", "__editable__")
+_OWN_WORKLOAD = "workload_"  # what inside a worker imports a user's file as
 
 
 class Distribution(NamedTuple):
@@ -68,6 +72,36 @@ def loaded(distributions: Iterable[Distribution], libraries: Iterable[str]) -> l
         if own and one.is_used(own, {path.partition("/")[0].partition(".")[0] for path in own}):
             used.append(str(one))
     return used
+
+
+def outside() -> list[str]:
+    """Return `name digest` of each package that was imported from no place where such belong.
+
+    Those are the standard library and the folders of installed packages, which the proof of a stack
+    covers; the digest is one over the content of all its imported files.
+    """
+    known = _known_folders()
+    files: dict[str, list[str]] = {}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or name.startswith((*_HOOKS, "__main__")):
+            continue
+        if not os.path.realpath(file).startswith(known):
+            files.setdefault(name.partition(".")[0], []).append(f"{name} {short_hash(file)}")
+    return [f"{name} {text_hash(chr(10).join(found))[:16]}" for name, found in files.items()]
+
+
+def _known_folders() -> tuple[str, ...]:
+    """Return the folders of the interpreter, of the worker and of a user's own workload."""
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update(attempt(site.getsitepackages) or [])
+    folders.add(os.path.dirname(os.path.abspath(__file__)))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if name.startswith(_OWN_WORKLOAD) and isinstance(file, str):
+            folders.add(os.path.dirname(os.path.abspath(file)))
+    return tuple(os.path.join(os.path.realpath(one), "") for one in folders)
 
 
 def _module_files() -> set[str]:

@@ -11,8 +11,11 @@ ALLOWED = re.compile(
     r"|MALLOC|TCMALLOC|MIMALLOC|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|TORCH|PYTORCH)_\w+"
     r"|LD_PRELOAD|LD_LIBRARY_PATH|LD_BIND_NOW|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY"
     r"|PYTHONHASHSEED|PYTHONMALLOC|PYTHONOPTIMIZE|PYTHONDEVMODE|PYTHONUNBUFFERED"
-    r"|PYTHONDONTWRITEBYTECODE"
+    r"|PYTHONDONTWRITEBYTECODE|PYTHONPATH|PYTHONHOME|PYTHONUSERBASE"
 )
+# Where a file or a folder lies changes no speed: that the variable is set is all that is told.
+_PLACES = re.compile(r"(?!LD_|PYTHON)\w+_(FILE|DIR|PATH|HOME)S?")
+SET = "set"
 # An allowed prefix can carry a secret (NVIDIA_API_KEY): such names are left out.
 _HIDDEN = r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|API|COOKIE|PRIVATE|LICEN[CS]E"
 SECRET_WORDS = re.compile(_HIDDEN, re.IGNORECASE)
@@ -26,7 +29,7 @@ _PART = re.compile(rf"(\w*(?:{_HIDDEN})\w*\s*(?:=|:(?!/))\s*)[^&;,\s]+", re.IGNO
 def variables() -> dict[str, Any]:
     """Return the variables that matter, and what a few of them mean."""
     kept = {
-        f"env.{name}": masked(value)
+        f"env.{name}": SET if _PLACES.fullmatch(name) else masked(value)
         for name, value in os.environ.items()
         if ALLOWED.fullmatch(name) and not SECRET_WORDS.search(name)
     }

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS, classify
 from envcompare.fingerprint.evidence import (
+    LIBRARY_PATH,
     LIMITS,
     Evidence,
     evidence_of,
@@ -108,6 +109,8 @@ def _difference(sides: Sides, part: _Part) -> FactDifference:
         fact_class = "possible-influence"
     elif key in LIMITS and evidence.is_felt:
         fact_class = "confounder"
+    elif key == LIBRARY_PATH and evidence.is_felt is False:
+        fact_class = "varied"
     return FactDifference(
         host=sides.other.host,
         arm=sides.other.arm,

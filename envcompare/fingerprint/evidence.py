@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.sides import Sides
-from envcompare.fingerprint.words import entry_name
+from envcompare.fingerprint.words import entries, entry_name
 from envcompare.records import FingerprintValue
 
 _OPENMP: Final = ("libgomp", "libiomp", "libomp")
@@ -38,6 +39,14 @@ _LIBRARIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _PACKAGES: Final = ("numpy", "torchvision")
 _ALLOCATOR: Final = ("env.MALLOC", "env.GLIBC", "allocator.tunables")
+_TUNABLES: Final = ("env.GLIBC_TUNABLES", "allocator.tunables")
+_PRELOADS: Final = ("env.LD_PRELOAD", "allocator.ld_preload")
+LIBRARY_PATH: Final = "env.LD_LIBRARY_PATH"
+_ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's there, for --nv
+# Names and values that glibc's loader takes (elf/dl-tunables.list); it ignores all others.
+_TUNABLE: Final = re.compile(
+    r"glibc\.(?:cpu\.\w+=[^:]+|(?:elision|gmon|malloc|mem|pthread|rtld)\.\w+=-?\d\w*)"
+)
 _ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
 
 
@@ -55,8 +64,8 @@ def evidence_of(sides: Sides, key: str) -> Evidence:
         return LIMITS[key](sides, key)
     if sides.pair.is_program:
         return Evidence(text="What the command itself loads is not seen, only its launcher.")
-    if longest_rule(key, _ALLOCATOR):
-        return _allocator(sides)
+    if reader := longest_rule(key, _READERS):
+        return _READERS[reader](sides, key)
     package = key.partition(".")[0]
     if package in _PACKAGES:
         return _used(package, _having(sides, "loaded_packages", (package,)), verb="imported")
@@ -73,6 +82,8 @@ def _of_the_rest(sides: Sides, key: str) -> Evidence:
         return Evidence(is_felt=True, text="A workload bound by Python feels it.")
     if part == "libc":
         return Evidence(is_felt=True, text="Every program loads it.")
+    if key == "packages.outside":
+        return Evidence(is_felt=True, text="No proof of a stack covers what is imported so.")
     if part == "site_packages":
         return _installed(sides)
     if key == "lock.sha256" and _is_same(sides, "site_packages.sha256"):
@@ -134,7 +145,50 @@ def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
     return Evidence(is_felt=True, text=f"{start} was {verb} by this workload {where}.")
 
 
-def _allocator(sides: Sides) -> Evidence:
+def _preload(sides: Sides, key: str) -> Evidence:
+    """Say whether a library that is to be loaded before all others was loaded."""
+    mapped = sides.names("loaded_libraries")
+    if mapped is None:
+        return Evidence(text="Whether its library was loaded was not measured.")
+    asked = [re.split(r"[:\s]+", str(one or "")) for one in sides.values(key)]
+    stems = [{_stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
+    arms = sides.arms_with(
+        (
+            any(_stem(one) in stems[0] for one in mapped[0]),
+            any(_stem(one) in stems[1] for one in mapped[1]),
+        )
+    )
+    if not arms:
+        return Evidence(is_felt=False, text="No library that it names was loaded.")
+    return _used("a library that it names", arms, verb="loaded")
+
+
+def _stem(library: str) -> str:
+    """Return a library's name without its version: the map of a process shows no links."""
+    return library.partition(".so")[0]
+
+
+def _library_path(sides: Sides, key: str) -> Evidence:
+    """Say whether a library was loaded from the folders that differ, of which one is the engine's."""
+    before, after = (set(str(one or "").split(":")) - {""} for one in sides.values(key))
+    paths = sides.values("loaded_paths")
+    if None in paths:
+        return Evidence(text="Whether a library was loaded from there was not measured.")
+    folders = tuple(f"{folder.rstrip('/')}/" for folder in before ^ after)
+    loaded = [one.partition(" ")[2] for side in paths for one in entries(side)]
+    used = sorted({path.rpartition("/")[2] for path in loaded if path.startswith(folders)})
+    if used:
+        return Evidence(text=f"{used[0]} was loaded from there.")
+    is_engines = before ^ after == {_ENGINE_LIBRARIES}
+    text = "No library was loaded from there."
+    return Evidence(is_felt=False if is_engines else None, text=text)
+
+
+def _allocator(sides: Sides, key: str) -> Evidence:
+    if key in _TUNABLES:
+        before, after = (set(_TUNABLE.findall(str(one or ""))) for one in sides.values(key))
+        if before == after:
+            return Evidence(is_felt=False, text="glibc knows no tunable that differs in it.")
     names = sides.values("allocator.name")
     if "glibc" in names:
         return Evidence(is_felt=True, text="The allocator is glibc's, which reads it.")
@@ -204,3 +258,8 @@ LIMITS: Final[dict[str, Callable[[Sides, str], Evidence]]] = {
     "cgroup.memory_limit_bytes": _memory,
 }
 """Limits that are a possible influence, and a confounder once a workload reaches them."""
+_READERS: Final[dict[str, Callable[[Sides, str], Evidence]]] = {
+    **dict.fromkeys(_ALLOCATOR, _allocator),
+    **dict.fromkeys(_PRELOADS, _preload),
+    LIBRARY_PATH: _library_path,
+}

@@ -59,6 +59,8 @@ def _same_limit(sides: Sides, key: str) -> str:
 
 def _software(sides: Sides, key: str) -> str:
     """Return the command that measures software and environment apart, and how to make it same."""
+    if key == "packages.outside":
+        return "install them in every arm, or unset PYTHONPATH where they come from"
     arms = sides.pair.arms
     if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
         return (

@@ -71,6 +71,10 @@ _PURPOSES: Final[dict[str, Purpose]] = {
         what="Each arm is shown the files of a distribution of its own",
         felt_by="only its interpreter and libraries can be felt, which have lines of their own",
     ),
+    "env.LD_LIBRARY_PATH": Purpose(
+        what="Apptainer puts its own folder on the path of the loader, for a driver's libraries",
+        felt_by="no step feels it here, since no library was loaded from there",
+    ),
     "uid": Purpose(what="The worker has another user", felt_by="no step feels it"),
     "gid": Purpose(what="The worker has another group", felt_by="no step feels it"),
 }

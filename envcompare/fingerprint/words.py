@@ -29,6 +29,7 @@ _NAMES: Final[dict[str, str]] = {
     "libc.version": "the C library",
     "libc.sha256": "the build of the C library",
     "packages": "packages",
+    "packages.outside": "packages from outside the installed ones",
     "packages.not_imported": "packages that are not imported",
     "site_packages.sha256": "the installed files",
     "site_packages.files": "the number of installed files",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 from confinement import describe_mount, mount_of, security_label
 from libraries import allocator
-from packages import Distribution, installed, loaded
+from packages import Distribution, installed, loaded, outside
 from torchfacts import build_of
 from variables import masked, variables
 
@@ -51,10 +52,10 @@ def test_value_loses_what_is_secret_in_it(
 ) -> None:
     """The login of a URL and parts named as secrets are masked; all else stays readable."""
     assert masked(value) == expected
-    monkeypatch.setenv("NCCL_CONF_FILE", value)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", value)
     monkeypatch.setenv("LD_PRELOAD", value)
     found = variables()
-    assert found["env.NCCL_CONF_FILE"] == found["allocator.ld_preload"] == expected
+    assert found["env.NCCL_SOCKET_IFNAME"] == found["allocator.ld_preload"] == expected
 
 
 def test_variables_that_can_be_felt_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +68,54 @@ def test_variables_that_can_be_felt_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert (found["threads.omp"], found["threads.mkl"]) == (3, None)
     assert found["allocator.tunables"] == found["env.GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1"
     assert found["gpu.visible"] == "GPU-5"
+
+
+def test_place_of_a_file_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes no speed where a log is written; what is loaded from a place does."""
+    for name in ("NCCL_DEBUG_FILE", "TORCH_HOME", "CUDA_CACHE_PATH", "KMP_TEMP_DIR"):
+        monkeypatch.setenv(name, "/home/ann/own")
+        assert variables()[f"env.{name}"] == "set"
+    for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUSERBASE"):
+        monkeypatch.setenv(name, "/home/ann/own")
+        assert variables()[f"env.{name}"] == "/home/ann/own"
+
+
+def module(folder: Path, name: str, text: str) -> Path:
+    """Write a module into a folder of its own and return the folder."""
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_package_from_elsewhere_is_told_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in front of the installed packages replaces one of them, and no proof covers it."""
+    found = []
+    for number, text in enumerate(("x = 1\n", "x = 2\n", "x = 1\n")):
+        folder = module(tmp_path / str(number), "replaced", text)
+        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+        monkeypatch.delitem(sys.modules, "replaced", raising=False)
+        importlib.invalidate_caches()
+        importlib.import_module("replaced")
+        found.append([one for one in outside() if one.startswith("replaced ")])
+    assert found[0] == found[2] != found[1]
+    assert all(len(one) == 1 for one in found)
+
+
+def test_what_is_installed_or_the_users_workload_is_not_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the worker, whose source has a hash of its own."""
+    folder = module(tmp_path / "own", "workload_mine", "")
+    module(tmp_path / "own" / "below", "beside_it", "")
+    for path in (folder, folder / "below"):
+        monkeypatch.syspath_prepend(str(path))
+    for name in ("workload_mine", "beside_it"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.import_module(name)
+    names = {one.partition(" ")[0] for one in outside()}
+    assert not names & {"workload_mine", "beside_it", "packages", "variables", "pytest", "json"}
 
 
 OVERLAY = (
