@@ -16,11 +16,12 @@ _WHERE = 'printf %s "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
-# A sandbox image may hold folders that its owner cannot write to.
+# A sandbox image may hold folders that its owner cannot write to, and the cache may be a link.
 _REMOVE = """
-[ -d "$1" ] || exit 0
-find "$1" -type d ! -perm -700 -exec chmod u+rwx {} +
-rm -rf -- "$1"
+[ -e "$1" ] || [ -L "$1" ] || exit 0
+folder=$(cd -P -- "$1" && pwd -P) || exit 1
+find "$folder" -type d ! -perm -700 -exec chmod u+rwx {} +
+rm -rf -- "$folder" && rm -rf -- "$1"
 """
 _ANSWER_S = 60.0
 
@@ -64,9 +65,10 @@ def require_room(transport: Transport, path: str, *, needed_bytes: int, purpose:
     """Raise StackError when the disk of `path` has less room than `purpose` needs."""
     free = free_bytes(transport, path)
     if free is not None and free < needed_bytes:
+        needed, there = gigabytes(needed_bytes, free)
         raise StackError(
             f"no room on {transport.name} for {purpose}",
-            details=f"{path} needs {_gigabytes(needed_bytes)}, {_gigabytes(free)} are free",
+            details=f"{path} needs {needed}, {there} are free",
             hint=ROOM_HINT,
         )
 
@@ -132,5 +134,11 @@ def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> int:
     return len(ids)
 
 
-def _gigabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"
+def gigabytes(*sizes_bytes: int) -> tuple[str, ...]:
+    """Return sizes with as many digits as tell them apart."""
+    texts: tuple[str, ...] = ()
+    for digits in range(1, 10):
+        texts = tuple(f"{size / 1e9:.{digits}f} GB" for size in sizes_bytes)
+        if len(set(texts)) == len(set(sizes_bytes)):
+            break
+    return texts

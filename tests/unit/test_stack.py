@@ -17,7 +17,13 @@ from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import LookingOnly, NotMadeError, Options
 from envcompare.stack.buildlog import said_by_step
-from envcompare.stack.cache import ROOM_HINT, failure, local_cache
+from envcompare.stack.cache import (
+    ROOM_HINT,
+    clean,
+    failure,
+    gigabytes,
+    local_cache,
+)
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
@@ -232,6 +238,24 @@ def test_a_full_disk_is_said_as_such() -> None:
         f"  why: {text.splitlines()[0]}",
         f"  try: {ROOM_HINT}",
     )
+
+
+def test_what_is_needed_and_what_is_free_are_told_apart() -> None:
+    """Else it reads as if there were just enough."""
+    assert gigabytes(10**18, 3 * 10**9) == ("1000000000.0 GB", "3.0 GB")
+    assert gigabytes(120_000_000, 100_000_000) == ("0.12 GB", "0.10 GB")
+
+
+def test_a_cache_behind_a_link_is_removed_with_what_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link alone would leave all of it on the other disk, and say that it is gone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")  # other tests need its images
+    (tmp_path / "disk" / "wheels").mkdir(parents=True)
+    (tmp_path / "envcompare").symlink_to("disk")
+    clean(LOCAL)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_quotes_the_tools_own_error() -> None:
