@@ -31,6 +31,7 @@ _NAMED: tuple[tuple[FactClass, str], ...] = (
     ("host", "differs though the host is one"),
 )
 _MOST_NAMES = 6
+_TIMEOUT = f"{DEFAULTS.connect_timeout:g}"
 _Given = str | tuple[str, ...] | None
 
 
@@ -168,8 +169,10 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
         "--vm-python": experiment.vm_python,
         "--host-python": experiment.host_python,
         "--ssh-config": experiment.ssh_config,
+        "--connect-timeout": _unless(_TIMEOUT, f"{experiment.connect_timeout_s:g}"),
     }
-    words = (word for flag, value in values.items() if value for word in (flag, value))
+    words = [word for flag, value in values.items() if value for word in (flag, value)]
+    words += ["--accept-new-host-keys"] if experiment.accept_new_host_keys else []
     return f"envcompare build {shlex.join(words)}".rstrip()
 
 

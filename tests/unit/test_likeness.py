@@ -136,6 +136,8 @@ def test_no_more_is_said_than_was_seen(found: Likeness, head: str) -> None:
         ({"python": "3.12", "variant": "cuda"}, " --variant cuda --python 3.12"),
         ({"sif_compression": "gzip"}, " --sif-compression gzip"),
         ({"device": "cpu"}, " --variant cpu"),
+        ({"connect_timeout": 30.0}, " --connect-timeout 30"),
+        ({"accept_new_host_keys": True}, " --accept-new-host-keys"),
     ],
 )
 def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
