@@ -13,7 +13,7 @@ from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.words import fact_name
 from envcompare.interrupt import Interruption
-from envcompare.likeness import Likeness, NotComparedError, compare_stacks
+from envcompare.likeness import Likeness, NotComparedError, Noting, compare_stacks
 from envcompare.opening import open_site, ssh_options
 from envcompare.plan import planned_arms
 from envcompare.records import ArmRecord, FactClass, FactDifference
@@ -79,15 +79,17 @@ def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
     arms = tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
     if len(arms) == 1:
         return HostReport(lines=())
+    say = Noting()
     try:
-        found = _likenesses(experiment, host, arms)
+        found = _likenesses(experiment, host, arms, say)
     except NotComparedError as error:
         hint = error.hint or build_command(experiment, host)
-        return HostReport(lines=(f"  – stacks: not compared, {error.brief}", *_try(hint)))
+        lines = (f"  – stacks: not compared, {error.brief}", *_try(hint))
+        return HostReport(lines=(*_noted(say), *lines))
     except EnvcompareError as error:
         lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(_hint(error)))
-        return HostReport(lines=lines, exit_code=error.exit_code)
-    lines = tuple(line for one in found for line in likeness_lines(one, arms))
+        return HostReport(lines=(*_noted(say), *lines), exit_code=error.exit_code)
+    lines = (*_noted(say, found), *(line for one in found for line in likeness_lines(one, arms)))
     if all(one.is_as_meant for one in found):
         return HostReport(lines=lines)
     if experiment.allow_mismatch:
@@ -96,12 +98,19 @@ def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
     return HostReport(lines=lines, exit_code=UnusableError.exit_code)
 
 
+def _noted(say: Noting, found: tuple[Likeness, ...] = ()) -> tuple[str, ...]:
+    """Return what was told while the arms were looked at, but a mismatch, which has its own line."""
+    told = [one.mismatch for one in found if one.mismatch]
+    notes = (note for note in say.notes if not any(one in note for one in told))
+    return tuple(f"  – {note}" for note in notes)
+
+
 def _likenesses(
-    experiment: Experiment, host: HostSpec, arms: tuple[ArmRecord, ...]
+    experiment: Experiment, host: HostSpec, arms: tuple[ArmRecord, ...], say: Noting
 ) -> tuple[Likeness, ...]:
     site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
     try:
-        return compare_stacks(site, experiment, arms)
+        return compare_stacks(site, experiment, arms, say)
     finally:
         site.close()
 

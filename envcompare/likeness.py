@@ -24,6 +24,18 @@ from envcompare.stack.proof import TREE
 _STEP_S = 600.0  # at most, of the only block
 
 
+class Noting(LookingOnly):
+    """Stands in for a progress as LookingOnly does, and keeps what is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        """Keep what is told, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
 class NotComparedError(UnusableError):
     """The stacks cannot be compared without making one first, or without measuring."""
 
@@ -53,11 +65,11 @@ class Likeness:
 
 
 def compare_stacks(
-    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]
+    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], say: LookingOnly
 ) -> tuple[Likeness, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
-    Raises NotComparedError where a stack is not there yet or only plain commands are to run, and
+    What is to be known of the software of an arm beside that goes to `say`. Raises NotComparedError where a stack is not there yet or only plain commands are to run, and
     WorkloadError where a workload fails.
     """
     cells = tuple(_cells(site, experiment))
@@ -66,7 +78,7 @@ def compare_stacks(
             "a plain command is not run without measuring it",
             hint="name a workload, as in --workloads cnn",
         )
-    _seat(site, experiment, arms)
+    _seat(site, experiment, arms, say)
     site.stage()
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
     pairs = tuple((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
@@ -85,12 +97,14 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     return ordered[0] if alike is arm else alike
 
 
-def _seat(site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...]) -> None:
+def _seat(
+    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], say: LookingOnly
+) -> None:
     """Make the arms usable as far as nothing has to be made for them."""
     found = replace(experiment, allow_mismatch=True)  # it is told with the other differences
     for arm in arms:
         try:
-            site.add_arm(arm, found, LookingOnly())
+            site.add_arm(arm, found, say)
         except NotMadeError as error:
             brief = f"{arm.id}'s is not made yet"
             raise NotComparedError(brief, details=error.details) from error

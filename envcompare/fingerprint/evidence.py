@@ -169,7 +169,7 @@ def _stem(library: str) -> str:
 
 
 def _library_path(sides: Sides, key: str) -> Evidence:
-    """Say whether a library was loaded from the folders that differ, of which one is the engine's."""
+    """Say whether a library was loaded from the folders that differ."""
     before, after = (set(str(one or "").split(":")) - {""} for one in sides.values(key))
     paths = sides.values("loaded_paths")
     if None in paths:

@@ -26,6 +26,7 @@ from envcompare.opening import open_site
 from envcompare.planning import resolved
 from envcompare.records import ArmRecord, FactDifference
 from envcompare.sites import Seat, Site
+from envcompare.stack import LookingOnly
 from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images, shell
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
@@ -249,7 +250,7 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         given = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
         own = PlantedSite(**given, flags=flags)
         try:
-            (found,) = compare_stacks(own, experiment, arms)
+            (found,) = compare_stacks(own, experiment, arms, LookingOnly())
         finally:
             own.close()
     return {one.key: one for one in found.differences}

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from envcompare import diagnosing
 from envcompare.config import Settings
 from envcompare.diagnosing import build_command, likeness_lines
-from envcompare.likeness import Likeness, counterpart, is_meant_same
+from envcompare.experiment import Experiment
+from envcompare.likeness import Likeness, Noting, counterpart, is_meant_same
 from envcompare.planning import resolved
 from envcompare.records import ArmRecord, FactDifference
+from envcompare.stack import NotMadeError, Progress
+from envcompare.transport.hosts import parse_hosts
 
 TREE = "site_packages.sha256"
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
@@ -146,3 +150,36 @@ def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
     """Whatever decides what is made stands in it, and nothing that is so anyway."""
     experiment, hosts = resolved(Settings(**given), Settings())
     assert build_command(experiment, hosts[0]) == f"envcompare build{words}"
+
+
+class Site:
+    """A host on which every arm is told of and none is made."""
+
+    def __init__(self) -> None:
+        (self.host,) = parse_hosts(["local"])
+
+    def add_arm(self, _arm: ArmRecord, _experiment: Experiment, say: Progress) -> None:
+        """Tell something of the arm."""
+        say("app:2 is 1 here and 2 on lab: the one there is taken")
+        raise NotMadeError("not made")
+
+    def close(self) -> None:
+        """Leave nothing."""
+
+
+def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two images of one name would be compared in silence."""
+    experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
+    monkeypatch.setattr(diagnosing, "open_site", lambda *_: Site())
+    lines = diagnosing._compared(experiment, hosts[0]).lines
+    assert lines[0] == "  – app:2 is 1 here and 2 on lab: the one there is taken"
+    assert "not compared, vm's is not made yet" in lines[1]
+
+
+def test_a_broken_proof_is_told_once() -> None:
+    """It stands with its arm."""
+    say = Noting()
+    for text in ("docker has other software: another hash", "a note", "a note"):
+        say(text)
+    found = (likeness(mismatch="another hash"),)
+    assert diagnosing._noted(say, found) == ("  – a note",)
