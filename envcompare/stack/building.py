@@ -16,16 +16,15 @@ from envcompare.stack.buildlog import said_by_step
 from envcompare.stack.cache import failure
 from envcompare.stack.engine import buildkit
 from envcompare.stack.image import (
-    CONFIG_LABEL,
     PYTHON,
     TREE_LABEL,
     Image,
     Recipe,
-    config_sha256,
     find,
     find_built,
 )
 from envcompare.stack.once import one_at_a_time
+from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import check_whole
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
@@ -127,10 +126,9 @@ def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
             f"{_OCI}.base.digest": base.digest.rpartition("@")[2] or base.id,
         }
         own = {name: value for name, value in own.items() if value}
-        inherited = facts["Config"].get("Labels") or {}
         client.images.build(
             fileobj=io.BytesIO(f"FROM {tag}\n".encode()),
-            labels={**own, CONFIG_LABEL: config_sha256(facts, {**inherited, **own})},
+            labels={**own, CONFIG_LABEL: config_sha256(facts, own)},
             tag=wanted.tag,
             rm=True,
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.stack.ownership import is_built_on_ours
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
@@ -112,16 +114,17 @@ def clean(transport: Transport) -> int:
 
 
 def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> int:
-    """Remove the images with that label from the host's engine; return how many there were.
+    """Remove our images with that label from the host's engine; return how many there were.
 
-    There are none where no engine answers. Raises StackError when the engine keeps one.
+    What a user built on them stays. There are none where no engine answers. Raises StackError when
+    the engine keeps one.
     """
     ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
     try:
         listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S)
     except CommandTimeoutError:
         return 0
-    ids = tuple(dict.fromkeys(listed.stdout.split())) if listed.succeeded else ()
+    ids = _ours(transport, listed.stdout.split()) if listed.succeeded else ()
     if not ids:
         return 0
     result = run(transport, Command(argv=("docker", "image", "rm", "--force", *ids)))
@@ -129,9 +132,19 @@ def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> int:
         raise StackError(
             f"cannot remove the workload images on {transport.name}",
             details=result.tail(1),
-            hint="stop the containers that use them, then run envcompare clean again",
+            hint="stop the containers and remove your own images that use them, then run "
+            "envcompare clean again",
         )
     return len(ids)
+
+
+def _ours(transport: Transport, ids: list[str]) -> tuple[str, ...]:
+    """Return the IDs, each once, but for those of images that were built on ours."""
+    if not ids:
+        return ()
+    asked = run(transport, Command(argv=("docker", "image", "inspect", *dict.fromkeys(ids))))
+    found = json.loads(asked.stdout or "[]")
+    return tuple(facts["Id"] for facts in found if not is_built_on_ours(facts))
 
 
 def gigabytes(*sizes_bytes: int) -> tuple[str, ...]:

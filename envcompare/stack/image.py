@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envcompare import files
 from envcompare.environments.docker import connect
 from envcompare.errors import UnusableError
+from envcompare.stack import ownership
 from envcompare.stack.cache import LOCK_LABEL
+from envcompare.stack.ownership import CONFIG_LABEL
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
 
@@ -24,16 +25,9 @@ if TYPE_CHECKING:
 BASE_LABEL = "envcompare.base"
 RECIPE_LABEL = "envcompare.recipe"
 TREE_LABEL = "envcompare.tree"
-CONFIG_LABEL = "envcompare.config"
 REPOSITORY = "envcompare-workload"
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
-
-# All of an image's configuration that changes what runs in it, by the names of the engine.
-_CONFIG = (
-    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
-    "User", "Volumes", "WorkingDir",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,28 +112,11 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
         listed = client.api.images(filters={"label": labels}, all=True)
         for one in sorted(listed, key=lambda one: int(one["Created"])):
             facts = client.api.inspect_image(one["Id"])  # type: ignore[no-untyped-call]
-            said = _labels(facts)
-            if said.get(CONFIG_LABEL) == config_sha256(facts, said):
+            if ownership.labels(facts).get(CONFIG_LABEL) == ownership.config_sha256(facts):
                 if not facts.get("RepoTags"):
                     _name(client, one["Id"], wanted)
                 return _get(client, one["Id"])
     return None
-
-
-def config_sha256(facts: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    """Return the hash of an image's layers, configuration and labels, but for the hash itself.
-
-    It stands on the image as a label. Whatever is built on the image inherits the label, and has
-    another layer, setting or label, so that its own hash is another one.
-    """
-    config = {name: facts["Config"][name] for name in _CONFIG if facts["Config"].get(name)}
-    others = {name: value for name, value in labels.items() if name != CONFIG_LABEL}
-    text = json.dumps([facts["RootFS"].get("Layers"), config, others], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _labels(facts: Mapping[str, Any]) -> dict[str, str]:
-    return dict(facts["Config"].get("Labels") or {})
 
 
 def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
@@ -158,7 +135,7 @@ def _get(client: DockerClient, reference: str) -> Image | None:
     except ImageNotFound:
         return None
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
-    labels = _labels(facts)
+    labels = ownership.labels(facts)
     return Image(
         id=facts["Id"],
         name=names[0],
