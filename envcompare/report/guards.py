@@ -126,10 +126,17 @@ def _signed(log_ratio: float) -> str:
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Name the arms that were measured though their software is not what it should be."""
-    return tuple(
-        visible(f"{one.arm} on {one.host} was run on in spite of a mismatch: "
-                f"{one.identity['mismatch']}.")
-        for one in run.arms
-        if one.identity.get("mismatch") and not one.arm.endswith(CONTROL_SUFFIX)
-    )  # fmt: skip
+    """Name the arms that were measured though their software is not shown to be as it should."""
+    arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
+    other = [
+        f"{one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
+        for one in arms
+        if one.identity.get("mismatch")
+    ]
+    unproven = [
+        f"that {one.arm} on {one.host} has the same software is not proven: what is installed "
+        f"could not be hashed ({one_line(str(one.identity['unproven']))})."
+        for one in arms
+        if one.identity.get("unproven") and one.identity.get("lock")  # made from the wheels
+    ]
+    return tuple(visible(text) for text in (*other, *unproven))

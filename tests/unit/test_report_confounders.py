@@ -19,9 +19,13 @@ EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunC
 
 def with_mismatch(arm: str) -> RunComparison:
     """Return the example with an arm whose proof is broken."""
-    broken: dict[str, Any] = {"mismatch": "site-packages of it has another hash"}
+    return identified(arm, mismatch="site-packages of it has another hash")
+
+
+def identified(arm: str, **more: Any) -> RunComparison:
+    """Return the example with more in the identity of an arm."""
     arms = tuple(
-        msgspec.structs.replace(one, identity={**one.identity, **broken}) if one.arm == arm else one
+        msgspec.structs.replace(one, identity={**one.identity, **more}) if one.arm == arm else one
         for one in EXAMPLE.arms
     )
     return msgspec.structs.replace(EXAMPLE, arms=arms)
@@ -82,3 +86,10 @@ def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:
     assert sentence in re.sub(r"<[^>]+>", "", render(run))
     assert sentence in markdown(run).replace("\\", "")
     assert "mismatch" not in caution(with_mismatch("vm~control"))
+
+
+def test_an_arm_that_could_not_be_proven_is_never_passed_for_equal() -> None:
+    """Where it was made from the wheels; an image of the user's was never meant to be the same."""
+    sentence = "that docker on lab01 has the same software is not proven: what is installed could"
+    assert sentence in caution(identified("docker", unproven="no answer", lock="1" * 64))
+    assert "not proven" not in caution(identified("docker", unproven="no answer", lock=""))
