@@ -99,7 +99,7 @@ def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
 
 
 def _noted(say: Noting, found: tuple[Likeness, ...] = ()) -> tuple[str, ...]:
-    """Return what was told while the arms were looked at, but a mismatch, which has its own line."""
+    """Return what was told of the arms, but a mismatch, which has a line of its own."""
     told = [one.mismatch for one in found if one.mismatch]
     notes = (note for note in say.notes if not any(one in note for one in told))
     return tuple(f"  – {note}" for note in notes)

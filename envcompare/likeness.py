@@ -69,8 +69,9 @@ def compare_stacks(
 ) -> tuple[Likeness, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
-    What is to be known of the software of an arm beside that goes to `say`. Raises NotComparedError where a stack is not there yet or only plain commands are to run, and
-    WorkloadError where a workload fails.
+    What is to be known of the software of an arm beside that goes to `say`. Raises NotComparedError
+    where a stack is not there yet or only plain commands are to run, and WorkloadError where a
+    workload fails.
     """
     cells = tuple(_cells(site, experiment))
     if not cells:
