@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envcompare import files
 from envcompare.environments.docker import connect
 from envcompare.errors import UnusableError
 from envcompare.stack import ownership
 from envcompare.stack.cache import LOCK_LABEL
-from envcompare.stack.ownership import CONFIG_LABEL
+from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
 
@@ -111,8 +111,8 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
         labels = [f"{name}={value}" for name, value in wanted.labels.items()]
         listed = client.api.images(filters={"label": labels}, all=True)
         for one in sorted(listed, key=lambda one: int(one["Created"])):
-            facts = client.api.inspect_image(one["Id"])  # type: ignore[no-untyped-call]
-            if ownership.labels(facts).get(CONFIG_LABEL) == ownership.config_sha256(facts):
+            facts = _facts(client, one["Id"])
+            if facts and ownership.labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
                 if not facts.get("RepoTags"):
                     _name(client, one["Id"], wanted)
                 return _get(client, one["Id"])
@@ -127,12 +127,20 @@ def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
     client.api.tag(identity, repository, tag)
 
 
-def _get(client: DockerClient, reference: str) -> Image | None:
+def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
+    """Ask the engine of an image; None where it has none of that name, or no longer."""
     from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
 
     try:
-        facts = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        found: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
     except ImageNotFound:
+        return None
+    return found
+
+
+def _get(client: DockerClient, reference: str) -> Image | None:
+    facts = _facts(client, reference)
+    if facts is None:
         return None
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
     labels = ownership.labels(facts)
