@@ -86,13 +86,16 @@ def outside() -> list[str]:
         file = getattr(module, "__dict__", {}).get("__file__")
         if not isinstance(file, str) or name.startswith((*_HOOKS, "__main__")):
             continue
-        if not os.path.realpath(file).startswith(known):
+        if not file.startswith(known) and not os.path.realpath(file).startswith(known):
             files.setdefault(name.partition(".")[0], []).append(f"{name} {short_hash(file)}")
     return [f"{name} {text_hash(chr(10).join(found))[:16]}" for name, found in files.items()]
 
 
 def _known_folders() -> tuple[str, ...]:
-    """Return the folders of the interpreter, of the worker and of a user's own workload."""
+    """Return the folders of the interpreter, of the worker and of a user's own workload.
+
+    As they are called and as they are: a distribution may link a file of its Python to /etc.
+    """
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.update(attempt(site.getsitepackages) or [])
@@ -101,7 +104,8 @@ def _known_folders() -> tuple[str, ...]:
         file = getattr(module, "__dict__", {}).get("__file__")
         if name.startswith(_OWN_WORKLOAD) and isinstance(file, str):
             folders.add(os.path.dirname(os.path.abspath(file)))
-    return tuple(os.path.join(os.path.realpath(one), "") for one in folders)
+    folders.update([os.path.realpath(one) for one in folders])
+    return tuple(os.path.join(one, "") for one in folders)
 
 
 def _module_files() -> set[str]:

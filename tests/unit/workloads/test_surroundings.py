@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,21 @@ def test_package_from_elsewhere_is_told_by_its_content(
         found.append([one for one in outside() if one.startswith("replaced ")])
     assert found[0] == found[2] != found[1]
     assert all(len(one) == 1 for one in found)
+
+
+def test_file_of_the_standard_library_may_be_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian keeps the sitecustomize of its Python in /etc."""
+    real, shown = module(tmp_path / "etc", "linked", ""), tmp_path / "stdlib"
+    shown.mkdir()
+    (shown / "linked.py").symlink_to(real / "linked.py")
+    folders = {**sysconfig.get_paths(), "stdlib": str(shown)}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: folders)
+    monkeypatch.syspath_prepend(str(shown))
+    monkeypatch.delitem(sys.modules, "linked", raising=False)
+    importlib.import_module("linked")
+    assert not [one for one in outside() if one.startswith("linked ")]
 
 
 def test_what_is_installed_or_the_users_workload_is_not_from_elsewhere(
