@@ -59,6 +59,7 @@ def small(lab: Lab, host: Transport, tmp_path_factory: pytest.TempPathFactory) -
     assert done.returncode == 0, done.stderr
     yield project
     shell(host, 'rm -rf -- "$1"', f"{host_cache(host)}/{project.lock}")
+    shell(host, "docker image ls -q planted | xargs -r docker image rm -f")
     for where in (host, LOCAL):
         remove_images(where, label=f"{LOCK_LABEL}={project.lock}")
 
