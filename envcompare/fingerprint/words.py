@@ -107,9 +107,8 @@ def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
 
 
 def _change(name: str, before: str | None, after: str | None) -> str:
-    if not before and not after:
-        return visible_line(name)
-    return visible_line(f"{name} {before or 'none'} → {after or 'none'}")
+    """Return both versions; of what only one side has, the name is enough and short."""
+    return visible_line(f"{name} {before} → {after}" if before and after else name)
 
 
 def _size(value: FingerprintValue) -> str:

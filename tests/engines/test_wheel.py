@@ -112,4 +112,4 @@ def built_references(lab: Lab) -> dict[str, str]:
         cwd=ROOT,
     ).splitlines()
     found = (line.removeprefix(f"{lab.alias} ").partition(": ") for line in lines)
-    return {arm: reference for arm, _, reference in found}
+    return {arm: reference.partition(", ")[0] for arm, _, reference in found}
