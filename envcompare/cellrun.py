@@ -16,17 +16,15 @@ from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.worker import Worker
 from envcompare.plan import Cell, Plan
 from envcompare.programs import Program
 from envcompare.records import (
     Block,
     CellState,
     Event,
-    FingerprintRecord,
     ProcessRun,
     Sample,
-    Scalar,
     Startup,
     Taken,
 )
@@ -125,18 +123,7 @@ class CellRun:
 
     def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
         """Keep what a worker found around itself, with the proof of its stack."""
-        seat = self.site.seats[arm]
-        identity: dict[str, Scalar] = dict(seat.prepared.identity)
-        if seat.check.version:
-            identity[f"{seat.arm.environment}.version"] = seat.check.version
-        record = FingerprintRecord(
-            host=self.cell.host,
-            arm=arm,
-            cell=self.cell.id,
-            facts={**found, **dict(seat.prepared.facts)},
-            identity=identity,
-            taken=taken,
-        )
+        record = self.site.fingerprint(arm, self.cell.id, found, taken=taken)
         self.folder.write_fingerprint(record)
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
@@ -152,15 +139,6 @@ class CellRun:
             data = self.folders.show_command(workload.program.cwd, self.experiment.data)
         else:
             data = self.folders.prepare_data(workload, parameters, self.experiment)
-        spec = LaunchSpec(
-            workload=self.folders.name_of(workload),
-            params=parameters,
-            data=data,
-            threads=self.experiment.threads,
-            cpus=self.experiment.pin,
-            generation=self.experiment.generation,
-            device=self.experiment.device,
-        )
         return Bench(
             cell=self.cell.id,
             host=self.cell.host,
@@ -168,7 +146,7 @@ class CellRun:
             reference=self.plan.reference,
             control=self.plan.control,
             launch=self._launch,
-            spec=spec,
+            spec=self.folders.spec(workload, parameters, data, self.experiment),
             design=self.plan.design,
             seed=self.plan.seed,
             comparisons=self.plan.comparisons,
@@ -182,13 +160,8 @@ class CellRun:
     def _launch(self, arm: str, variables: Variables = ()) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
         program = "worker.py" if self.cell.workload.program is None else "measuring.py"
-        return Worker(
-            lambda: self.folders.spawn(arm, variables, program=program),
-            arm=arm,
-            log=log,
-            log_name=str(log.relative_to(self.folder.path)),
-            explain=lambda code, text: self.site.explain(arm, code, text),
-        )
+        log_name = str(log.relative_to(self.folder.path))
+        return self.folders.launch(arm, variables, log=log, log_name=log_name, program=program)
 
 
 def _why_failed(roster: Roster) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from envcompare.choice import Workload
 from envcompare.command import Command
@@ -12,6 +13,7 @@ from envcompare.errors import WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.measure.protocol import fault_in
 from envcompare.measure.stabilising import Variables
+from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.records import Scalar
 from envcompare.sites import Site
 from envcompare.stack.cache import make_folder, shell
@@ -78,7 +80,39 @@ class CellFolders:
             self._show(data)
         return data or ""
 
-    def spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
+    def spec(
+        self, workload: Workload, parameters: dict[str, Scalar], data: str, experiment: Experiment
+    ) -> LaunchSpec:
+        """Return what a worker is told of its work, the data in a folder of the host."""
+        return LaunchSpec(
+            workload=self.name_of(workload),
+            params=parameters,
+            data=data,
+            threads=experiment.threads,
+            cpus=experiment.pin,
+            generation=experiment.generation,
+            device=experiment.device,
+        )
+
+    def launch(
+        self,
+        arm: str,
+        variables: Variables = (),
+        *,
+        log: Path,
+        log_name: str,
+        program: str = "worker.py",
+    ) -> Worker:
+        """Start a worker of the arm, or another program of the workloads that speaks as one."""
+        return Worker(
+            lambda: self._spawn(arm, variables, program=program),
+            arm=arm,
+            log=log,
+            log_name=log_name,
+            explain=lambda code, text: self.site.explain(arm, code, text),
+        )
+
+    def _spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
         """Start a program of the workloads by the same road for every arm, the worker by itself."""
         seat = self.site.seats[arm]
         argv = (seat.prepared.interpreter, f"{self.site.workloads}/{program}")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from envcompare.analysis.surroundings import each_once
 from envcompare.errors import UnusableError
 from envcompare.experiment import Experiment
@@ -126,43 +128,19 @@ def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, F
     folders = CellFolders(site=site)
     parameters = dict(cell.parameters)
     data = folders.prepare_data(cell.workload, parameters, experiment)
-    spec = LaunchSpec(
-        workload=folders.name_of(cell.workload),
-        params=parameters,
-        data=data,
-        threads=experiment.threads,
-        cpus=experiment.pin,
-        generation=experiment.generation,
-        device=experiment.device,
-        fingerprint=False,
-    )
+    spec = folders.spec(cell.workload, parameters, data, experiment)
+    spec = structs.replace(spec, fingerprint=False)
     variables: Variables = ()
     if experiment.stabilise:
         variables = stable_variables(experiment.seed, cell.id, 0)
     with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
         found = {}
-        for arm, seat in site.seats.items():
-            worker = _worker(folders, arm, variables, Path(logs))
+        for arm in site.seats:
+            name = f"{arm}.log"
+            worker = folders.launch(arm, variables, log=Path(logs) / name, log_name=name)
             facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
-            found[arm] = FingerprintRecord(
-                host=cell.host,
-                arm=arm,
-                cell=cell.id,
-                facts={**facts, **dict(seat.prepared.facts)},
-                identity=dict(seat.prepared.identity),
-                taken="step",
-            )
+            found[arm] = site.fingerprint(arm, cell.id, facts, taken="step")
     return found
-
-
-def _worker(folders: CellFolders, arm: str, variables: Variables, logs: Path) -> Worker:
-    return Worker(
-        lambda: folders.spawn(arm, variables),
-        arm=arm,
-        log=logs / f"{arm}.log",
-        log_name=f"{arm}.log",
-        explain=lambda code, text: folders.site.explain(arm, code, text),
-    )
 
 
 def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:

@@ -16,7 +16,7 @@ from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
-from envcompare.records import ArmRecord
+from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue, Scalar, Taken
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import make_folder, shell
@@ -192,6 +192,23 @@ class Site:
             gid=self.gid,
             gpu=seat.gpu,
             mounts=seat.prepared.mounts,
+        )
+
+    def fingerprint(
+        self, arm: str, cell: str, found: dict[str, FingerprintValue], *, taken: Taken
+    ) -> FingerprintRecord:
+        """Return what a worker of an arm found around itself, with the proof of its stack."""
+        seat = self.seats[arm]
+        identity: dict[str, Scalar] = dict(seat.prepared.identity)
+        if seat.check.version:
+            identity[f"{seat.arm.environment}.version"] = seat.check.version
+        return FingerprintRecord(
+            host=self.host.label,
+            arm=arm,
+            cell=cell,
+            facts={**found, **dict(seat.prepared.facts)},
+            identity=identity,
+            taken=taken,
         )
 
     def ask(self, script: str) -> CommandResult:

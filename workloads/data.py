@@ -11,6 +11,7 @@ import sys
 import tempfile
 from typing import Callable, Iterator, NamedTuple
 
+from attempts import text_hash
 from failures import DataError
 
 CHECKSUMS = "checksums.json"
@@ -82,8 +83,8 @@ def data_hash(path: str | None) -> str | None:
         return None
     checksums = _read_checksums(path) if os.path.isdir(path) else None
     if checksums is None:
-        return _sha256("".join(f"{name} {size}\n" for name, size in sorted(_sizes(path))))
-    return _sha256(json.dumps(checksums, sort_keys=True))
+        return text_hash("".join(f"{name} {size}\n" for name, size in sorted(_sizes(path))))
+    return text_hash(json.dumps(checksums, sort_keys=True))
 
 
 def prepare(target: str, source: Source, *, download: bool) -> str:
@@ -184,7 +185,3 @@ def _sizes(path: str) -> Iterator[tuple[str, int]]:
 def _write_text(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -46,7 +46,7 @@ raise SystemExit(None if count.value else "CUDA counts no device")
 """
 # "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
 # "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
-_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+([\d.]+)")
+_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _REASONS = {
     3: (
         "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",

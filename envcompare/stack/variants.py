@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from envcompare.config import Variant
+from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
 from envcompare.stack.cache import shell
 from envcompare.transport import Transport
@@ -16,7 +17,6 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
 _RUNTIME = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.(\d+)")
-_DRIVER = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 # CUDA Toolkit release notes, table "Minimum Required Driver Version for CUDA Minor Version
 # Compatibility" (Linux): what each major version of CUDA runs on at least.
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
@@ -49,21 +49,17 @@ def cuda_version(wheels: Iterable[str]) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def driver_version(text: str) -> str | None:
-    """Read the version of the NVIDIA driver from what its kernel module says of itself."""
-    found = _DRIVER.search(text)
-    return found[1] if found else None
-
-
 def check_driver(transport: Transport, wheels: Iterable[str]) -> None:
     """Raise StackError where the host's driver is too old for the CUDA of the wheels.
 
     A driver or a version of CUDA that is not known is left to PyTorch itself.
     """
     cuda = cuda_version(wheels)
-    driver = driver_version(shell(transport, "cat /proc/driver/nvidia/version").stdout)
     oldest = _OLDEST_DRIVER.get(cuda[0]) if cuda else None
-    if cuda and driver and oldest and int(driver.split(".")[0]) < oldest:
+    if cuda is None or oldest is None:
+        return
+    driver = driver_version(shell(transport, "cat /proc/driver/nvidia/version").stdout)
+    if driver and int(driver.split(".")[0]) < oldest:
         raise StackError(
             f"the NVIDIA driver of {transport.name} is too old for the wheels",
             details=f"CUDA {cuda[0]}.{cuda[1]} needs driver {oldest} or later, it has {driver}",

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from lab import ROOT
+from recording import Recorder
 
-from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import LookingOnly, NotMadeError, Options
 from envcompare.stack.buildlog import said_by_step
@@ -27,7 +27,7 @@ from envcompare.stack.cache import (
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
-from envcompare.transport.local import LOCAL, LocalProcess, LocalTransport
+from envcompare.transport.local import LOCAL
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
 
@@ -313,18 +313,6 @@ def test_every_local_command_goes_over_the_transport_it_is_given(
     recorder = Recorder()
     fill(requirements, python="3.11", local=recorder, progress=print)
     assert any(command.argv[1:4] == ("-m", "pip", "download") for command in recorder.commands)
-
-
-class Recorder(LocalTransport):
-    """Runs commands here and keeps a record of them."""
-
-    def __init__(self) -> None:
-        self.commands: list[Command] = []
-
-    def spawn(self, command: Command) -> LocalProcess:
-        """Note the command and start it."""
-        self.commands.append(command)
-        return super().spawn(command)
 
 
 def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:

@@ -7,9 +7,11 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from recording import Recorder
 
 from envcompare.command import Command
 from envcompare.config import Variant
+from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
 from envcompare.stack import variants
 from envcompare.stack.wheelhouse import Wheelhouse, fill
@@ -107,7 +109,7 @@ def test_the_cuda_of_the_wheels_is_read_from_their_names() -> None:
 )
 def test_the_driver_is_read_from_its_kernel_module(text: str, version: str | None) -> None:
     """The closed and the open one name themselves differently."""
-    assert variants.driver_version(text) == version
+    assert driver_version(text) == version
 
 
 @pytest.mark.parametrize("driver", ["535.104.05", "579.99"])
@@ -152,18 +154,6 @@ class Answering(LocalTransport):
     def spawn(self, command: Command) -> LocalProcess:
         """Say the text in place of the command's own."""
         return super().spawn(replace(command, argv=("printf", "%s", self.text)))
-
-
-class Recorder(LocalTransport):
-    """Runs commands here and keeps a record of them."""
-
-    def __init__(self) -> None:
-        self.commands: list[Command] = []
-
-    def spawn(self, command: Command) -> LocalProcess:
-        """Note the command and start it."""
-        self.commands.append(command)
-        return super().spawn(command)
 
 
 @pytest.fixture

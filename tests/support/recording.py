@@ -1,0 +1,18 @@
+"""A transport to this machine that keeps a record of what it is told to run."""
+
+from __future__ import annotations
+
+from envcompare.command import Command
+from envcompare.transport.local import LocalProcess, LocalTransport
+
+
+class Recorder(LocalTransport):
+    """Runs commands here and keeps a record of them."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def spawn(self, command: Command) -> LocalProcess:
+        """Note the command and start it."""
+        self.commands.append(command)
+        return super().spawn(command)
