@@ -79,6 +79,12 @@ class RunFolderError(EnvcompareError):
     exit_code = 5
 
 
+class ProfileError(EnvcompareError):
+    """A profiler's file cannot be read or trusted; the details name the line, row or table."""
+
+    exit_code = 5
+
+
 class InterruptedRunError(EnvcompareError):
     """The user stopped the run; what was measured is saved."""
 

@@ -157,13 +157,13 @@ class RunFolder:
 
     def read_run(self) -> RunRecord:
         """Read run.json; raises RunFolderError for damage or an unknown schema."""
-        return self._read_json("run.json", RunRecord)
+        return self.read_json("run.json", RunRecord)
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read all fingerprints, sorted by path."""
         paths = sorted((self.path / "fingerprints").glob("*/*/*.json"))
         return tuple(
-            self._read_json(str(p.relative_to(self.path)), FingerprintRecord) for p in paths
+            self.read_json(str(p.relative_to(self.path)), FingerprintRecord) for p in paths
         )
 
     def read_samples(self) -> Journal:
@@ -202,7 +202,8 @@ class RunFolder:
         self._files[name] = stream
         return stream
 
-    def _read_json(self, name: str, kind: type[_T]) -> _T:
+    def read_json(self, name: str, kind: type[_T]) -> _T:
+        """Read a file of one type; raises RunFolderError for damage or an unknown schema."""
         path = self.path / name
         try:
             content = path.read_bytes()

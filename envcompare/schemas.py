@@ -7,6 +7,7 @@ import json
 import msgspec
 
 from envcompare.analysis.model import RunComparison
+from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.records import Event, FingerprintRecord, RunRecord, Sample
 
 _TYPES = {
@@ -14,6 +15,8 @@ _TYPES = {
     "samples": Sample,  # one line of samples.jsonl
     "events": Event,  # one line of events.jsonl
     "fingerprint": FingerprintRecord,
+    "profile": ProfileRecord,
+    "roofs": Roofs,
     "comparison": RunComparison,
 }
 SCHEMA_NAMES = tuple(_TYPES)

@@ -19,23 +19,34 @@ LAYERS = (
     ("cellrun", "job", "likeness"),
     ("sites", "opening", "folders"),
     ("measure", "analysis", "stack"),
-    ("environments", "transport", "plan", "options", "files"),
+    ("environments", "profilers", "transport", "plan", "options", "files"),
     (
-        "results", "fingerprint", "metrics", "stats", "config", "experiment", "arms", "choice",
-        "programs",
+        "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
+        "arms", "choice", "programs",
     ),
-    ("command", "console", "interrupt", "records"),
+    ("command", "console", "interrupt", "profiles", "records"),
     ("errors", "texts"),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
-MEASURING = {"runner", "measure", "environments", "transport", "stack", "doctor", "plan", "sites"}
+MEASURING = {
+    "runner",
+    "measure",
+    "environments",
+    "profilers",
+    "transport",
+    "stack",
+    "doctor",
+    "plan",
+    "sites",
+}
 HOMES = {
     "scipy": {"stats"},
     "paramiko": {"transport.ssh"},
     "docker": {"stack.image", "environments.docker", "doctor"},
     "spython": {"stack"},
     "jinja2": {"report"},
+    "ijson": {"profilers"},
     "torch": set(),
     "torchvision": set(),
 }

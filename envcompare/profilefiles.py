@@ -1,0 +1,41 @@
+"""The profiles of a run folder: one record for each arm and pass, the raw files beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envcompare.profiles import ProfileRecord, Roofs
+from envcompare.results import RunFolder, safe_name
+
+_FOLDER = "profiles"
+_ROOFS = "roofs"
+
+
+def raw_path(folder: RunFolder, cell: str, arm: str, name: str) -> Path:
+    """Return the path of a file among the profiles of an arm, with its folder made."""
+    path = folder.path / _FOLDER / safe_name(cell) / safe_name(arm) / safe_name(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
+    """Write profiles/<cell>/<arm>/<name>.json; raises RunFolderError when the disk refuses."""
+    path = raw_path(folder, record.cell, record.arm, f"{record.name}.json")
+    folder.write_json(str(path.relative_to(folder.path)), record)
+
+
+def read_profiles(folder: RunFolder) -> tuple[ProfileRecord, ...]:
+    """Read all profiles, sorted by path; raises RunFolderError for a damaged one."""
+    paths = sorted((folder.path / _FOLDER).glob("*/*/*.json"))
+    return tuple(folder.read_json(str(p.relative_to(folder.path)), ProfileRecord) for p in paths)
+
+
+def write_roofs(folder: RunFolder, roofs: Roofs) -> None:
+    """Write profiles/roofs/<host>.json; raises RunFolderError when the disk refuses."""
+    folder.write_json(f"{_FOLDER}/{_ROOFS}/{safe_name(roofs.host)}.json", roofs)
+
+
+def read_roofs(folder: RunFolder) -> tuple[Roofs, ...]:
+    """Read the roofs of all hosts, sorted by path; raises RunFolderError for a damaged one."""
+    paths = sorted((folder.path / _FOLDER / _ROOFS).glob("*.json"))
+    return tuple(folder.read_json(str(p.relative_to(folder.path)), Roofs) for p in paths)

@@ -1,0 +1,165 @@
+"""What a profiler saw of one arm, as types: kernels, copies, API calls, operators, quantities.
+
+Times are nanoseconds, sizes bytes; `None` means not measured, never 0. Readers of profiler files
+fill these types, the run folder keeps them, analysis compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
+Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
+Status = Literal["ok", "missing", "refused"]
+Dim = tuple[int, int, int]
+
+
+class Quantity(msgspec.Struct, frozen=True, kw_only=True):
+    """One number with all that is needed to believe it; without a value there is a reason."""
+
+    name: str
+    value: float | None
+    unit: str
+    rule: Rule
+    source: Annotated[str, Meta(description="tool and version, such as ncu 2024.1")]
+    scope: Annotated[str, Meta(description="which launches or steps it covers")] = ""
+    status: Status = "ok"
+    reason: str = ""
+
+
+class Kernel(msgspec.Struct, frozen=True, kw_only=True):
+    """All launches of one kernel with one shape."""
+
+    name: Annotated[str, Meta(description="demangled, as the tool wrote it")]
+    calls: int
+    total_ns: float | None
+    min_ns: float | None = None
+    max_ns: float | None = None
+    grid: Dim | None = None
+    block: Dim | None = None
+    first: Annotated[int | None, Meta(description="place of the first launch, from 0")] = None
+    op: Annotated[str, Meta(description="NVTX range or operator it was launched in")] = ""
+    metrics: Annotated[
+        dict[str, float], Meta(description="by the tool's name, in base units; sums over calls")
+    ] = {}
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """All copies in one direction, or all memsets."""
+
+    kind: Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
+    calls: int
+    total_ns: float
+    min_ns: float | None = None
+    max_ns: float | None = None
+    total_bytes: int | None = None
+
+
+class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls of one function of the CUDA API on the host."""
+
+    name: str
+    calls: int
+    total_ns: float
+    min_ns: float | None = None
+    max_ns: float | None = None
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator as torch.profiler adds it up; `self` is without the operators it calls."""
+
+    name: str
+    calls: int
+    self_cpu_ns: float
+    cpu_ns: float
+    self_device_ns: float | None = None
+    device_ns: float | None = None
+    self_cpu_bytes: int | None = None
+    self_device_bytes: int | None = None
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU a profile is of, as far as the tool tells."""
+
+    name: str
+    chip: str = ""
+    compute_capability: str = ""
+    uuid: str = ""
+    multiprocessors: int | None = None
+    clock_hz: float | None = None
+    memory_bytes_per_s: float | None = None
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tool saw in one file or one pass."""
+
+    tool: Tool
+    version: str = ""
+    format: str = ""
+    files: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = ()
+    span_ns: Annotated[float | None, Meta(description="first start to last end on the GPU")] = None
+    busy_ns: Annotated[
+        float | None, Meta(description="union over all streams of kernels, copies and memsets")
+    ] = None
+    kernel_busy_ns: Annotated[float | None, Meta(description="union of kernels alone")] = None
+    launch_gap_ns: Annotated[
+        float | None, Meta(description="GPU idle between the first start and the last end")
+    ] = None
+    kernels: tuple[Kernel, ...] = ()
+    sequence: Annotated[
+        tuple[int, ...], Meta(description="places in `kernels` in launch order, cut at 100 000")
+    ] = ()
+    copies: tuple[Copy, ...] = ()
+    api_calls: tuple[ApiCall, ...] = ()
+    operators: tuple[Operator, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
+    steps: Annotated[int | None, Meta(description="steps of the workload in the profile")] = None
+    has_time: Annotated[
+        bool, Meta(description="false where counters were collected in a way that changes time")
+    ] = True
+    notes: tuple[str, ...] = ()
+    schema: Literal[1] = 1
+
+
+PassName = Literal["nsys", "ncu-memory", "ncu-flops", "torch", "flops", "host", "imported"]
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """profiles/<cell>/<arm>/<name>.json: one profile of one arm, or why there is none."""
+
+    host: str
+    cell: str
+    arm: str
+    kind: PassName
+    name: Annotated[str, Meta(description="of the file; the kind, or with a number behind it")]
+    state: Literal["ok", "missing"] = "ok"
+    reason: Annotated[str, Meta(description="why it is missing, or what it lacks")] = ""
+    hint: Annotated[str, Meta(description="the command or setting that mends it")] = ""
+    steps: Annotated[int | None, Meta(description="steps of the workload between the marks")] = None
+    batch: Annotated[int | None, Meta(description="samples in a step")] = None
+    code_hash: Annotated[str, Meta(description="of the profiled program; empty: not known")] = ""
+    raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
+    profile: Profile | None = None
+    schema: Literal[1] = 1
+
+
+class Roofs(msgspec.Struct, frozen=True, kw_only=True):
+    """profiles/roofs/<host>.json: the bounds of a device, measured there or from a table."""
+
+    host: str
+    device: str
+    source: Annotated[str, Meta(description="`measured`, or the table and its row")]
+    is_measured: bool
+    bytes_per_s: Annotated[float | None, Meta(description="to and from device memory")] = None
+    flops_per_s: Annotated[
+        dict[str, float], Meta(description="by precision, such as fp32 or tensor_bf16; dense")
+    ] = {}
+    uuid: str = ""
+    driver: str = ""
+    clocks: Annotated[str, Meta(description="the clocks it was measured at")] = ""
+    reason: Annotated[str, Meta(description="why nothing was measured")] = ""
+    schema: Literal[1] = 1
