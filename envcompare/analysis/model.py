@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from envcompare.analysis.profilemodel import CellProfiles
 from envcompare.errors import Phase
 from envcompare.records import (
     SCHEMA,
@@ -265,6 +266,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()
     picked: tuple[PickedValue, ...] = ()
+    profiles: tuple[CellProfiles, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     torn_lines: int = 0
     duration_s: float | None = None
