@@ -43,13 +43,18 @@ def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     Raises ConfigError where this envcompare would plan another run.
     """
     record = folder.read_run()
+    if not any(arm.is_timed for arm in record.arms):
+        raise ConfigError(
+            f"{folder.path} cannot be resumed: it holds imported profiles and measures nothing",
+            hint="add profiles to it with `envcompare import`, or start a new run",
+        )
     content = tomllib.loads(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     experiment, made, hosts = planned(settings, Settings(), accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
-        (record.arms, made.arms, "the plan of arms"),
+        (tuple(arm for arm in record.arms if arm.is_timed), made.arms, "the plan of arms"),
         (record.design, made.design, "the design"),
     )
     for before, now, what in same:

@@ -18,6 +18,12 @@ def raw_path(folder: RunFolder, cell: str, arm: str, name: str) -> Path:
     return path
 
 
+def raw_folder(folder: RunFolder, record: ProfileRecord) -> Path:
+    """Return the folder of the files a profile was read from; a JSON trace there is no record."""
+    parts = (record.cell, record.arm, record.name)
+    return folder.path.joinpath(_FOLDER, *map(safe_name, parts))
+
+
 def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
     """Write profiles/<cell>/<arm>/<name>.json; raises RunFolderError when the disk refuses."""
     path = raw_path(folder, record.cell, record.arm, f"{record.name}.json")

@@ -143,6 +143,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     batch: Annotated[int | None, Meta(description="samples in a step")] = None
     code_hash: Annotated[str, Meta(description="of the profiled program; empty: not known")] = ""
     raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
+    sha256: Annotated[
+        dict[str, str], Meta(description="of the files that were imported, by their name")
+    ] = {}
     profile: Profile | None = None
     schema: Literal[1] = 1
 

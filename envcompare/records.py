@@ -21,6 +21,7 @@ EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
+    "imported",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
@@ -174,6 +175,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     reference: str = ""
     is_reference: bool = False
     is_control: bool = False
+    is_timed: Annotated[
+        bool, Meta(description="false where all that is known are imported profiles")
+    ] = True
 
 
 class CellRecord(msgspec.Struct, frozen=True, kw_only=True):

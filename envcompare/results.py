@@ -61,8 +61,9 @@ def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
 
 
 def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
-    """Return m: cell × arm that is neither reference nor control, at least 1."""
-    return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in arms))
+    """Return m: cell × timed arm that is neither reference nor control, at least 1."""
+    compared = (arm for arm in arms if arm.is_timed)
+    return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in compared))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

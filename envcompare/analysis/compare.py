@@ -53,7 +53,7 @@ class _Read:
         events = self.standing
         return tuple(
             CellData(
-                run=self.run,
+                run=self.timed,
                 cell=cell,
                 blocks=tuple(blocks.get(cell.id, ())),
                 events=tuple(e for e in events if e.cell == cell.id),
@@ -66,6 +66,12 @@ class _Read:
             )
             for cell in self.run.cells
         )
+
+    @property
+    def timed(self) -> RunRecord:
+        """Return the run without the arms that were only imported beside timed ones."""
+        timed = tuple(arm for arm in self.run.arms if arm.is_timed)
+        return msgspec.structs.replace(self.run, arms=timed) if timed else self.run
 
     @property
     def standing(self) -> tuple[Event, ...]:
@@ -105,7 +111,7 @@ def compare_run(folder: RunFolder) -> RunComparison:
 
 
 def _compare(read: _Read) -> RunComparison:
-    run, design = read.run, read.run.design
+    run, design = read.timed, read.run.design
     data = read.cell_data()
     cells = tuple(summarise_cell(one) for one in data)
     m = count_comparisons(run.arms, len(run.cells))
@@ -124,10 +130,8 @@ def _compare(read: _Read) -> RunComparison:
         )
         for one, cell in zip(data, cells, strict=True)
         for arm in run.arms
-        if not arm.is_reference
+        if arm.is_timed and not arm.is_reference
     )
-    ended = [e for e in read.events if e.what == "run-ended"]
-    started = [e for e in read.events if e.what in {"run-started", "run-resumed"}]
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -144,7 +148,7 @@ def _compare(read: _Read) -> RunComparison:
         screen=design.screen,
         threads=design.threads,
         stabilise=design.stabilise,
-        is_complete=bool(ended) and (not started or ended[-1].t >= started[-1].t),
+        is_complete=_is_complete(read),
         reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         planned_comparisons=m,
         comparisons=comparisons,
@@ -159,6 +163,15 @@ def _compare(read: _Read) -> RunComparison:
         torn_lines=read.torn,
         duration_s=read.events[-1].t - read.events[0].t if read.events else None,
     )
+
+
+def _is_complete(read: _Read) -> bool:
+    """Say whether the run ended after it was last begun; what was only imported has no end."""
+    if not any(arm.is_timed for arm in read.run.arms):
+        return True
+    ended = [e for e in read.events if e.what == "run-ended"]
+    started = [e for e in read.events if e.what in {"run-started", "run-resumed"}]
+    return bool(ended) and (not started or ended[-1].t >= started[-1].t)
 
 
 def _arms(
@@ -180,6 +193,7 @@ def _arms(
                     reference=arm.reference,
                     state=state,
                     reason=reason,
+                    is_timed=arm.is_timed,
                     identity=record.identity if record else {},
                     facts=record.facts if record else {},
                 )
@@ -190,6 +204,8 @@ def _arms(
 def _arm_state(
     read: _Read, host: str, arm: ArmRecord, comparisons: tuple[Comparison, ...]
 ) -> tuple[CellState, str]:
+    if not arm.is_timed:
+        return "ok", ""
     events = read.standing
     lost = [e for e in events if e.what == "host-failed" and e.host == host]
     if lost:

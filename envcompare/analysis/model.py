@@ -218,6 +218,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     reference: str
     state: CellState
     reason: str = ""
+    is_timed: bool = True  # False: all that is known of it are imported profiles
     identity: dict[str, Scalar] = {}
     facts: dict[str, FingerprintValue] = {}
 
