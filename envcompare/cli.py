@@ -12,7 +12,7 @@ import click
 from envcompare import __version__
 from envcompare.console import Display, print_data, print_lines
 from envcompare.errors import ConfigError, EnvcompareError, InterruptedRunError, unexpected
-from envcompare.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
+from envcompare.options import EXPERIMENT, IMPORT, LOOKING, PLACES, settings_of, taking
 
 if TYPE_CHECKING:
     from envcompare.analysis.model import RunComparison
@@ -159,6 +159,35 @@ def report(run_folder: Path, *, is_opened: bool, form: str) -> None:
         _show_summary(comparison, path)
     if is_opened:
         click.launch(str(path))
+
+
+@app.command(name="import")
+@taking(IMPORT)
+@click.pass_obj
+def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
+    """Put profiler files of any origin into a run folder and compare them; nothing is timed.
+
+    \b
+    envcompare import nsys --env vm vm.sqlite            makes a run folder and prints its name
+    envcompare import nsys --env docker docker.sqlite --into results/RUN
+    envcompare import ncu --env docker dram.csv flops.csv --into results/RUN --steps 20
+    envcompare import nvprof --env vm old.log            kineto takes trace.json and .json.gz
+
+    One call adds the files of one environment, which together are one profile; the environment
+    that is named first is the reference. The files must cover the same work in each environment;
+    where they do not cover as many steps, say how many with --steps.
+    """
+    from envcompare.importing import import_files
+    from envcompare.importing.place import Request
+
+    done = import_files(Request(**values, command_line=tuple(sys.argv)))
+    for line in done.lines:
+        display.say(line)
+    comparison, report = _conclude(done.folder)
+    _show_summary(comparison, report)
+    if done.is_alone:
+        into = shlex.quote(str(done.folder.path))
+        print_lines([f"next: envcompare import {values['tool']} --env NAME --into {into} FILE…"])
 
 
 @app.command(name="list")

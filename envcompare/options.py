@@ -166,6 +166,47 @@ _SSH = (
     ),
     click.option("--connect-timeout", type=float, metavar="SECONDS", help="[default: 10]"),
 )
+IMPORT = (
+    click.argument("tool", type=click.Choice(["nsys", "ncu", "kineto", "nvprof"])),
+    click.argument(
+        "files",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE…",
+        nargs=-1,
+        required=True,
+    ),
+    click.option(
+        "--env", "arm", metavar="NAME", required=True, help="Environment the files are from."
+    ),
+    click.option(
+        "--into",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="RUN",
+        help="Run folder to add to, imported or measured. [default: a new one]",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Steps of the workload that the files cover; needed for figures of a step.",
+    ),
+    click.option("--workload", metavar="NAME", help="Name of the work, or workload of the run."),
+    click.option("--cell", metavar="ID", help="Cell of the run, where it has several."),
+    click.option("--reference", metavar="NAME", help="Compare with it. [default: the first]"),
+    click.option(
+        "--copy/--no-copy",
+        "is_copied",
+        default=True,
+        help="Keep the files, up to 256 MiB each, in the run folder. [default: keep]",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("results"),
+        metavar="DIR",
+        help="Where new run folders go. [default: results]",
+    ),
+)
 EXPERIMENT = (*_WHAT, *_COMMAND, *_HOW, *_STACK, *_SSH)
 PLACES = (_WHAT[0], _WHAT[1], _WHAT[3], _WHAT[7], *_STACK, *_SSH)
 LOOKING = (*_WHAT, *_STACK, *_SSH)

@@ -15,7 +15,7 @@ LAYERS = (
     ("__main__",),
     ("cli",),
     ("terminal", "diagnosing"),
-    ("runner", "report", "doctor", "planning", "preparing", "schemas"),
+    ("runner", "report", "doctor", "planning", "preparing", "importing", "schemas"),
     ("cellrun", "job", "likeness"),
     ("sites", "opening", "folders"),
     ("measure", "analysis", "stack"),
@@ -42,7 +42,7 @@ MEASURING = {
 }
 HOMES = {
     "scipy": {"stats"},
-    "paramiko": {"transport.ssh"},
+    "paramiko": {"transport.ssh", "transport.ssh_closing"},
     "docker": {"stack.image", "environments.docker", "doctor"},
     "spython": {"stack"},
     "jinja2": {"report"},

@@ -1,0 +1,151 @@
+"""Where imported files go: which run, which cell, which arm, and what becomes the reference."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from envcompare import __version__
+from envcompare.errors import ConfigError
+from envcompare.profilefiles import read_profiles
+from envcompare.profiles import ProfileRecord, Tool
+from envcompare.records import ArmRecord, CellRecord, Design, RunRecord
+from envcompare.results import RunFolder, new_run_id
+
+_HOST = "imported"
+_WORKLOAD = "profiles"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_NO_DESIGN = Design(
+    preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
+)
+"""Stands where a timed run has its design; nothing is judged by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be imported, as which arm, and into which run."""
+
+    tool: Tool
+    arm: str
+    files: tuple[Path, ...]
+    out: Path
+    into: Path | None = None  # None makes a new run folder under `out`
+    steps: int | None = None
+    workload: str | None = None
+    cell: str | None = None
+    reference: str | None = None
+    is_copied: bool = True
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The run as it will be, the cell that gets the profile, and what is there already."""
+
+    run: RunRecord
+    cell: CellRecord
+    folder: RunFolder | None = None
+    records: tuple[ProfileRecord, ...] = ()
+
+    def of_arm(self, arm: str) -> tuple[ProfileRecord, ...]:
+        """Return what the arm has in the cell already."""
+        return tuple(one for one in self.records if one.cell == self.cell.id and one.arm == arm)
+
+    def profiled(self) -> set[str]:
+        """Return the arms that have a profile in the cell already."""
+        return {one.arm for one in self.records if one.cell == self.cell.id and one.profile}
+
+
+def find_place(request: Request) -> Place:
+    """Return where the files go, writing nothing.
+
+    Raises ConfigError for a name that fits nowhere, RunFolderError for a run that cannot be read.
+    """
+    _check_name(request.arm, "an environment, as in --env docker or --env gpu01-docker")
+    if request.into is None:
+        cell = _cell(request.workload)
+        return Place(run=_referring(_new_run(request, cell), request.reference), cell=cell)
+    folder = RunFolder.open(request.into)
+    run = folder.read_run()
+    cell = _chosen(run, request)
+    if cell not in run.cells:
+        run = msgspec.structs.replace(run, cells=(*run.cells, cell))
+    if all(arm.id != request.arm for arm in run.arms):
+        run = msgspec.structs.replace(run, arms=(*run.arms, _arm(request.arm)))
+    run = _referring(run, request.reference)
+    return Place(run=run, cell=cell, folder=folder, records=read_profiles(folder))
+
+
+def _new_run(request: Request, cell: CellRecord) -> RunRecord:
+    return RunRecord(
+        run_id=new_run_id(),
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        seed=0,
+        tool_version=__version__,
+        command_line=request.command_line,
+        design=_NO_DESIGN,
+        arms=(msgspec.structs.replace(_arm(request.arm), is_reference=True),),
+        cells=(cell,),
+        controller={"python": platform.python_version(), "system": platform.platform()},
+    )
+
+
+def _arm(name: str) -> ArmRecord:
+    return ArmRecord(id=name, environment=name, is_timed=False)
+
+
+def _cell(workload: str | None) -> CellRecord:
+    name = workload or _WORKLOAD
+    _check_name(name, "a workload, as in --workload resnet50")
+    return CellRecord(id=f"{_HOST}/{name}/default", host=_HOST, workload=name)
+
+
+def _chosen(run: RunRecord, request: Request) -> CellRecord:
+    """Return the cell of the run that is meant; an imported run gets a new one by its name."""
+    wanted = request.cell or request.workload
+    found = [one for one in run.cells if wanted in (None, one.id, one.workload)]
+    if not found and request.cell is None and not is_timed(run):
+        return _cell(request.workload)
+    if len(found) == 1:
+        return found[0]
+    raise ConfigError(
+        "the run has several cells that could be meant" if found else f"the run has no {wanted}",
+        details=f"its cells are {', '.join(one.id for one in run.cells)}",
+        hint="name one with --cell",
+    )
+
+
+def _referring(run: RunRecord, name: str | None) -> RunRecord:
+    """Return the run with the reference that was asked for, where it can be changed."""
+    if name is None:
+        return run
+    if all(arm.id != name for arm in run.arms):
+        raise ConfigError(
+            f"--reference names {name}, which is no environment of the run",
+            hint=f"one of {', '.join(arm.id for arm in run.arms)}",
+        )
+    arms = tuple(msgspec.structs.replace(arm, is_reference=arm.id == name) for arm in run.arms)
+    if arms != run.arms and is_timed(run):
+        raise ConfigError(
+            "the reference of a run that was timed cannot be changed",
+            hint="leave --reference out",
+        )
+    return msgspec.structs.replace(run, arms=arms)
+
+
+def is_timed(run: RunRecord) -> bool:
+    """Say whether anything of the run was to be timed."""
+    return any(arm.is_timed for arm in run.arms)
+
+
+def _check_name(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"`{name}` cannot name {what.partition(',')[0]}",
+            hint=f"letters, digits and . _ @ - name {what}",
+        )
