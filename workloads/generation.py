@@ -14,6 +14,7 @@ from cgroups import memory_peak_bytes
 from failures import PhaseError, ProtocolError, failure_reply, phase
 from inside import fingerprint
 from loading import Workload
+from profiling import profile
 
 PAD_LIMIT_BYTES = 1 << 30
 RESULT_LIMIT = 200  # characters of a value that `finish` returned
@@ -30,7 +31,7 @@ class Job:
 
 
 class Generation:
-    """Answers `gen`, `run`, `facts` and `end` for one fresh copy of the workload."""
+    """Answers `gen`, `run`, `profile`, `facts` and `end` for one fresh copy of the workload."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -45,7 +46,13 @@ class Generation:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a request, or the reply that says why there is none."""
         ops: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
-        ops = {"gen": self._build, "run": self._run, "facts": self._facts, "end": self._end}
+        ops = {
+            "gen": self._build,
+            "run": self._run,
+            "profile": self._profile,
+            "facts": self._facts,
+            "end": self._end,
+        }
         try:
             with phase("process"):
                 return {"op": request["op"], "ok": True, **ops[request["op"]](request)}
@@ -81,6 +88,16 @@ class Generation:
         fields = self._clock.measure(self._object.step, k, done=self._steps)
         self._steps += k
         return fields
+
+    def _profile(self, request: dict[str, Any]) -> dict[str, Any]:
+        k = whole_number(request, "k", least=1)
+        kind, out = request.get("kind"), request.get("out", "")
+        with phase("protocol"):
+            if not isinstance(kind, str) or not isinstance(out, str):
+                raise ProtocolError(f"'kind' and 'out' are text, not {kind!r} and {out!r}")
+            found = profile(self._object.step, kind, k, out)
+        self._steps += k
+        return found
 
     def _facts(self, _request: dict[str, Any]) -> dict[str, Any]:
         self._peak_bytes = self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF)

@@ -1,4 +1,4 @@
-"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `facts`, `end`, `quit`."""
+"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `profile`, `facts`, `end`, `quit`."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class Server:
             "hello": self._hello,
             "gen": self._gen,
             "run": self._forward,
+            "profile": self._forward,
             "facts": self._facts,
             "end": self._forward,
             "quit": self._quit,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 
 from envcompare.errors import Phase
 from envcompare.records import FingerprintValue, Scalar
 
+_T = TypeVar("_T")
 PROTOCOL = 1
 
 
@@ -65,6 +68,19 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     minor_faults: int | None = None
     major_faults: int | None = None
     loss: float | None = None
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """K steps were run for one kind of profile; without a value there is a reason."""
+
+    kind: str
+    k: int
+    wall_ns: int
+    file: str = ""  # in the scratch folder of the arm
+    values: dict[str, Any] = {}  # as the profiler inside the worker gave them
+    reason: str = ""
+    hint: str = ""
+    compute_capability: str = ""  # of the GPU in use; empty without one
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,3 +144,21 @@ def fault_in(output: str) -> WorkerFault | None:
         return msgspec.json.decode(lines[-1], type=_Refusal).error if lines else None
     except msgspec.MsgspecError:
         return None
+
+
+def read_reply(line: bytes, op: str, kind: type[_T]) -> _T | WorkerFault:
+    """Return the reply to `op` in a line, or the fault that it tells of or shows by itself."""
+    try:
+        reply = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        if msgspec.json.decode(reply.get("op", b"null")) != op:
+            raise msgspec.ValidationError("the reply belongs to another request")
+        if msgspec.json.decode(reply.get("ok", b"false")) is True:
+            return msgspec.json.decode(line, type=kind)
+        return msgspec.json.decode(reply["error"], type=WorkerFault)
+    except (msgspec.MsgspecError, KeyError) as error:
+        return WorkerFault(
+            phase="protocol",
+            brief=f"the answer to `{op}` is not understood: {error}",
+            traceback=line[:200].decode(errors="replace"),
+            hint="a program that writes to the worker's stdout breaks the protocol",
+        )

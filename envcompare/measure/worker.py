@@ -25,9 +25,11 @@ from envcompare.measure.protocol import (
     Found,
     Generated,
     Hello,
+    Profiled,
     Quit,
     Ran,
     WorkerFault,
+    read_reply,
 )
 from envcompare.records import Scalar
 from envcompare.transport import Process
@@ -112,6 +114,11 @@ class Worker:
         self._send("run", {"k": steps})
         return self._receive("run", Ran, limit_s)
 
+    def profile(self, kind: str, steps: int, *, out: str, limit_s: float) -> Profiled:
+        """Run `steps` steps for one kind of profile, whose file goes to `out` on the host."""
+        self._send("profile", {"kind": kind, "k": steps, "out": out})
+        return self._receive("profile", Profiled, limit_s)
+
     def send_facts(self) -> None:
         """Ask what is around the worker without waiting."""
         self._send("facts", {})
@@ -133,34 +140,36 @@ class Worker:
         """Wait until the generation has ended."""
         return self._receive("end", Ended, GENERATION_LIMIT_S)
 
-    def quit(self) -> Quit:
-        """End the worker and wait until its process, and what contains it, is gone."""
+    def quit(self, ending_s: float = QUIT_LIMIT_S) -> Quit:
+        """End the worker and wait until its process, and what is around it, is gone."""
         self.send_quit()
-        return self.await_quit()
+        return self.await_quit(ending_s)
 
     def send_quit(self) -> None:
         """Ask the worker to end without waiting."""
         self._send("quit", {})
 
-    def await_quit(self) -> Quit:
-        """Wait until the worker and what contains it are gone."""
-        return self._await_last("quit", Quit, QUIT_LIMIT_S)
+    def await_quit(self, ending_s: float = QUIT_LIMIT_S) -> Quit:
+        """Wait until the worker is gone, and `ending_s` at most for what is around it."""
+        return self._await_last("quit", Quit, QUIT_LIMIT_S, ending_s=ending_s)
 
     def ask_once(self, op: str, fields: dict[str, object], *, kind: type[_T], limit_s: float) -> _T:
         """Ask what answers one request and ends; wait until it and what contains it are gone."""
         self._send(op, fields)
         return self._await_last(op, kind, limit_s)
 
-    def _await_last(self, op: str, kind: type[_T], limit_s: float) -> _T:
+    def _await_last(
+        self, op: str, kind: type[_T], limit_s: float, *, ending_s: float = QUIT_LIMIT_S
+    ) -> _T:
         reply = self._receive(op, kind, limit_s)
         self._close_stdin()
         try:
-            self._process.wait(QUIT_LIMIT_S)
+            self._process.wait(ending_s)
         except CommandTimeoutError as error:
             self.kill()
             raise self._fault(
                 "process",
-                f"it did not end within {QUIT_LIMIT_S:.0f} s after its worker had quit",
+                f"it did not end within {ending_s:.0f} s after its worker had quit",
                 hint="look at the load of the host and of its container engine",
             ) from error
         self._drain()
@@ -204,21 +213,9 @@ class Worker:
         return self._decode(op, kind, line)
 
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
-        try:
-            reply = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            if msgspec.json.decode(reply.get("op", b"null")) != op:
-                raise msgspec.ValidationError("the reply belongs to another request")
-            if msgspec.json.decode(reply.get("ok", b"false")) is True:
-                return msgspec.json.decode(line, type=kind)
-            fault = msgspec.json.decode(reply["error"], type=WorkerFault)
-        except (msgspec.MsgspecError, KeyError) as error:
-            text = line[:200].decode(errors="replace")
-            raise self._fault(
-                "protocol",
-                f"the answer to `{op}` is not understood: {error}",
-                details=text,
-                hint="a program that writes to the worker's stdout breaks the protocol",
-            ) from error
+        fault = read_reply(line, op, kind)
+        if not isinstance(fault, WorkerFault):
+            return fault
         step = "" if fault.step is None else f" (step {fault.step})"
         raise self._fault(
             fault.phase,
