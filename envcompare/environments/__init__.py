@@ -53,6 +53,7 @@ class Isolation:
     gpu: Gpu = Gpu()
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
+    capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

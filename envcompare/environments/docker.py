@@ -90,7 +90,7 @@ class Docker:
             *("--network", "none", "--log-driver", "none"),
             *("--label", f"{RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{ARM_LABEL}={isolation.arm}"),
-            *("--user", f"{isolation.uid}:{isolation.gid}"),
+            *_rights(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *all_binds(isolation),
             *docker_gpu.options(isolation.gpu),
@@ -168,6 +168,17 @@ def connect(transport: Transport) -> Iterator[DockerClient]:
             details=symptom.reason if symptom else str(error),
             hint=symptom.hint if symptom else "run envcompare doctor",
         ) from error
+
+
+def _rights(isolation: Isolation) -> tuple[str, ...]:
+    """Return the user inside: the caller, or root where a capability is needed.
+
+    A process that is not started as root does not get what `--cap-add` allows.
+    """
+    if not isolation.capabilities:
+        return "--user", f"{isolation.uid}:{isolation.gid}"
+    added = (word for name in isolation.capabilities for word in ("--cap-add", name))
+    return "--user", "0:0", *added
 
 
 def _socket(transport: Transport) -> str:

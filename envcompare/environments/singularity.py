@@ -138,6 +138,7 @@ class Singularity:
             *(("--mount", scratch) if isolation.scratch else ()),
             *all_binds(isolation),
             *_gpu_options(isolation.gpu),
+            *(w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}")),
             isolation.reference,
             "env",
             *(f"{name}={value}" for name, value in variables),
