@@ -1,0 +1,159 @@
+"""What the name of a CUDA kernel tells: which kernel it is, its class, its likely precision.
+
+A name is read at three depths. `identity` takes away what a build adds to a name, so that the same
+source built twice has one identity; `family` takes away architecture, version and template as well,
+so that what replaced a kernel in another library can be found; `classify` says what it does.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from envcompare.analysis.profilemodel import KernelClass
+
+_CACHE: Final = 20_000  # distinct names of one comparison
+_LONGEST: Final = 4_096  # characters that are read; template names grow without bound
+
+_ANONYMOUS: Final = re.compile(
+    r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|`anonymous namespace'::"
+    r"|_GLOBAL__N_\w*::|_NV_ANON_NAMESPACE::|_INTERNAL_\w+::",
+)
+_LAMBDA: Final = re.compile(
+    r"\{lambda\([^{}]{0,500}\)#\d+\}|'lambda\d*'(?:\([^()]{0,500}\))?|\{unnamed type#\d+\}"
+    r"|__nv_(?:h?d|hd?)l_wrapper_t\b"
+)
+_SPACES: Final = re.compile(r"\s+")
+_TIGHT: Final = re.compile(r"\s*([<>,()*&:{}\[\]])\s*")
+_INTEGER: Final = re.compile(
+    r"\((?:unsigned )?(?:int|long|bool|char|short)\)(?=-?\d)|(?<=\d)[uU]?[lL]+\b"
+)
+_CLONE: Final = re.compile(r" ?\[clone [^\]]*\]$")
+
+_MARKERS: Final = re.compile(
+    r"""(?<![a-z])(?:
+        maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell  # first words of library kernels
+      | sm_?\d{2,3}[af]?                                         # sm80, sm_90a
+      | compute_\d{2,3}
+      | kernel__5x_cudnn | execute | v\d+(?:\.\d+)*              # cudnn_v8, _v2
+      | cudnn_infer | cudnn_train | infer | cnn | ops | detail
+      | cutlass(?:3x)?(?:_\d{2,3})?                              # cutlass_80, cutlass3x
+      | kernel0 | specialized
+    )(?![a-z0-9])""",
+    re.VERBOSE,
+)
+_NCCL: Final = re.compile(r"ncclDevKernel_|ncclKernel_|nccl(?=[A-Z])")
+_TRITON_NUMBER: Final = re.compile(r"^(triton_\w*?)_\d+(?:d(?:\d+d?)*)?$")
+_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TELLING: Final = re.compile(r"Functor|Ops?$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
+_PARTED: Final = re.compile(r"_{2,}")
+
+_BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
+    ("memcpy", r"^\[cuda memcpy|^memcpy"),
+    ("memset", r"^\[cuda memset|^memset"),
+    ("communication", r"nccl|rccl|nvshmem|multimem|cross_device_reduce|all_?reduce|all_?gather"),
+    ("communication", r"all_?to_?all|reduce_?scatter|sendrecv|symm_?mem|(?:one|two)_shot"),
+    ("attention", r"flash|fmha|attention|sdpa|attn"),
+    ("rnn", r"rnn|lstm|(?<![a-z])gru(?![a-z])"),
+    ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|instance_?norm|bn_[fb]w"),
+    ("normalisation", r"rowwisemoments|gamma_?beta|(?<![a-z])lrn"),
+    ("gemm", r"gemm|gemv|winograd|[dw]grad|fprop|xmma|splitk|im2col|col2im|vol2col|[sh]cudnn"),
+    ("gemm", r"(?<![a-z])conv(?!ert)|convol|(?<!\d)(?:884|1688|16816)(?!\d)|[hgw]mma|nvjet"),
+    ("gemm", r"dot_kernel|cutlass"),
+    ("reduction", r"reduce|reduction|softmax|triton_(?:red|per)|argm(?:ax|in)|logsumexp|nll_?loss"),
+    ("reduction", r"(?<![a-z])scan|cumsum"),
+    (
+        "element-wise",
+        r"element_?wise|elemwise|pointwise|triton_poi|fill|multi_?tensor_?apply|clamp",
+    ),
+    (
+        "element-wise",
+        r"relu|sigmoid|tanh|activation|(?:op|add|scale)_?tensor|copy_?kernel|catarray",
+    ),
+    ("element-wise", r"dropout"),
+)
+_CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
+_TENSOR: Final = re.compile(
+    r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|gmma|wmma|tensorop|dgrad_1x1_stride_2x2"
+    r"|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_implicit_gemm"
+    r"|xmma_sparse_conv|xmma_warp_specialized_implicit_gemm|xmma_gemm|xmma_sparse_gemm|tf32f32"
+    r"|bmm_.*e4m3|cutlass3x_sm(?:90|100)|flash_(?:fwd|bwd)|nvjet"
+)
+_CUDA_CORES: Final = re.compile(r"ffma|simt|sgemm_\d|_dffma|fft")
+
+
+@lru_cache(maxsize=_CACHE)
+def identity(name: str) -> str:
+    """Return the name without what a build adds: anonymous namespaces, numbers of lambdas, spaces.
+
+    Two builds of one source agree in it, those for two architectures as well.
+    """
+    text = _CLONE.sub("", name[:_LONGEST].strip().removesuffix("$"))
+    text = _LAMBDA.sub("lambda", _ANONYMOUS.sub("", text))
+    text = _TIGHT.sub(r"\1", _SPACES.sub(" ", _INTEGER.sub("", text)))
+    return _without_parameters(text).removeprefix("void ")
+
+
+@lru_cache(maxsize=_CACHE)
+def family(name: str) -> str:
+    """Return what stays of a name across libraries and architectures, in lower case.
+
+    That is the last word of the function and the words of its template that tell what it does.
+    """
+    base, arguments = _split(identity(name))
+    words = [base, *(word for word in _WORD.findall(arguments) if _TELLING.search(word))]
+    return " ".join(dict.fromkeys(_plain(word) for word in words))
+
+
+@lru_cache(maxsize=_CACHE)
+def classify(name: str) -> KernelClass:
+    """Return the class of a kernel by its name: by its function first, then by its template."""
+    base, _ = _split(identity(name))
+    for text in (base.lower(), identity(name).lower()):
+        for kernel_class, pattern in _CLASSES:
+            if pattern.search(text):
+                return kernel_class
+    return "other"
+
+
+@lru_cache(maxsize=_CACHE)
+def is_tensor_core(name: str) -> bool:
+    """Guess by its name whether a kernel computes on tensor cores; counters tell the truth.
+
+    The list is PyProf's, with what came after it; a name that says FFMA or SIMT is none.
+    """
+    text = name[:_LONGEST].lower()
+    return bool(_TENSOR.search(text)) and not _CUDA_CORES.search(text)
+
+
+def is_truncated(name: str) -> bool:
+    """Say whether the tool cut the name: nvprof ends such a name in `$`."""
+    return name.rstrip().endswith("$")
+
+
+def _plain(word: str) -> str:
+    word = _TRITON_NUMBER.sub(r"\1", _NCCL.sub("nccl_", word)).lower()
+    # twice, since two markers beside each other share the underscore between them
+    bare = _MARKERS.sub("_", word)
+    return _PARTED.sub("_", bare).strip("_") or word
+
+
+def _without_parameters(text: str) -> str:
+    """Cut the list of parameters, the last bracket at depth 0, where there is one."""
+    depth = 0
+    for place, letter in enumerate(text):
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth -= 1
+        elif letter == "(" and depth <= 0 and place:
+            return text[:place]
+    return text
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the last word of the function and all of its template; a cut name has no end."""
+    start = text.find("<")
+    head = text if start < 0 else text[:start]
+    return head.rpartition("::")[2].rpartition(" ")[2] or head, "" if start < 0 else text[start:]
