@@ -14,7 +14,7 @@ import tomli_w
 
 from envcompare.errors import ConfigError
 from envcompare.programs import WorkloadTable, table_keys
-from envcompare.records import Scalar
+from envcompare.records import ProfileChoice, Scalar
 
 Preset = Literal["quick", "default", "strict"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
@@ -47,6 +47,7 @@ class Settings(
     device: Device | None = None
     startup: bool | None = None
     cold_start: bool | None = None
+    profile: ProfileChoice | None = None
     quiet_gate: bool | None = None
     quiet_pressure: float | None = None
     quiet_load: float | None = None
@@ -98,6 +99,7 @@ DEFAULTS = Settings(
     device="auto",
     startup=True,
     cold_start=False,
+    profile="auto",
     quiet_gate=True,
     quiet_pressure=10.0,
     stabilise=True,

@@ -34,6 +34,7 @@ from envcompare.config import (
 )
 from envcompare.errors import ConfigError
 from envcompare.programs import LONGEST_S, WorkloadTable, table_of
+from envcompare.records import ProfileChoice
 
 MAX_CELLS = 200
 MAX_THREADS = 4096  # what a worker accepts
@@ -62,6 +63,7 @@ class Experiment:
     device: Device
     has_startup: bool
     cold_start: bool
+    profile: ProfileChoice
     quiet_gate: bool
     quiet_pressure: float
     quiet_load: float | None
@@ -240,7 +242,7 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "base_image", "variant", "sif_compression", "python", "vm_python", "host_python",
         "allow_mismatch", "ssh_config",
         "accept_new_host_keys", "screen",
-        "cold_start", "quiet_gate", "quiet_pressure", "quiet_load",
+        "cold_start", "profile", "quiet_gate", "quiet_pressure", "quiet_load",
     )  # fmt: skip
     return {
         **{name: getattr(settings, name) for name in same},

@@ -114,6 +114,12 @@ _HOW = (
         help="Start-up with a cold page cache as well; it empties the host's, as its root.",
     ),
     click.option(
+        "--profile",
+        type=click.Choice(["auto", "trace", "none"]),
+        help="What to profile after the timing, in workers of its own: all that the host allows, "
+        "all but hardware counters, or nothing. [default: auto]",
+    ),
+    click.option(
         "--quiet-gate/--no-quiet-gate",
         default=None,
         help="Wait for a quiet machine, a fifth of the budget at most. [default: wait]",

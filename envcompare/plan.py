@@ -148,4 +148,5 @@ def _design(experiment: Experiment, *, at_least: int = 0) -> Design:
         quiet_load=experiment.quiet_load,
         stabilise=experiment.stabilise,
         screen=experiment.screen,
+        profile=experiment.profile,
     )

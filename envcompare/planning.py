@@ -12,9 +12,15 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import ConfigError
 from envcompare.experiment import Experiment, resolve, standalone
 from envcompare.plan import Cell, Plan, derive_seed, make_plan, shuffled
+from envcompare.records import ProfileChoice
 from envcompare.results import RunFolder
 from envcompare.transport.hosts import HostSpec, parse_hosts
 
+PROFILES: dict[ProfileChoice, str] = {
+    "auto": "after the timing of a cell, beside its budget; on a GPU nsys and ncu where they are",
+    "trace": "after the timing of a cell, beside its budget; no hardware counters of a GPU",
+    "none": "none",
+}
 SHOWN_CELLS = 20
 SHOWN_ROUNDS = 3
 
@@ -78,6 +84,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{design.margin:.1%}, half-width target {design.target:.2%},",
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        f"profiles: {PROFILES[design.profile]}",
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
         f"  the intervals are widened for {plan.comparisons} comparisons",
     ]

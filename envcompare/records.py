@@ -21,11 +21,13 @@ EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
+    "profiled",
     "imported",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
 Taken = Literal["start", "step"]
+ProfileChoice = Literal["auto", "trace", "none"]
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
@@ -207,6 +209,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
     screen: bool = False
+    profile: Annotated[
+        ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")
+    ] = "none"
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
