@@ -20,13 +20,8 @@ from envcompare.errors import TransportError
 from envcompare.transport import known_hosts, ssh_errors
 from envcompare.transport.known_hosts import HostKey, Trust
 from envcompare.transport.proxy import start_proxy
-from envcompare.transport.ssh_settings import (
-    Destination,
-    SshOptions,
-    SshSettings,
-    Values,
-    resolve,
-)
+from envcompare.transport.ssh_closing import OrderedTransport
+from envcompare.transport.ssh_settings import Destination, SshOptions, SshSettings, Values, resolve
 
 _KEEPALIVE_S = 5
 # paramiko does not mind a keepalive without an answer; the kernel does, after this time.
@@ -92,7 +87,7 @@ def _login(
         through = _login(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
     try:
         with _explained(settings, options.connect_timeout_s):
-            transport = paramiko.Transport(_road(settings, through, options.connect_timeout_s))
+            transport = OrderedTransport(_road(settings, through, options.connect_timeout_s))
             try:
                 _introduce(transport, settings, options.connect_timeout_s)
             except BaseException:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import Told, ssh_errors
+from envcompare.transport import Told, ssh_closing, ssh_errors
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.forward import forwarding
 from envcompare.transport.ssh import Channel, Connection, login
@@ -63,12 +63,13 @@ class _ChannelInput:
     def send(self, data: bytes) -> None:
         try:
             for start in range(0, len(data), _PIECE_BYTES):
-                self._channel.sendall(data[start : start + _PIECE_BYTES])
+                with ssh_closing.sending(self._channel):
+                    self._channel.sendall(data[start : start + _PIECE_BYTES])
         except (OSError, EOFError) as error:
             raise BrokenPipeError("the command does not read any more") from error
 
     def end(self) -> None:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError, EOFError), ssh_closing.sending(self._channel):
             self._channel.shutdown_write()
 
 
@@ -128,7 +129,7 @@ class SshProcess:
         with contextlib.suppress(TransportError):
             self._kill_group(self._group)
         self._channel.status_event.wait(_KILL_S)
-        self._channel.close()
+        ssh_closing.close(self._channel)
 
     def _is_cut(self) -> bool:
         end = time.monotonic() + _END_S
@@ -216,7 +217,7 @@ class SshTransport:
         argv = ("/bin/sh", "-c", 'kill -s KILL -- "-$1"', "sh", str(group))
         channel = self._start(shell_text(argv))
         channel.status_event.wait(_KILL_S)
-        channel.close()
+        ssh_closing.close(channel)
 
 
 def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
@@ -230,7 +231,7 @@ def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
                 channel.settimeout(None)
                 return int(match[1]), heard[match.end() :]
     said = (heard + (channel.recv_stderr(4096) if channel.recv_stderr_ready() else b"")).strip()
-    channel.close()
+    ssh_closing.close(channel)
     raise TransportError(
         f"host '{host}' starts no command",
         details=f"its login shell said: {said[-300:].decode(errors='replace') or 'nothing'}",

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab import Lab, served_by
@@ -19,6 +20,9 @@ from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import put_tree, run
+from envcompare.transport.ssh_transport import SshTransport
+
+CHANNEL_EOF = 96  # RFC 4254
 
 HOSTILE = (
     "",
@@ -292,6 +296,34 @@ def test_run_from_many_threads(transport: Transport) -> None:
 
 
 # The rest is about connections, which the local transport does not have.
+
+
+@pytest.mark.engine("ssh")
+def test_end_of_input_after_the_end_of_a_command_does_not_end_the_connection(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where anything follows the CLOSE of a command, sshd ends the connection of all others."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    assert isinstance(transport, SshTransport)
+    connection: Any = transport._connections[0].transport
+    send = connection._send_user_message
+    is_sent = threading.Event()
+
+    def send_end_of_input_late(message: Any) -> None:
+        if message.asbytes()[0] == CHANNEL_EOF:
+            time.sleep(0.3)
+            is_sent.set()
+        send(message)
+
+    monkeypatch.setattr(connection, "_send_user_message", send_end_of_input_late)
+    assert run(transport, Command(argv=("sleep", "0.1"))).succeeded
+    assert is_sent.wait(10)
+    other = transport.spawn(Command(argv=("cat",)))
+    time.sleep(0.3)  # as long as sshd needs to look at what came
+    other.stdin.close()
+    assert other.wait(10) == 0
+    assert connection.is_active()
+    transport.close()
 
 
 def cut(transport: Transport, lab: Lab) -> None:
