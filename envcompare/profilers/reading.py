@@ -1,0 +1,59 @@
+"""The one door to all readers of profiler files: which tool's, and is it that tool's at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from envcompare.errors import ConfigError
+from envcompare.profilers.recognising import recognise
+from envcompare.profilers.refusing import refusal
+from envcompare.profiles import Profile
+
+READERS: Final = {
+    "kineto": "envcompare.profilers.kineto",
+    "ncu": "envcompare.profilers.ncu",
+    "nsys": "envcompare.profilers.nsys",
+    "nvprof": "envcompare.profilers.nvprof",
+}
+"""The module of each tool, with a function `read(path) -> Profile`; imported when asked for."""
+
+_KINDS: Final = {
+    "kineto": "a trace of torch.profiler",
+    "ncu": "a file of Nsight Compute",
+    "nsys": "a file of Nsight Systems",
+    "nvprof": "a file of nvprof",
+}
+
+
+def read(tool: str, paths: Sequence[Path]) -> Profile:
+    """Read what one tool wrote, quantities included.
+
+    Raises ConfigError for an unknown tool or not just one file, ProfileError for a file that
+    cannot be trusted or is another tool's.
+    """
+    if tool not in READERS:
+        raise ConfigError(
+            f"unknown profiler {tool!r}", hint=f"choose one of {', '.join(sorted(READERS))}"
+        )
+    if len(paths) != 1:
+        raise ConfigError(
+            f"{len(paths)} files for one profile of {tool}",
+            hint="import one file at a time; each gets a name of its own",
+        )
+    path = paths[0]
+    found = recognise(path)
+    if found and found != tool:
+        raise refusal(
+            path.name,
+            why=f"this is {_KINDS[found]}, not {_KINDS[tool]}",
+            hint=f"use `envcompare import {found}`",
+        )
+    return _reader(tool)(path)
+
+
+def _reader(tool: str) -> Callable[[Path], Profile]:
+    reader: Callable[[Path], Profile] = import_module(READERS[tool]).read
+    return reader
