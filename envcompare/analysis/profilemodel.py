@@ -19,13 +19,18 @@ KernelClass = Literal[
     "memcpy", "memset", "other",
 ]  # fmt: skip
 Part = Literal[
-    "gemm", "element-wise", "other-kernels", "communication", "memcpy", "memset", "idle",
-    "user", "system", "wait", "throttled", "overlap", "rest",
+    "gemm", "attention", "element-wise", "reduction", "normalisation", "rnn", "other-kernels",
+    "communication", "memcpy", "memset", "idle", "cpu", "user", "system", "faults", "wait",
+    "throttled", "rest",
 ]  # fmt: skip
 Basis = Literal["gpu-trace", "timing"]
 Agreement = Literal["reference", "equal", "differs", "unknown"]
 DiffKind = Literal["replaced", "only-reference", "only-arm", "both"]
-MatchRule = Literal["operator, shape and launch order", "shape and launch order", "name"]
+MatchRule = Literal[
+    "operator, shape and launch order", "operator, name and launch order",
+    "operator and launch order", "shape and launch order", "name and launch order",
+    "kind and launch order", "name",
+]  # fmt: skip
 
 
 class PassState(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +146,7 @@ class KernelDiffRow(msgspec.Struct, frozen=True, kw_only=True):
     kernel_class: KernelClass
     reference_name: str = ""
     arm_name: str = ""
-    op: str = ""
+    op: Annotated[str, Meta(description="operators it was launched in, as far as known")] = ""
     reference_ns: float | None = None
     arm_ns: float | None = None
     reference_launches: float = 0.0
@@ -159,7 +164,7 @@ class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: str
     source: Annotated[str, Meta(description="the pass and tool both profiles are of")]
-    scaling: Annotated[str, Meta(description="sentence: how the profiles were made comparable")]
+    scaling: Annotated[str, Meta(description="sentences: what times are of, how rows were paired")]
     is_per_step: bool
     identical_kernel_set: Annotated[
         bool, Meta(description="the same names with the same shapes, as often in a step")

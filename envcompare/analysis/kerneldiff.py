@@ -1,0 +1,206 @@
+"""The kernels of an arm against those of the reference: replaced, in one only, in both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from envcompare.analysis.kernelnames import classify, is_truncated
+from envcompare.analysis.launchpairs import MOST_LAUNCHES, Pair, Side, pairs, sides
+from envcompare.analysis.profilemodel import DiffKind, KernelDiff, KernelDiffRow
+from envcompare.profiles import Profile
+
+MOST_ROWS: Final = 30  # of one kind; the rest is summed
+_KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
+_MOST_OPERATORS: Final = 3
+_DIGITS: Final = 6  # launches of a step that agree so far are the same
+
+RowKey = tuple[DiffKind, object, object]
+
+
+@dataclass(slots=True)
+class _Sum:
+    """All pairs of one row, added up; its rule is that of the first, the strictest."""
+
+    first: Pair
+    before_launches: float = 0.0
+    after_launches: float = 0.0
+    before_ns: float | None = None
+    after_ns: float | None = None
+    ops: dict[str, None] = field(default_factory=dict)
+
+
+def kernel_diff(
+    before: Profile, after: Profile, *, names: tuple[str, str], source: str
+) -> KernelDiff:
+    """Compare the kernels of two profiles; `names` are those of the reference and of the arm.
+
+    Each launch is in exactly one row, so that the rows add up to the kernel time of both.
+    """
+    both = sides(before, after)
+    rows = _rows(*both)
+    totals = [_total(row.reference_ns for row in rows), _total(row.arm_ns for row in rows)]
+    counts = Counter(row.kind for row in rows)
+    return KernelDiff(
+        arm=names[1],
+        source=source,
+        scaling=_scaling(before, after, both, names),
+        is_per_step=bool(before.steps and after.steps),
+        identical_kernel_set=is_same_set(before, after),
+        replaced=counts["replaced"],
+        only_reference=counts["only-reference"],
+        only_arm=counts["only-arm"],
+        both=counts["both"],
+        reference_ns=totals[0],
+        arm_ns=totals[1],
+        reference_launches=sum(row.reference_launches for row in rows),
+        arm_launches=sum(row.arm_launches for row in rows),
+        rows=tuple(row for kind in _KINDS for row in _cut([r for r in rows if r.kind == kind])),
+        cautions=tuple(_cautions(before, after, names)),
+    )
+
+
+def is_same_set(before: Profile, after: Profile) -> bool:
+    """Tell whether both launched the same names in the same shapes, as often in a step.
+
+    Without steps the launches need only stand in one proportion.
+    """
+    one, other = _launches(before), _launches(after)
+    if not one or one.keys() != other.keys():
+        return False
+    if before.steps and after.steps:
+        ratios = {other[key] * before.steps / (one[key] * after.steps) for key in one}
+        return {round(ratio, _DIGITS) for ratio in ratios} == {1.0}
+    return len({round(other[key] / one[key], _DIGITS) for key in one}) == 1
+
+
+def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
+    found: Counter[tuple[object, ...]] = Counter()
+    for kernel in profile.kernels:
+        if kernel.calls:
+            found[kernel.name, kernel.grid, kernel.block] += kernel.calls
+    return found
+
+
+def _rows(before: Side, after: Side) -> list[KernelDiffRow]:
+    sums: dict[RowKey, _Sum] = {}
+    for pair in pairs(before, after):
+        key = _key(pair, before, after)
+        found = sums.setdefault(key, _Sum(pair))
+        found.before_launches += pair.before_launches
+        found.after_launches += pair.after_launches
+        for side, place in ((before, pair.before), (after, pair.after)):
+            if place is not None and side.kernels[place].op:
+                found.ops[side.kernels[place].op] = None
+        found.before_ns = _more(found.before_ns, before, pair.before, pair.before_launches)
+        found.after_ns = _more(found.after_ns, after, pair.after, pair.after_launches)
+    rows = [_row(key[0], one, before, after) for key, one in sums.items()]
+    return sorted(rows, key=_weight)
+
+
+def _key(pair: Pair, before: Side, after: Side) -> RowKey:
+    one = None if pair.before is None else before.keys[pair.before]
+    other = None if pair.after is None else after.keys[pair.after]
+    if one is None or other is None:
+        return ("only-arm" if one is None else "only-reference", one, other)
+    return ("both" if one[0] == other[0] else "replaced", one, other)
+
+
+def _row(kind: DiffKind, one: _Sum, before: Side, after: Side) -> KernelDiffRow:
+    own = None if one.first.before is None else before.kernels[one.first.before]
+    other = None if one.first.after is None else after.kernels[one.first.after]
+    named = own or other
+    ops = list(one.ops)
+    more = f" and {len(ops) - _MOST_OPERATORS} more" if len(ops) > _MOST_OPERATORS else ""
+    return KernelDiffRow(
+        kind=kind,
+        rule=one.first.rule,
+        kernel_class=classify(named.name) if named else "other",
+        reference_name=own.name if own else "",
+        arm_name=other.name if other else "",
+        op=", ".join(ops[:_MOST_OPERATORS]) + more,
+        reference_ns=one.before_ns,
+        arm_ns=one.after_ns,
+        reference_launches=one.before_launches,
+        arm_launches=one.after_launches,
+        reference_grid=own.grid if own else None,
+        reference_block=own.block if own else None,
+        arm_grid=other.grid if other else None,
+        arm_block=other.block if other else None,
+    )
+
+
+def _more(sum_ns: float | None, side: Side, place: int | None, launches: float) -> float | None:
+    return sum_ns if place is None else _sum_of(sum_ns, side.time_ns(place, launches))
+
+
+def _sum_of(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one + (other or 0.0)
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+def _weight(row: KernelDiffRow) -> tuple[float, float]:
+    """Order by change of time, then by time, then by launches: the largest first."""
+    own, other = row.reference_ns or 0.0, row.arm_ns or 0.0
+    return (-abs(other - own), -max(own, other, row.reference_launches, row.arm_launches))
+
+
+def _cut(rows: Sequence[KernelDiffRow]) -> tuple[KernelDiffRow, ...]:
+    shown, rest = tuple(rows[:MOST_ROWS]), rows[MOST_ROWS:]
+    if len(rest) < 2:
+        return tuple(rows)
+    return (
+        *shown,
+        KernelDiffRow(
+            kind=rest[0].kind,
+            kernel_class="other",
+            reference_ns=_total(row.reference_ns for row in rest),
+            arm_ns=_total(row.arm_ns for row in rest),
+            reference_launches=sum(row.reference_launches for row in rest),
+            arm_launches=sum(row.arm_launches for row in rest),
+            is_rest=True,
+            rows_cut=len(rest),
+        ),
+    )
+
+
+def _scaling(
+    before: Profile, after: Profile, both: tuple[Side, Side], names: tuple[str, str]
+) -> str:
+    if before.steps and after.steps:
+        times = (
+            "Times and launches are of one step: "
+            f"the profiles hold {before.steps} in {names[0]} and {after.steps} in {names[1]}."
+        )
+    else:
+        times = "The number of steps is not known: times and launches are of the whole profiles."
+    lengths = [len(side.window) for side in both]
+    if not all(lengths):
+        return f"{times} The order of launches in a step is not known; names alone were paired."
+    cut = f", the first {MOST_LAUNCHES} of them" if MOST_LAUNCHES in lengths else ""
+    return (
+        f"{times} Kernels were paired in the order of {lengths[0]} and {lengths[1]} launches{cut}."
+    )
+
+
+def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterable[str]:
+    if before.tool != after.tool:
+        yield (
+            f"{names[0]} was profiled with {before.tool} and {names[1]} with {after.tool}; they "
+            "may write the name of one kernel differently."
+        )
+    for profile, name in zip((before, after), names, strict=True):
+        if any(is_truncated(kernel.name) for kernel in profile.kernels):
+            yield f"Names of kernels were cut in {name}; kernels with one beginning look the same."
+        launches = sum(kernel.calls for kernel in profile.kernels)
+        if profile.steps and launches % profile.steps:
+            yield (
+                f"The {launches} launches in {name} do not divide into {profile.steps} equal "
+                "steps; a step has a mean number of them."
+            )

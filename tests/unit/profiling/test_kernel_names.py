@@ -1,0 +1,122 @@
+"""The names of kernels: one identity for one source, a family across libraries, a class."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.analysis.kernelnames import (
+    classify,
+    family,
+    identity,
+    is_tensor_core,
+    is_truncated,
+)
+
+BUILT = (
+    "void at::native::_GLOBAL__N__51_tmpxft_{}_Activation_compute_{}_cpp1_ii_{}::clamp<float>(int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (BUILT.format("0003a2b", "70", "12ab"), BUILT.format("0004b1c", "86", "34cd")),
+        (
+            "void at::native::(anonymous namespace)::pool<float>(int)",
+            "void at::native::<unnamed>::pool<float>(int)",
+        ),
+        (
+            "void k<4, f()::{lambda(int)#1}, Array<char*, 1> >(int)",
+            "k<(int)4, f()::{lambda(int)#2}, Array<char *, 1ul>>(int, T2)",
+        ),
+    ],
+)
+def test_builds_of_one_source_share_an_identity(one: str, other: str) -> None:
+    """What only a build or a demangler adds is no other kernel."""
+    assert identity(one) == identity(other)
+
+
+def test_templates_keep_their_own_identity() -> None:
+    """Two functors of one template are two kernels."""
+    name = "void k<4, at::native::{}<float> >(int)"
+    assert identity(name.format("AddFunctor")) != identity(name.format("MulFunctor"))
+    assert family(name.format("AddFunctor")) != family(name.format("MulFunctor"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("volta_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
+        ("sm80_xmma_gemm_f32f32_f32_tn", "sm90_xmma_gemm_f32f32_f32_tn"),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm>(P)", "void Kernel<cutlass_86_simt_sgemm>(P)"),
+        ("ncclKernel_AllReduce_RING(W)", "ncclDevKernel_AllReduce_RING(A*, B)"),
+        ("triton_poi_fused_add_3", "triton_poi_fused_add_12"),
+        ("volta_scudnn_128x64_relu_nn_v1", "turing_scudnn_128x64_relu_nn"),
+    ],
+)
+def test_family_outlives_architecture_and_version(one: str, other: str) -> None:
+    """The kernel that took another's place can be found by what is left of the name."""
+    assert family(one) == family(other)
+    assert identity(one) != identity(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_sgemm_128x64_nn", "gemm"),
+        ("volta_scudnn_128x64_relu_interior_nn_v1", "gemm"),
+        ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(P)", "gemm"),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128>(P)", "gemm"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "gemm"),
+        ("void at::native::vectorized_elementwise_kernel<4, ConvertFunctor>(int)", "element-wise"),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<1>, AdamFunctor>(int)", "element-wise"),
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<NormTwoOps> >(R)", "reduction"),
+        ("void (anonymous namespace)::softmax_warp_forward<float>(float*)", "reduction"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>(T)", "normalisation"),
+        ("void LSTM_elementWise_fp<float>(int)", "rnn"),
+        ("void elemWiseRNNcell<float, (cudnnRNNMode_t)2>(int)", "rnn"),
+        ("flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(P)", "attention"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(W)", "communication"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(A*)", "communication"),
+        ("multimem_all_reduce_kernel", "communication"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(X)", "communication"),
+        ("[CUDA memcpy HtoD]", "memcpy"),
+        ("[CUDA memset]", "memset"),
+        ("void at::native::max_pool_forward_nchw<float>(int)", "other"),
+    ],
+)
+def test_class_is_told_by_function_before_template(name: str, expected: str) -> None:
+    """An element-wise kernel stays one, whatever its functor is called."""
+    assert classify(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_tensor16x8x8_kernel_cudnn", True),
+        ("volta_h884gemm_128x64_nn", True),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm>(P)", True),
+        ("sm86_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_ffma_kernel__5x_cudnn", False),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x128>(P)", False),
+        ("ampere_sgemm_128x64_nn", False),
+    ],
+)
+def test_tensor_cores_are_guessed_by_name(name: str, *, expected: bool) -> None:
+    """A kernel of the tensor family that says FFMA or SIMT runs on the CUDA cores."""
+    assert is_tensor_core(name) == expected
+
+
+def test_name_cut_by_the_tool_is_known() -> None:
+    """The profiler of old ends a name it cut in a dollar sign."""
+    assert is_truncated("void at::native::elementwise_kernel_with_a_lo$")
+    assert identity("elementwise_kernel_with_a_lo$") == "elementwise_kernel_with_a_lo"
+
+
+@given(st.text(max_size=300) | st.text(alphabet="<>(){}#,: _aA19[]'lambda", max_size=6_000))
+def test_any_text_has_identity_family_and_class(name: str) -> None:
+    """No name, however odd, breaks the reading of it."""
+    assert classify(name)
+    assert isinstance(family(name), str)
+    assert isinstance(identity(name), str)

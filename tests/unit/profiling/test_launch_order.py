@@ -1,0 +1,66 @@
+"""The alignment of launches: as long as the longest common subsequence, never crossing."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.analysis.launchorder import Level, Match, align
+
+LISTS = st.lists(st.integers(0, 3), max_size=14)
+
+
+def aligned(one: list[int], other: list[int]) -> list[Match]:
+    """Return the matches on equal numbers alone."""
+    level = Level(before=one.__getitem__, after=other.__getitem__)
+    return list(align((len(one), len(other)), [level]))
+
+
+def longest(one: list[int], other: list[int]) -> int:
+    """Return the length of the longest common subsequence by its definition."""
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            best = max(table[i][j + 1], table[i + 1][j])
+            table[i + 1][j + 1] = table[i][j] + 1 if a == b else best
+    return table[-1][-1]
+
+
+@given(LISTS, LISTS)
+def test_matches_are_a_longest_common_subsequence(one: list[int], other: list[int]) -> None:
+    """No pair is missed, none is made up, none crosses another."""
+    made = aligned(one, other)
+    assert all(one[match.before] == other[match.after] for match in made)
+    assert [m.before for m in made] == sorted({m.before for m in made})
+    assert [m.after for m in made] == sorted({m.after for m in made})
+    assert len(made) == longest(one, other)
+
+
+@given(LISTS, LISTS)
+def test_looser_level_pairs_only_between_the_matches(one: list[int], other: list[int]) -> None:
+    """A second level in which all is equal fills each gap as far as the shorter side reaches."""
+    strict = Level(before=one.__getitem__, after=other.__getitem__)
+    loose = Level(before=lambda _: 0, after=lambda _: 0)
+    made = sorted(
+        align((len(one), len(other)), [strict, loose]),
+        key=lambda match: (match.before, match.after),
+    )
+    assert [m.after for m in made] == sorted({m.after for m in made})
+    assert [m.before for m in made] == sorted({m.before for m in made})
+    assert len([m for m in made if m.level == 0]) == longest(one, other)
+
+
+def test_long_lists_with_nothing_in_common_fall_through() -> None:
+    """The bound on differences leaves them to the next level, which pairs them by place."""
+    one, other = list(range(5_000)), list(range(10_000, 15_000))
+    strict = Level(before=one.__getitem__, after=other.__getitem__)
+    loose = Level(before=lambda _: 0, after=lambda _: 0)
+    made = list(align((len(one), len(other)), [strict, loose]))
+    assert [(m.before, m.after, m.level) for m in made] == [(n, n, 1) for n in range(5_000)]
+
+
+def test_long_list_with_few_changes_is_aligned_around_them() -> None:
+    """One launch less and one other in twenty thousand are found."""
+    one = [number % 40 for number in range(20_000)]
+    other = [*one[:7_000], *one[7_001:15_000], 99, *one[15_001:]]
+    assert len(aligned(one, other)) == 19_998
