@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 
 from envcompare.console import Display
 from envcompare.experiment import Experiment
-from envcompare.folders import CellFolders
+from envcompare.folders import CellFolders, Entry
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
+from envcompare.measure.profile import ProfilePass, Stand
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.plan import Cell, Plan
+from envcompare.profilefiles import read_profiles
+from envcompare.profilers.choosing import Toolbox
+from envcompare.profilers.wrapping import Profiler
 from envcompare.programs import Program
 from envcompare.records import (
     Block,
@@ -68,13 +72,17 @@ class CellRun:
         if self.cell.workload.program is not None:
             return self._run_program(bench, self.cell.workload.program)
         roster = Roster(bench, code_hash=self._code_hash())
-        self._measure_startup(bench, roster)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
         lockstep = Lockstep(bench, roster, blocks, self._tuning())
-        lockstep.measure()
-        if lockstep.stopped_by == "failure":
+        stopped_by = self._stopped_by()
+        if not stopped_by:
+            self._measure_startup(bench, roster)
+            lockstep.measure()
+            stopped_by = lockstep.stopped_by or ""
+        if stopped_by == "failure":
             return "failed", _why_failed(roster)
-        return "ok", f"stopped by {lockstep.stopped_by}: {_live(lockstep.intervals())}"
+        self._profile(bench)
+        return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
 
     def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
         roster = Roster(bench)
@@ -98,6 +106,29 @@ class CellRun:
         launches = tuple(sample for sample in self.prior if isinstance(sample, Startup))
         if bench.design.has_startup:
             StartupPass(bench, roster, launches).measure()
+
+    def _stopped_by(self) -> str:
+        """Return why the timing ended before an interruption; empty where it had not."""
+        stops = [event.text for event in self.prior_events if event.what == "stopped"]
+        return stops[-1] if stops and stops[-1] != "failure" else ""
+
+    def _profile(self, bench: Bench) -> None:
+        """Profile what was measured, unless nobody asked for it."""
+        choice = self.plan.design.profile
+        if choice == "none":
+            return
+        self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
+        stand = Stand(
+            launch=lambda arm, profiler: self._launch(arm, bench.variables(0), profiler),
+            transport=self.site.transport,
+            toolbox=Toolbox(transport=self.site.transport, choice=choice),
+            environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
+            scratch=self.site.scratch,
+            folder=self.folder,
+        )
+        prior = tuple(one for one in read_profiles(self.folder) if one.cell == self.cell.id)
+        said = ProfilePass(bench, stand, prior).measure()
+        self.display.say(f"  {self.cell.id}: {said}")
 
     def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
@@ -157,11 +188,14 @@ class CellRun:
             waited_s=waited_s(self.prior_events),
         )
 
-    def _launch(self, arm: str, variables: Variables = ()) -> Worker:
+    def _launch(
+        self, arm: str, variables: Variables = (), profiler: Profiler | None = None
+    ) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
         program = "worker.py" if self.cell.workload.program is None else "measuring.py"
+        entry = Entry(program=program, variables=variables, profiler=profiler)
         log_name = str(log.relative_to(self.folder.path))
-        return self.folders.launch(arm, variables, log=log, log_name=log_name, program=program)
+        return self.folders.launch(arm, entry, log=log, log_name=log_name)
 
 
 def _why_failed(roster: Roster) -> str:

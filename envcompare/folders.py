@@ -14,6 +14,7 @@ from envcompare.experiment import Experiment
 from envcompare.measure.protocol import fault_in
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.profilers.wrapping import Profiler
 from envcompare.records import Scalar
 from envcompare.sites import Site
 from envcompare.stack.cache import make_folder, shell
@@ -21,6 +22,15 @@ from envcompare.transport import Process
 from envcompare.transport.operations import run
 
 PREPARE_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is started in an arm: a program of the workloads, its variables, what is around it."""
+
+    program: str = "worker.py"
+    variables: Variables = ()
+    profiler: Profiler | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,30 +104,23 @@ class CellFolders:
             device=experiment.device,
         )
 
-    def launch(
-        self,
-        arm: str,
-        variables: Variables = (),
-        *,
-        log: Path,
-        log_name: str,
-        program: str = "worker.py",
-    ) -> Worker:
+    def launch(self, arm: str, entry: Entry, *, log: Path, log_name: str) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
         return Worker(
-            lambda: self._spawn(arm, variables, program=program),
+            lambda: self._spawn(arm, entry),
             arm=arm,
             log=log,
             log_name=log_name,
             explain=lambda code, text: self.site.explain(arm, code, text),
         )
 
-    def _spawn(self, arm: str, variables: Variables = (), *, program: str = "worker.py") -> Process:
-        """Start a program of the workloads by the same road for every arm, the worker by itself."""
+    def _spawn(self, arm: str, entry: Entry) -> Process:
+        """Start a program of the workloads by the same road for every arm."""
         seat = self.site.seats[arm]
-        argv = (seat.prepared.interpreter, f"{self.site.workloads}/{program}")
-        command = self.site.wrapped(seat, Command(argv=argv, env=variables), self.mounts)
-        return self.site.transport.spawn(command)
+        argv = (seat.prepared.interpreter, f"{self.site.workloads}/{entry.program}")
+        command = Command(argv=argv, env=entry.variables)
+        wrapped = self.site.wrapped(seat, command, self.mounts, entry.profiler)
+        return self.site.transport.spawn(wrapped)
 
     def _show(self, folder: str) -> None:
         mount = Mount(path=folder)

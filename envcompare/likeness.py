@@ -14,7 +14,7 @@ from envcompare.errors import UnusableError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
-from envcompare.folders import CellFolders
+from envcompare.folders import CellFolders, Entry
 from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import Cell, derive_seed, make_plan
@@ -137,7 +137,8 @@ def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, F
         found = {}
         for arm in site.seats:
             name = f"{arm}.log"
-            worker = folders.launch(arm, variables, log=Path(logs) / name, log_name=name)
+            entry = Entry(variables=variables)
+            worker = folders.launch(arm, entry, log=Path(logs) / name, log_name=name)
             facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
             found[arm] = site.fingerprint(arm, cell.id, facts, taken="step")
     return found

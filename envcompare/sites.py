@@ -16,6 +16,7 @@ from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
+from envcompare.profilers.wrapping import Profiler
 from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue, Scalar, Taken
 from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
@@ -162,7 +163,7 @@ class Site:
             shell(self.transport, ': > "$1/.complete"', self.workloads)
         self.mounts = (Mount(path=self.workloads),)
         for arm in self.seats:
-            make_folder(self.transport, self._scratch(arm))
+            make_folder(self.transport, self.scratch(arm))
 
     def send(self, path: Path, name: str) -> str:
         """Return the folder of the host that a user's file is in; it is sent once a run."""
@@ -172,13 +173,25 @@ class Site:
             self._sent.add(folder)
         return folder
 
-    def wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
-        """Return the command as it runs in the environment of a seat, which sees these mounts."""
+    def wrapped(
+        self,
+        seat: Seat,
+        command: Command,
+        mounts: tuple[Mount, ...],
+        profiler: Profiler | None = None,
+    ) -> Command:
+        """Return the command as it runs in the environment of a seat, which sees these mounts.
+
+        A profiler stands around the command, inside the environment.
+        """
+        needed = profiler.mounts if profiler else ()
         isolation = replace(
             self._isolation(seat),
-            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts))),
-            scratch=self._scratch(seat.arm.id),
+            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts, *needed))),
+            scratch=self.scratch(seat.arm.id),
+            capabilities=profiler.capabilities if profiler else (),
         )
+        command = profiler.wrap(command) if profiler else command
         command = replace(command, env=(*seat.prepared.variables, *command.env))
         return environment(seat.arm.environment).wrap(command, isolation)
 
@@ -239,7 +252,8 @@ class Site:
         self.roads.bare.close()
         return said
 
-    def _scratch(self, arm: str) -> str:
+    def scratch(self, arm: str) -> str:
+        """Return the folder of the host that an arm, and nothing else, may write to."""
         return f"{self.folder}/scratch-{safe_name(arm)}"
 
 

@@ -66,6 +66,7 @@ def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
         "generation": place,
         "generation_reason": reason,
         "device": job.device,
+        "compute_capability": torchparts.compute_capability(job.device),
         "batch": job.workload.batch,
         "unit": "samples",
         "steps_per_epoch": job.workload.steps_per_epoch,

@@ -41,8 +41,7 @@ def profile(step: Step, kind: str, k: int, out: str) -> dict[str, Any]:
         found = {"reason": type(error).__name__ + (f": {lines[0]}" if lines else "")}
     wall_ns = time.monotonic_ns() - start_ns
     said = {name: found.pop(name, None) or "" for name in ("file", "reason", "hint")}
-    head = {"kind": kind, "k": k, "wall_ns": wall_ns}
-    return {**head, **said, "compute_capability": compute_capability(), "values": found}
+    return {"kind": kind, "k": k, "wall_ns": wall_ns, **said, "values": found}
 
 
 def mark(step: Step, k: int) -> dict[str, Any]:
@@ -64,14 +63,6 @@ def mark(step: Step, k: int) -> dict[str, Any]:
     cuda.nvtx.range_end(started)
     cuda.profiler.stop()
     return {}
-
-
-def compute_capability() -> str:
-    """Return the compute capability of the GPU in use, such as 8.0; empty without one."""
-    torch = loaded_torch()
-    if torch is None or not torch.cuda.is_available():
-        return ""
-    return "{}.{}".format(*torch.cuda.get_device_capability())
 
 
 def run(step: Step, k: int) -> None:

@@ -68,6 +68,13 @@ def start_device(device: str) -> int | None:
     return time.monotonic_ns() - start_ns
 
 
+def compute_capability(device: str) -> str:
+    """Return the compute capability of the GPU in use, such as 8.0; empty on a CPU."""
+    if device != "cuda":
+        return ""
+    return "{}.{}".format(*sys.modules["torch"].cuda.get_device_capability())
+
+
 def limit_threads(threads: int) -> None:
     """Let PyTorch compute with this many threads."""
     torch = loaded_torch()

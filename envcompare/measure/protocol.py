@@ -35,6 +35,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
     generation_reason: str = ""
     device: str
+    compute_capability: str = ""  # of the GPU in use; empty on a CPU
     batch: int
     code_hash: str
     data_hash: str | None = None
@@ -80,7 +81,6 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""
-    compute_capability: str = ""  # of the GPU in use; empty without one
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,279 @@
+"""The profile pass: after the timing each arm once more, under each profiler, in new workers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from envcompare.errors import (
+    CommandTimeoutError,
+    EnvcompareError,
+    ProfileError,
+    StackError,
+    WorkloadError,
+)
+from envcompare.measure.bench import Bench
+from envcompare.measure.protocol import Hello
+from envcompare.measure.worker import Worker
+from envcompare.plan import derive_seed, shuffled
+from envcompare.profilefiles import raw_path, write_profile
+from envcompare.profilers.choosing import Pass, Toolbox
+from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
+from envcompare.profilers.inside import Inside, profile_of
+from envcompare.profilers.reading import read
+from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler
+from envcompare.profiles import PassName, Profile, ProfileRecord
+from envcompare.results import RunFolder
+from envcompare.stack.cache import make_folder
+from envcompare.transport import Transport
+
+INSIDE: tuple[Inside, ...] = ("host", "flops", "torch")
+AROUND: tuple[Pass, ...] = ("nsys", "ncu-memory", "ncu-flops")
+WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is looked at
+STEPS, COUNTER_STEPS = 5, 2
+STEPS_S = 30.0  # that the steps of a profile may take at their usual speed; one is always run
+BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
+ENDING_LIMIT_S = 300.0  # in which a tool writes its report
+LIMITS_S: dict[PassName, float] = {
+    **dict.fromkeys(INSIDE, 300.0), "nsys": 300.0, "ncu-memory": 1800.0, "ncu-flops": 1800.0
+}  # fmt: skip
+SLOWER = 20  # times, that a step of many seconds may be under a profiler
+_CUT = f"only the first {MOST_LAUNCHES} launches of kernels were counted: not all of the steps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """What the pass needs of a host beside the bench."""
+
+    launch: Callable[[str, Profiler | None], Worker]
+    transport: Transport
+    toolbox: Toolbox
+    environments: dict[str, str]  # of each arm
+    scratch: Callable[[str], str]  # the folder that an arm may write to
+    folder: RunFolder
+
+
+@dataclass(slots=True)
+class ProfilePass:
+    """Profiles each arm but the control; what cannot be done is kept with its reason.
+
+    No time of it enters a comparison, and none is taken from the budget of the cell.
+    """
+
+    bench: Bench
+    stand: Stand
+    prior: tuple[ProfileRecord, ...] = ()  # of this cell, before an interruption
+    _kept: dict[tuple[str, PassName], ProfileRecord] = field(default_factory=dict)
+    _hello: Hello | None = None  # of the reference: what GPU there is
+    _steps: int = 0  # the same in all arms
+    _step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Begin with what is there already."""
+        self._kept = {(record.arm, record.kind): record for record in self.prior}
+        self._steps = next((r.steps for r in self.prior if r.kind in INSIDE and r.steps), 0)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms to profile, the reference first."""
+        bench = self.bench
+        others = tuple(a for a in bench.arms if a not in {bench.reference, bench.control})
+        return (bench.reference, *shuffled(others, derive_seed(bench.seed, "profile", bench.cell)))
+
+    def measure(self) -> str:
+        """Run what is missing, and say in a line what there is.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        if any(self._is_missing(arm, kind) for arm in self.arms for kind in (*INSIDE, *AROUND)):
+            for arm in self.arms:
+                # the reference is begun in any case: it tells the GPU, and how many steps fit
+                if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
+                    self._look_inside(arm)
+            for kind in AROUND:
+                for arm in self.arms:
+                    if self._is_missing(arm, kind):
+                        self._look_around(arm, kind)
+        return summary(tuple(self._kept.values()))
+
+    def _is_missing(self, arm: str, kind: PassName) -> bool:
+        return (arm, kind) not in self._kept
+
+    def _look_inside(self, arm: str) -> None:
+        """Let one worker run its steps under each profiler that lives inside it."""
+        self.bench.check_interruption()
+        worker = self.stand.launch(arm, None)
+        try:
+            hello = self._begin(worker)
+            for kind in INSIDE:
+                if self._is_missing(arm, kind):
+                    self.bench.check_interruption()
+                    self._keep(self._seen_inside(worker, hello, kind))
+            worker.quit()
+        except WorkloadError as error:
+            self.bench.check_interruption()
+            for kind in INSIDE:
+                if self._is_missing(arm, kind):
+                    self._keep(self._lacking(arm, kind, error.brief, error.hint))
+        finally:
+            worker.kill()
+
+    def _look_around(self, arm: str, kind: Pass) -> None:
+        """Let a new worker run its steps with a profiler around it."""
+        self.bench.check_interruption()
+        folder = f"{self.stand.scratch(arm)}/{kind}"
+        gpu = self._hello.compute_capability if self._hello else ""
+        found = self.stand.toolbox.profiler(
+            kind,
+            environment=self.stand.environments[arm],
+            compute_capability=gpu,
+            folder=folder,
+        )
+        if not isinstance(found, Profiler):
+            self._keep(self._lacking(arm, kind, found.reason, found.hint))
+            return
+        try:
+            make_folder(self.stand.transport, folder)
+            record = self._seen_around(arm, kind, found)
+        except (WorkloadError, ProfileError, StackError, CommandTimeoutError) as error:
+            self.bench.check_interruption()
+            record = self._lacking(arm, kind, _reason(error), error.hint)
+        self._keep(record)
+
+    def _begin(self, worker: Worker) -> Hello:
+        """Bring a worker to its first looked-at step; the first one settles how many there are."""
+        bench = self.bench
+        spec = msgspec.structs.replace(bench.spec, generation="rebuild", fingerprint=False)
+        worker.send_hello(spec)
+        hello = worker.await_hello(BEGIN_LIMIT_S)
+        worker.send_begin(derive_seed(bench.seed, "profile model", bench.cell) % 2**31, 0)
+        begun = worker.await_begin(BEGIN_LIMIT_S)
+        limit_s = BEGIN_LIMIT_S + SLOWER * WARMUP_STEPS * begun.first_step_ns / 1e9
+        ran = worker.run(WARMUP_STEPS, limit_s)
+        if self._hello is None:
+            self._hello = hello
+            self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
+            self._steps = self._steps or steps_that_fit(self._step_s)
+        return hello
+
+    def _seen_inside(self, worker: Worker, hello: Hello, kind: Inside) -> ProfileRecord:
+        out = f"{self.stand.scratch(worker.arm)}/{kind}.json.gz"
+        reply = worker.profile(kind, self._steps, out=out, limit_s=self._limit_s(kind))
+        raw = self._raw(worker.arm, reply.file, f"{kind}.json.gz") if reply.file else None
+        try:
+            profile = profile_of(
+                kind,
+                reply.values,
+                steps=reply.k,
+                reason=reply.reason,
+                trace=raw if hello.device == "cuda" else None,
+            )
+        except ProfileError as error:
+            return self._lacking(worker.arm, kind, _reason(error), error.hint)
+        if profile is None:
+            return self._lacking(worker.arm, kind, reply.reason, reply.hint)
+        record = self._record(worker.arm, kind, hello, profile, raw)
+        return msgspec.structs.replace(record, reason=reply.reason, hint=reply.hint)
+
+    def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
+        """Run the steps between the marks, and read what the tool leaves when they are over."""
+        worker = self.stand.launch(arm, profiler)
+        steps = self._steps if kind == "nsys" else min(self._steps, COUNTER_STEPS)
+        try:
+            hello = self._begin(worker)
+            reply = worker.profile("marks", steps, out="", limit_s=self._limit_s(kind))
+            worker.quit(ENDING_LIMIT_S)
+        finally:
+            worker.kill()
+        if reply.reason:
+            raise ProfileError("the steps could not be marked", details=reply.reason)
+        path = export(self.stand.transport, profiler, said=worker.tail())
+        left = LEFT[profiler.tool.name]
+        raw = self._raw(arm, f"{profiler.folder}/{left.report}", f"{kind}-{left.report}")
+        with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
+            target = Path(folder) / left.export
+            fetch(self.stand.transport, path, target)
+            profile = read(profiler.tool.name, (target,))
+        profile = msgspec.structs.replace(
+            profile, version=profiler.tool.version, steps=steps, has_time=kind != "ncu-flops"
+        )
+        return cut_at(MOST_LAUNCHES, self._record(arm, kind, hello, profile, raw))
+
+    def _limit_s(self, kind: PassName) -> float:
+        return LIMITS_S[kind] + SLOWER * self._steps * self._step_s
+
+    def _raw(self, arm: str, path: str, name: str) -> Path | None:
+        """Keep a raw file of the host among the profiles of an arm, where it is not too large."""
+        target = raw_path(self.stand.folder, self.bench.cell, arm, name)
+        is_kept = fetch(self.stand.transport, path, target, most_bytes=KEPT_BYTES)
+        return target if is_kept else None
+
+    def _record(
+        self, arm: str, kind: PassName, hello: Hello, profile: Profile, raw: Path | None
+    ) -> ProfileRecord:
+        root = self.stand.folder.path
+        return ProfileRecord(
+            host=self.bench.host,
+            cell=self.bench.cell,
+            arm=arm,
+            kind=kind,
+            name=kind,
+            steps=profile.steps,
+            batch=hello.batch,
+            code_hash=hello.code_hash,
+            raw=(str(raw.relative_to(root)),) if raw else (),
+            profile=profile,
+        )
+
+    def _lacking(self, arm: str, kind: PassName, reason: str, hint: str) -> ProfileRecord:
+        return ProfileRecord(
+            host=self.bench.host,
+            cell=self.bench.cell,
+            arm=arm,
+            kind=kind,
+            name=kind,
+            state="missing",
+            reason=reason or "nothing was found, and no reason given",
+            hint=hint,
+            steps=self._steps or None,
+        )
+
+    def _keep(self, record: ProfileRecord) -> None:
+        write_profile(self.stand.folder, record)
+        self._kept[record.arm, record.kind] = record
+        text = f"{record.kind}: {record.reason}" if record.reason else record.kind
+        self.bench.note("profiled", arm=record.arm, text=text, values={"state": record.state})
+
+
+def steps_that_fit(step_s: float) -> int:
+    """Return how many steps are profiled in every arm: at least one, however long it takes."""
+    return max(1, min(STEPS, int(STEPS_S / max(step_s, 1e-9))))
+
+
+def cut_at(most: int, record: ProfileRecord) -> ProfileRecord:
+    """Return the record without its steps where the tool stopped counting within them."""
+    launches = sum(kernel.calls for kernel in record.profile.kernels) if record.profile else 0
+    if record.kind == "nsys" or launches < most or record.profile is None:
+        return record
+    profile = msgspec.structs.replace(record.profile, steps=None)
+    return msgspec.structs.replace(record, steps=None, reason=_CUT, profile=profile)
+
+
+def summary(records: tuple[ProfileRecord, ...]) -> str:
+    """Return what there is of a cell, and once each reason for what is missing."""
+    kinds = (*INSIDE, *AROUND)
+    there = [k for k in kinds if any(r.kind == k and r.state == "ok" for r in records)]
+    lacks: dict[str, list[str]] = {}
+    for record in records:
+        if record.state == "missing" and record.kind not in lacks.setdefault(record.reason, []):
+            lacks[record.reason].append(record.kind)
+    parts = (f"without {', '.join(names)} ({reason})" for reason, names in lacks.items())
+    return "; ".join((f"profiled by {', '.join(there) or 'nothing'}", *parts))
+
+
+def _reason(error: EnvcompareError) -> str:
+    return f"{error.brief}: {error.details}" if error.details else error.brief
