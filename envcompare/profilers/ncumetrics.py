@@ -1,0 +1,76 @@
+"""How the metrics of Nsight Compute add up over launches, and what units they must have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envcompare.profilers.units import read_unit
+
+Adding = Literal["sum", "rate"]
+TIME: Final = "gpu__time_duration.sum"
+CYCLES: Final = ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max")
+
+LABELS: Final = {
+    "Duration": TIME,
+    "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+}
+"""Names that the details page writes in the place of a metric's own."""
+
+_RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
+_SASS: Final = re.compile(r"(?:^|_)sass_")
+_USED: Final = re.compile(
+    r"gpu__time_duration\.|sm__cycles_elapsed\.(?:avg|max)|dram__(?:bytes|sectors)|lts__t_(?:bytes|sector)"
+    r"|smsp?__sass_thread_inst_executed_op_|sm__inst_executed_pipe_t|sm__ops_path_tensor_"
+    r"|sm__warps_active\.|smsp__(?:thread_)?inst_executed"
+)
+_LEFT_OUT: Final = ("device__", "launch__", "profiler__", "derived__", "breakdown:")
+_BASES: Final = (
+    (re.compile(r"gpu__time_duration\.\w+"), "ns"),
+    (re.compile(r"(?:dram|lts)_\w*_bytes\w*\.sum"), "B"),
+    (re.compile(r"(?:dram|lts)_\w*_sectors\w*\.sum"), "sector"),
+    (re.compile(r"sm__cycles_elapsed\.(?:avg|max)"), "cycle"),
+    (re.compile(r"sm__cycles_elapsed\.(?:avg|max)\.per_second"), "cycle/s"),
+    (re.compile(r".*\.pct(?:_of_peak_\w+)?"), "%"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a printed number is multiplied by; where it cannot be used, why."""
+
+    factor: float = 1.0
+    reason: str = ""
+
+
+def adding(metric: str) -> Adding | None:
+    """Return how a metric adds up over launches; None where it does not, or is not of a launch."""
+    if metric.startswith(_LEFT_OUT):
+        return None
+    if _RATE.search(metric):
+        return "rate"
+    return "sum" if metric.endswith(".sum") or metric in CYCLES else None
+
+
+def is_used(metric: str) -> bool:
+    """Say whether quantities are derived from the metric, so that it must be understood."""
+    return _USED.match(metric) is not None
+
+
+def changes_time(metric: str) -> bool:
+    """Say whether counting the metric patches the kernel, which multiplies its time."""
+    return _SASS.search(metric) is not None
+
+
+def scale(metric: str, unit: str) -> Scale:
+    """Return by what a number of this metric is multiplied to be in its base unit."""
+    read = read_unit(unit)
+    if read is None:
+        return Scale(reason=f"the unit {unit!r} of {metric} is not known")
+    wanted = next((base for pattern, base in _BASES if pattern.fullmatch(metric)), read.base)
+    if read.base != wanted:
+        return Scale(reason=f"{metric} is in {unit or 'no unit'!r}, which is no unit of it")
+    return Scale(factor=read.factor)
