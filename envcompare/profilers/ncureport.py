@@ -36,7 +36,9 @@ class _Metric(Protocol):
 
 
 class _Action(Protocol):
-    def name(self) -> str | None: ...
+    NameBase_DEMANGLED: int
+
+    def name(self, base: int) -> str | None: ...
     def metric_names(self) -> tuple[str, ...]: ...
     def metric_by_name(self, name: str) -> _Metric | None: ...
 
@@ -120,7 +122,7 @@ def _launches(context: _Context, file: str) -> Iterator[tuple[Launch, Device | N
         for number in range(part.num_actions()):
             action = part.action_by_idx(number)
             # of a report that was cut the module returns launches without a name or a metric
-            if not action.name() or not action.metric_names():
+            if not _name(action) or not action.metric_names():
                 raise refusal(file, why=f"launch {number} has no name or no metric", hint=_CUT)
             yield _launch(action, file), _device(action)
 
@@ -139,11 +141,15 @@ def _launch(action: _Action, file: str) -> Launch:
             values[name] = value * measured.factor
     return Launch(
         line=None,
-        name=action.name() or "",
+        name=_name(action),
         grid=_dim(action, "launch__grid_dim"),
         block=_dim(action, "launch__block_dim"),
         values=values,
     )
+
+
+def _name(action: _Action) -> str:
+    return action.name(action.NameBase_DEMANGLED) or ""
 
 
 def _dim(action: _Action, what: str) -> Dim | None:
