@@ -9,6 +9,8 @@ from envcompare.environments import Check, Environment
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import environment
 from envcompare.errors import TransportError, UnusableError
+from envcompare.profilers.finding import find_tools
+from envcompare.profilers.permissions import find_rights, permission
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache, shell
 from envcompare.stack.host import find_python
@@ -24,7 +26,6 @@ _FACTS = r"""
 fact() { [ -z "$2" ] || printf '%s=%s\n' "$1" "$2"; }
 fact schedstat "$(cat /proc/self/schedstat 2>/dev/null)"
 fact perf "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null)"
-fact profiling "$(sed -n 's/^RmProfilingAdminOnly: *//p' /proc/driver/nvidia/params 2>/dev/null)"
 fact uid "$(id -u)"
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then fact cgroup 2
 elif [ -d /sys/fs/cgroup/unified ]; then fact cgroup '1 (hybrid)'
@@ -66,7 +67,7 @@ def diagnose(
         found.append(_builder())
     facts = _facts(transport)
     if may_use_gpu:
-        found += _gpu(transport, environments, facts)
+        found += _gpu(transport, environments)
     found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
     found.append(_cgroup(transport, facts))
     return tuple(found)
@@ -130,31 +131,36 @@ def _facts(transport: Transport) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def _gpu(
-    transport: Transport, environments: tuple[str, ...], facts: dict[str, str]
-) -> list[Finding]:
+def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
     """Say whether there is a GPU; where one is, every environment has to reach it."""
     driver = check_driver(transport)
     found = [_checked(transport, "gpu driver", driver, is_needed=False)]
     if not driver.is_usable:
-        return found
+        return [*found, *(one for one in _profilers(transport) if one.is_usable)]
     for name in environments:
         check = environment(name).check_gpu(transport)
         found.append(_checked(transport, f"gpu in {name}", check))
-    return [*found, _counters(transport, facts)]
+    return [*found, *_profilers(transport), *_counters(transport, environments)]
 
 
-def _counters(transport: Transport, facts: dict[str, str]) -> Finding:
-    is_open = facts.get("profiling") == "0" or facts.get("uid") == "0"
-    check = Check(
-        is_usable=is_open,
-        reason="" if is_open else "the driver lets only root read the GPU's counters",
-        hint=""
-        if is_open
-        else "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
-        "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot",
-    )
-    return _checked(transport, "gpu counters", check, is_needed=False)
+def _profilers(transport: Transport) -> list[Finding]:
+    """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
+    found = find_tools(transport).items()
+    checks = {name: one if isinstance(one, Check) else one.check for name, one in found}
+    return [_checked(transport, name, one, is_needed=False) for name, one in checks.items()]
+
+
+def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
+    """Say for each environment whether a GPU's counters can be read in it."""
+    rights = find_rights(transport)
+    checks = {
+        name: rights if isinstance(rights, Check) else permission(name, rights).check
+        for name in environments
+    }
+    return [
+        _checked(transport, f"gpu counters in {name}", check, is_needed=False)
+        for name, check in checks.items()
+    ]
 
 
 def _room(transport: Transport) -> Finding:

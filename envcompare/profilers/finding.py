@@ -84,6 +84,11 @@ class Tool:
     options: tuple[str, ...] = ()  # that it knows, with their dashes
     importer: str = ""  # turns what nsys leaves where it could not into a report; on the host
 
+    @property
+    def check(self) -> Check:
+        """Return what there is to say of it."""
+        return Check(is_usable=True, version=f"{self.version} ({self.program})")
+
     def knows(self, option: str) -> bool:
         """Tell whether this version has an option."""
         return option in self.options
