@@ -20,7 +20,7 @@ KernelClass = Literal[
 ]  # fmt: skip
 Part = Literal[
     "gemm", "attention", "element-wise", "reduction", "normalisation", "rnn", "other-kernels",
-    "communication", "memcpy", "memset", "idle", "cpu", "user", "system", "faults", "wait",
+    "communication", "memcpy", "memset", "idle", "cpu", "user", "system", "wait",
     "throttled", "rest",
 ]  # fmt: skip
 Basis = Literal["gpu-trace", "timing"]
@@ -198,7 +198,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     basis: Basis
     whole: Annotated[str, Meta(description="what is divided up, in words")]
-    source: str
+    source: str = ""
     rule: Annotated[str, Meta(description="how overlapping time was given to one part")]
     is_per_step: bool = True
     reference_ns: int

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profiled import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
+from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
 
 from envcompare.analysis.kerneldiff import MOST_ROWS, kernel_diff
 from envcompare.analysis.profilemodel import KernelDiff, KernelDiffRow

@@ -1,0 +1,208 @@
+"""The difference ledger: its parts sum to the whole change to the nanosecond, always."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import block
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import ADD, CONV, NCCL, kernel, launched
+
+from envcompare.analysis.ledger import LABELS, Division, difference, trace_ledger
+from envcompare.analysis.profilemodel import Ledger
+from envcompare.analysis.timingledger import Modes, timing_ledger
+from envcompare.profiles import Copy, Profile, Quantity
+from envcompare.records import ProcessRun
+
+TIMES = st.floats(0, 1e12, allow_nan=False)
+DIVISIONS = st.builds(
+    Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rule=st.just("rule")
+)
+
+
+def assert_exact(made: Ledger) -> None:
+    """Check that the parts sum to both wholes and to the change."""
+    assert sum(part.reference_ns for part in made.parts) == made.reference_ns
+    assert sum(part.arm_ns for part in made.parts) == made.arm_ns
+    assert sum(part.change_ns for part in made.parts) == made.change_ns
+    assert made.change_ns == made.arm_ns - made.reference_ns
+
+
+def traced(before: Profile, after: Profile) -> Ledger:
+    """Return the ledger of two traces."""
+    made = trace_ledger(before, after, arm="docker", source="nsys")
+    assert isinstance(made, Ledger)
+    return made
+
+
+def parts(made: Ledger) -> dict[str, tuple[int, int]]:
+    """Return the parts by name."""
+    return {part.part: (part.reference_ns, part.arm_ns) for part in made.parts}
+
+
+@given(DIVISIONS, DIVISIONS)
+def test_any_division_sums_exactly(before: Division, after: Division) -> None:
+    """Rounding loses nothing and moves no part by more than a nanosecond."""
+    made = difference(before, after, arm="docker", basis="timing", whole="a step")
+    assert_exact(made)
+    for part in made.parts:
+        assert abs(part.reference_ns - before.parts.get(part.part, 0.0)) <= 1
+        assert abs(part.arm_ns - after.parts.get(part.part, 0.0)) <= 1
+
+
+def test_trace_is_divided_into_classes_and_idle_time() -> None:
+    """Two steps of 3 µs busy and 1 µs idle; the arm waits longer and adds slower."""
+    copies = (Copy(kind="HtoD", calls=2, total_ns=1_000.0),)
+    before = launched([kernel(CONV), kernel(ADD)], copies=copies, span_ns=7_000.0, busy_ns=5_000.0)
+    after = launched(
+        [kernel(CONV), kernel(ADD, each_ns=1_500.0)],
+        copies=copies,
+        span_ns=9_000.0,
+        busy_ns=6_000.0,
+    )
+    made = traced(before, after)
+    assert_exact(made)
+    assert (made.reference_ns, made.arm_ns, made.is_per_step) == (3_500, 4_500, True)
+    assert parts(made) == {
+        "gemm": (1_000, 1_000),
+        "element-wise": (1_000, 1_500),
+        "memcpy": (500, 500),
+        "idle": (1_000, 1_500),
+    }
+    assert "No activities overlapped" in made.rule
+
+
+def test_overlapping_time_is_shared_by_a_stated_rule() -> None:
+    """Two kernels side by side cannot count for more than the GPU was busy."""
+    step = [kernel(CONV, each_ns=3_000.0), kernel(ADD)]
+    made = traced(
+        launched(step, steps=1, span_ns=3_000.0, busy_ns=3_000.0),
+        launched(step, steps=1, span_ns=4_000.0, busy_ns=4_000.0),
+    )
+    assert_exact(made)
+    assert parts(made) == {"gemm": (2_250, 3_000), "element-wise": (750, 1_000)}
+    assert "share" in made.rule
+
+
+def test_communication_counts_where_nothing_else_ran() -> None:
+    """Hidden communication costs no time; what is exposed does."""
+    exposed = Quantity(
+        name="nccl_exposed_ns", value=500.0, unit="ns", rule="difference", source="nsys"
+    )
+    step = [kernel(CONV, each_ns=3_000.0), kernel(NCCL, each_ns=2_000.0)]
+    profile = launched(step, steps=1, span_ns=3_500.0, busy_ns=3_500.0, quantities=(exposed,))
+    made = traced(profile, profile)
+    assert_exact(made)
+    assert parts(made) == {"gemm": (3_000, 3_000), "communication": (500, 500)}
+
+
+def test_summary_without_a_time_line_says_what_it_cannot_know() -> None:
+    """A list of sums has no idle time."""
+    made = traced(launched([kernel(CONV)]), launched([kernel(CONV, each_ns=2_000.0)]))
+    assert_exact(made)
+    assert made.whole == "GPU activities, added up"
+    assert "idle time is not known" in made.rule
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"has_time": False}, "changes time"),
+        ({"steps": None}, "steps"),
+        ({"span_ns": 1.0, "busy_ns": 2.0}, "not within its span"),
+    ],
+)
+def test_trace_that_cannot_be_divided_says_why(changes: dict[str, Any], why: str) -> None:
+    """A ledger is refused before it is wrong."""
+    good = launched([kernel(CONV)])
+    bad = launched([kernel(CONV)], repeat=2, **changes)
+    found = trace_ledger(good, bad, arm="docker", source="nsys")
+    assert isinstance(found, str)
+    assert why in found
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Profile:
+    """Return a trace of any classes, with any overlap and idle time."""
+    names = st.sampled_from([CONV, ADD, NCCL, "anything"])
+    kernels = draw(st.lists(st.builds(kernel, names, each_ns=st.floats(0, 1e9)), min_size=1))
+    total = sum(one.total_ns or 0.0 for one in kernels)
+    busy = draw(st.floats(0, 1)) * total
+    span = busy + draw(st.floats(0, 1e9))
+    exposed = draw(st.none() | st.floats(0, 1e9))
+    quantity = Quantity(name="nccl_exposed_ns", value=exposed, unit="ns", rule="sum", source="x")
+    return launched(kernels, steps=1, span_ns=span, busy_ns=busy, quantities=(quantity,))
+
+
+@given(traces(), traces())
+def test_ledger_of_any_traces_sums_to_the_change_of_their_spans(
+    before: Profile, after: Profile
+) -> None:
+    """However kernels overlapped, the parts are disjoint and fill the span."""
+    made = traced(before, after)
+    assert_exact(made)
+    assert made.reference_ns == pytest.approx(before.span_ns, rel=1e-9, abs=1)
+    assert made.arm_ns == pytest.approx(after.span_ns, rel=1e-9, abs=1)
+
+
+def test_blocks_are_divided_into_work_wait_and_quota() -> None:
+    """Three steps of 10 ms: the arm was stopped by a quota."""
+    stopped = block(wall_ns=(11_000_000,) * 3, wait_ns=3_300_000, throttled_ns=3_000_000)
+    made = timing_ledger([block()], [stopped], arm="docker")
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    found = parts(made)
+    assert found["cpu"] == (9_900_000, 9_900_000)
+    assert found["wait"] == (33_333, 100_000)
+    assert found["throttled"] == (0, 1_000_000)
+    assert made.change_ns == 1_000_000
+
+
+def test_cpu_time_is_split_as_the_host_pass_saw_it() -> None:
+    """User and system come from another pass, and it is said."""
+    modes = Modes(user_ns=3.0, sys_ns=1.0), Modes(user_ns=1.0, sys_ns=1.0)
+    made = timing_ledger([block()], [block()], arm="docker", modes=modes)
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    assert parts(made)["system"] == (2_475_000, 4_950_000)
+    assert "host events" in made.rule
+
+
+def test_work_of_several_threads_is_not_more_than_the_clock() -> None:
+    """Two threads use twice the time that passes."""
+    made = timing_ledger([block()], [block(cpu_ns=(19_000_000,) * 3)], arm="docker")
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    assert made.arm_ns == 10_000_000
+    assert "Several threads" in made.rule
+
+
+def test_blocks_on_a_gpu_have_no_such_ledger() -> None:
+    """Their time is the GPU's, which a trace divides."""
+    found = timing_ledger([block()], [block(gpu_ns=(1, 2, 3))], arm="docker")
+    assert isinstance(found, str)
+
+
+def test_processes_are_divided_into_user_system_and_rest() -> None:
+    """A program waited for its disk."""
+    run = ProcessRun(
+        cell="c", arm="vm", number=0, order=0, t0_ns=0, wall_ns=100, user_ns=60, sys_ns=20,
+        real_ns=120, exit_code=0,
+    )  # fmt: skip
+    made = timing_ledger([run], [run], arm="docker")
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    assert parts(made) == {"user": (60, 60), "system": (20, 20), "rest": (20, 20)}
+
+
+@given(*(st.integers(0, 10**9) for _ in range(4)))
+def test_ledger_of_any_block_sums_to_the_clock(wall: int, cpu: int, wait: int, stop: int) -> None:
+    """Whatever the kernel tells, no part is negative and all make the whole."""
+    odd = block(k=1, wall_ns=(wall,), cpu_ns=(cpu,), wait_ns=wait, throttled_ns=stop)
+    made = timing_ledger([odd], [block()], arm="docker")
+    assert isinstance(made, Ledger)
+    assert_exact(made)
+    assert made.reference_ns == wall
+    assert all(part.reference_ns >= 0 for part in made.parts)
