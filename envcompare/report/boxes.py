@@ -14,6 +14,15 @@ from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, compared_differences
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.profilewords import (
+    NOT_TIMED,
+    WHY_HREF,
+    WHY_LINK,
+    betrayal_sentences,
+    is_timed,
+    profile_cautions,
+    why_sentences,
+)
 from envcompare.report.verdicts import (
     Verdict,
     control_sentence,
@@ -98,6 +107,8 @@ def _screen_sentence(run: RunComparison) -> str:
 
 
 def _is_it_real(run: RunComparison) -> tuple[Item, ...]:
+    if not is_timed(run):
+        return (Item(text=NOT_TIMED),)
     labels = cell_labels(run)
     ordered = sorted(run.cells, key=lambda cell: not is_control_failed(cell, run))
     controls = [control_sentence(cell, label=labels[cell.id], run=run) for cell in ordered]
@@ -114,6 +125,19 @@ def _is_it_real(run: RunComparison) -> tuple[Item, ...]:
 
 
 def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
+    timed = _why_of_times(run, verdicts) if is_timed(run) else []
+    return (*timed, *_why_of_profiles(run))
+
+
+def _why_of_profiles(run: RunComparison) -> list[Item]:
+    """Name the largest parts of a difference and the kernels that were replaced."""
+    items = [Item(text=text) for text in why_sentences(run)[:_MOST_ITEMS]]
+    if run.profiles:
+        items[-1] = replace(items[-1], href=WHY_HREF, link=WHY_LINK)
+    return items
+
+
+def _why_of_times(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Item]:
     items = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if items:
         items[-1] = replace(items[-1], href=HREF, link=LINK)
@@ -133,8 +157,7 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
         ],
         "more environments vary something on purpose",
     )
-    items.append(Item(text="Where a step spends its time is not measured: no profile was taken."))
-    return tuple(items)
+    return items
 
 
 def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
@@ -162,6 +185,7 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, 
         *_confounders(run),
         *_failed_controls(run),
         *_guards(run),
+        *_of_profiles(run),
         *_without_answer(verdicts),
         *_dropped(run),
     )
@@ -173,6 +197,16 @@ def _guards(run: RunComparison) -> list[Item]:
         return found
     more = Item(text=f"{len(found) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
     return [*found[:_MOST_ITEMS], more]
+
+
+def _of_profiles(run: RunComparison) -> list[Item]:
+    """Say what the names of kernels betray, and what else the profiles ask to mind."""
+    texts = (*betrayal_sentences(run), *profile_cautions(run))
+    items = [Item(text=f"⚠ {text}") for text in texts]
+    if len(items) <= _MOST_ITEMS:
+        return items
+    more = f"{len(items) - _MOST_ITEMS} more about the profiles."
+    return [*items[:_MOST_ITEMS], Item(text=more, href=WHY_HREF, link=WHY_LINK)]
 
 
 def _confounders(run: RunComparison) -> list[Item]:

@@ -17,6 +17,7 @@ from envcompare.report.numbers import (
     percent,
     signed_percent,
 )
+from envcompare.report.profilewords import untimed_arms, untimed_words
 from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
 from envcompare.texts import one_line, visible
 
@@ -250,6 +251,8 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
 
 
 def _without_comparison(run: RunComparison, arm: str) -> Headline:
+    if arm in untimed_arms(run):
+        return _untimed(run, arm)
     summary = next((one for one in run.arms if one.arm == arm), None)
     why = one_line(summary.reason) if summary and summary.reason else "no comparison was reached"
     return Headline(
@@ -258,3 +261,9 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
         badge="not run",
         lead=visible(f"{arm} was not run: {why}."),
     )
+
+
+def _untimed(run: RunComparison, arm: str) -> Headline:
+    """Say of an arm that has imported profiles alone what these say, and that it has no verdict."""
+    lead, rest = untimed_words(run, arm)
+    return Headline(arm=visible(arm), outcome="not-run", badge="not timed", lead=lead, rest=rest)

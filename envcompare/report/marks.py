@@ -11,6 +11,8 @@ from envcompare.analysis.model import Comparison, Estimate, Outcome
 from envcompare.report.numbers import MINUS, change
 
 WIDTH: Final = 240.0
+CHANGE_WIDTH: Final = 120.0
+_LEAST_SEEN: Final = 0.5
 _PAD: Final = 8.0
 _LEAST_BANDS: Final = 2.0  # the axis reaches at least twice the margin to each side
 _MOST_BANDS: Final = 15.0  # what lies beyond is drawn at the edge with an arrow
@@ -54,6 +56,23 @@ class Segment:
     phase: str
     x: str
     width: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A signed bar from the middle: left is less, right is more; places from 0 to CHANGE_WIDTH."""
+
+    way: str  # "less", "more", or empty where it is too short to be seen
+    x: str
+    width: str
+
+
+def signed_bar(change: float, *, largest: float) -> Change:
+    """Return the bar of a change; the largest change fills its half."""
+    half = CHANGE_WIDTH / 2
+    width = half * min(1.0, abs(change) / largest) if largest > 0 else 0.0
+    way = "" if width < _LEAST_SEEN else "less" if change < 0 else "more"
+    return Change(way=way, x=_place(half - width if change < 0 else half), width=_place(width))
 
 
 def axis(comparisons: Iterable[Comparison], *, margin: float) -> Axis:

@@ -11,6 +11,7 @@ from envcompare.report.boxes import level_sentence, replication_sentence
 from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, counted, duration, margin_percent
+from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import has_steps, piece_words, program_sentences
 from envcompare.report.verdicts import control_sentence, margin_sentence
 from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
@@ -25,6 +26,19 @@ _STOPS: Final = {
     "interrupted": "the run was interrupted",
     "unknown": "not recorded",
 }
+
+
+_IMPORTED: Final = (
+    (
+        "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
+        "made of sums, and rates are weighted by time."
+    ),
+    (
+        "A change is said of a step where every profile says how many steps it covers (--steps), "
+        "else of the whole profile: the profiles must then cover the same work."
+    ),
+    "Each time is of one profile, with the profiler attached; what repeats of it is not known.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +69,9 @@ def method_view(run: RunComparison) -> MethodView:
     labels = cell_labels(run)
     return MethodView(
         sentences=_sentences(run),
-        controls=tuple(control_sentence(one, label=labels[one.id], run=run) for one in run.cells),
+        controls=tuple(control_sentence(one, label=labels[one.id], run=run) for one in run.cells)
+        if is_timed(run)
+        else (),
         heads=("state", "verdict on", "steps a block", "restarts", "generations", "rounds",
                "dropped", piece_words(run), "measured", "elapsed", "stopped by"),
         cells=tuple(_cell(one, labels[one.id]) for one in run.cells),
@@ -68,6 +84,8 @@ def method_view(run: RunComparison) -> MethodView:
 
 def _sentences(run: RunComparison) -> tuple[str, ...]:
     """Describe the design with the numbers of this run."""
+    if not is_timed(run):
+        return _IMPORTED
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
     others = (_stabilising(run), _twice(run), *program_sentences(run), *guard_sentences(run))
     return tuple(text for text in (*found, *others) if text)
@@ -151,10 +169,15 @@ def _cell(cell: CellSummary, label: str) -> CellView:
 
 
 def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:
-    return (
+    made = (
         ("run", run.run_id),
         ("created", run.created),
         ("envcompare", run.tool_version),
+    )
+    if not is_timed(run):
+        return made
+    return (
+        *made,
         ("seed", str(run.seed)),
         ("preset", run.preset),
         ("threads", str(run.threads)),

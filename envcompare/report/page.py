@@ -17,7 +17,7 @@ from envcompare.report.view import page
 from envcompare.texts import visible
 
 _FIGURE: Final = re.compile(
-    r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|s|min|MiB|GiB|samples/s)(?!\w)"
+    r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
 )
 
 

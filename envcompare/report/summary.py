@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -10,13 +11,22 @@ from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, milliseconds
+from envcompare.report.profilewords import (
+    betrayal_sentences,
+    is_timed,
+    profile_cautions,
+    why_sentences,
+)
 from envcompare.report.programs import piece_word
+from envcompare.report.quantities import QuantityLine, quantity_lines
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.texts import cause_line, one_line, visible
 
 Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
 _MARKDOWN_MARKS: Final = frozenset("\\`*_[]|#~!")
+Columns = tuple[str, ...]
 _MOST_CAUTIONS: Final = 5
+_MOST_QUANTITIES: Final = 20
 _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
 
 
@@ -49,6 +59,9 @@ def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
             TerminalLine(role="row", outcome=one.outcome, columns=table_row(run, one))
             for one in rows
         ]
+    for head, table in quantity_tables(run):
+        lines.append(TerminalLine(role="head", columns=head))
+        lines += [TerminalLine(role="row", columns=row) for row in table]
     lines += [TerminalLine(role="note", columns=(text,)) for text in notes(run)]
     return tuple(lines)
 
@@ -61,10 +74,28 @@ def markdown(run: RunComparison) -> str:
     rows = [table_row(run, verdict) for one in found for verdict in one.verdicts]
     if rows:
         head = table_head(run)
-        table = [head, ("---",) * len(head), *(tuple(map(_escape, row)) for row in rows)]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+        parts.append(_table_markdown(head, rows))
+    parts += [_table_markdown(head, table) for head, table in quantity_tables(run)]
     parts.append("\n".join(f"- {_escape(text)}" for text in notes(run)))
     return "\n\n".join(parts) + "\n"
+
+
+def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, ...]], ...]:
+    """Return head and rows of the quantities of each cell, where nothing was timed."""
+    if is_timed(run):
+        return ()
+    labels = cell_labels(run)
+    return tuple(
+        ((_flat(labels.get(one.cell, one.cell)), *(_flat(arm.arm) for arm in one.arms)), rows)
+        for one in run.profiles
+        if (rows := tuple(_quantity_row(line) for line in quantity_lines(one)[:_MOST_QUANTITIES]))
+    )
+
+
+def _quantity_row(line: QuantityLine) -> Columns:
+    cells = (" ".join(part for part in (one.text, one.ratio) if part) for one in line.cells)
+    name = f"{line.name}, {line.per}" if line.per else line.name
+    return tuple(_flat(text) for text in (name, *cells))
 
 
 def title(run: RunComparison) -> str:
@@ -80,7 +111,12 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
             "This run is not complete: it was interrupted or has not ended. "
             "What had been measured by then is shown."
         )
-    if not headlines(run):
+    if not headlines(run) and not is_timed(run):
+        found.append(
+            f"Profiles of {visible(run.reference_arm)} alone were imported: there is nothing to "
+            "compare them with yet."
+        )
+    elif not headlines(run):
         found.append("No environment was compared with the reference in this run.")
     return tuple(found)
 
@@ -126,11 +162,9 @@ def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
 
 
 def notes(run: RunComparison) -> tuple[str, ...]:
-    """Return the margin, the controls, the first cautions and the failures as sentences."""
-    labels = cell_labels(run)
-    found = [margin_sentence(run), *mismatch_sentences(run)]
-    found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
-    found += guard_cautions(run)[:_MOST_CAUTIONS]
+    """Return margin, controls, cautions, what profiles say, and failures as sentences."""
+    found = _notes_of_times(run) if is_timed(run) else []
+    found += _notes_of_profiles(run)
     for one in run.failures:
         where = "/".join(part for part in (one.host, one.arm) if part)
         code = "" if one.exit_code is None else f", exit code {one.exit_code}"
@@ -139,6 +173,22 @@ def notes(run: RunComparison) -> tuple[str, ...]:
         found += [f"  {word}: {one_line(text)}" for word, text in
                   (("why", why), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
     return tuple(_flat(text, strip=False) for text in found)
+
+
+def _notes_of_times(run: RunComparison) -> list[str]:
+    labels = cell_labels(run)
+    found = [margin_sentence(run), *mismatch_sentences(run)]
+    found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+    return [*found, *guard_cautions(run)[:_MOST_CAUTIONS]]
+
+
+def _notes_of_profiles(run: RunComparison) -> list[str]:
+    """Say where the time goes, what kernel names betray, and what to mind of the profiles."""
+    if not run.profiles:
+        return []
+    cautions = (*betrayal_sentences(run), *profile_cautions(run))
+    found = [*why_sentences(run)[:_MOST_CAUTIONS]]
+    return found + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]
 
 
 def _headline_lines(one: Headline) -> list[TerminalLine]:
@@ -150,6 +200,15 @@ def _headline_lines(one: Headline) -> list[TerminalLine]:
         ),
         *(TerminalLine(role="detail", columns=(_flat(text),)) for text in details),
     ]
+
+
+def _table_markdown(head: Columns, rows: Sequence[Columns]) -> str:
+    lines = (
+        tuple(map(_escape, head)),
+        ("---",) * len(head),
+        *(tuple(map(_escape, row)) for row in rows),
+    )
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
 def _headline_markdown(one: Headline) -> str:

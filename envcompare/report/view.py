@@ -15,6 +15,8 @@ from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.profiled import ProfiledView, profiled_views
+from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
 from envcompare.report.summary import warnings
@@ -48,6 +50,10 @@ class Page:
     axis: Axis
     headlines: tuple[Headline, ...]
     rows: tuple[Row, ...]
+    is_timed: bool
+    profiled: tuple[ProfiledView, ...]
+    has_roofline: bool
+    has_power: bool
     metrics: tuple[str, ...]
     piece: str  # "step", "process", or either
     picked: tuple[PickedRow, ...]
@@ -68,7 +74,7 @@ class Page:
 
 def page(run: RunComparison, files: tuple[str, ...]) -> Page:
     """Turn a comparison into the data of its page; `files` are those that lie beside it."""
-    found = headlines(run)
+    found, profiled = headlines(run), profiled_views(run, files)
     shared = axis(run.comparisons, margin=run.margin)
     rows = comparison_rows(run, shared, files=files)
     is_wide = sum(not row.is_control for row in rows) > ROWS_IN_ANSWER
@@ -84,6 +90,10 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         axis=shared,
         headlines=found,
         rows=rows,
+        is_timed=is_timed(run),
+        profiled=profiled,
+        has_roofline=any(one.roofline or one.roofline_reason for one in profiled),
+        has_power=any(one.power for one in profiled),
         metrics=tuple(METRICS[name] for name in shown_metrics(run)),
         piece=piece_word(run),
         picked=picked_rows(run),
@@ -105,10 +115,16 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
 
 def _default_title(run: RunComparison) -> str:
     arms = listed((run.reference_arm, *compared_arms(run)), most=5)
+    if not is_timed(run):
+        return f"What do the profiles of {arms} say?"
     return f"How fast is the same work in {arms}?"
 
 
 def _meta(run: RunComparison) -> tuple[str, ...]:
+    if not is_timed(run):
+        profiles = sum(len(arm.passes) for one in run.profiles for arm in one.arms)
+        told = (f"{counted(profiles, 'profile')} imported", f"envcompare {run.tool_version}")
+        return _moment(run.created), *told
     hosts = list(dict.fromkeys(one.host for one in run.cells))
     workloads = {one.workload for one in run.cells}
     environments = counted(1 + len(compared_arms(run)), "environment")
@@ -137,6 +153,7 @@ def _moment(created: str) -> str:
 
 
 def _reference_state(run: RunComparison) -> str:
+    """Say in how many cells the reference was measured, and what became of it elsewhere."""
     measured = sum(
         any(steps.arm == run.reference_arm for steps in cell.step_times) for cell in run.cells
     )

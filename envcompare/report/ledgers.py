@@ -1,0 +1,123 @@
+"""The difference ledger: where the change of a step comes from, in parts that add up to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.profilemodel import Ledger, LedgerPart
+from envcompare.report.marks import Change, signed_bar
+from envcompare.report.numbers import MINUS, listed
+from envcompare.report.units import TimeScale, time_text
+
+_LARGEST: Final = 3  # parts that a sentence names
+_LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
+_ALL: Final = 0.9995
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One part: its time in both arms, the change, and what share of the whole change it is."""
+
+    label: str
+    reference: str
+    arm: str
+    change: str
+    share: str
+    bar: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """One arm against the reference."""
+
+    arm: str
+    whole: str
+    unit: str
+    sentence: str
+    rows: tuple[LedgerRow, ...]
+    total: LedgerRow
+    notes: tuple[str, ...]
+
+
+def ledger_view(ledger: Ledger, *, reference: str) -> LedgerView:
+    """Return the ledger as a table of one unit."""
+    scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
+    changes = [abs(part.change_ns) for part in ledger.parts]
+    largest = float(max((*changes, abs(ledger.change_ns)), default=0))
+    whole = LedgerPart(
+        part="rest",
+        label="whole",
+        reference_ns=ledger.reference_ns,
+        arm_ns=ledger.arm_ns,
+        change_ns=ledger.change_ns,
+        share=1.0 if ledger.change_ns else None,
+    )
+    return LedgerView(
+        arm=ledger.arm,
+        whole=ledger.whole,
+        unit=scale.unit,
+        sentence=_sentence(ledger, scale, reference),
+        rows=tuple(_row(part, scale, largest) for part in ledger.parts),
+        total=_row(whole, scale, largest),
+        notes=(f"{ledger.rule} Source: {ledger.source}.".strip(), *_timing(ledger), *ledger.notes),
+    )
+
+
+def largest_parts(ledger: Ledger) -> str:
+    """Return "+1.93 ms a step, of it idle +1.55 ms (80 %) and memcpy +120 µs (6 %)"."""
+    ordered = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))
+    named = [part for part in ordered if abs(part.share or 0.0) >= _LEAST_SHARE][:_LARGEST]
+    texts = [f"{_short(part.label)} {_signed(part.change_ns)} ({_share(part)})" for part in named]
+    change = f"{_signed(ledger.change_ns)}{_a_step(ledger)}"
+    return f"{change}, of it {listed(texts)}" if texts else change
+
+
+def _sentence(ledger: Ledger, scale: TimeScale, reference: str) -> str:
+    ends = (scale.number(ledger.reference_ns), scale.number(ledger.arm_ns))
+    change = scale.signed(ledger.change_ns)
+    return (
+        f"{reference} {ends[0]} {scale.unit} → {ledger.arm} {ends[1]} {scale.unit}: "
+        f"{change} {scale.unit}{_a_step(ledger)}."
+    )
+
+
+def _row(part: LedgerPart, scale: TimeScale, largest: float) -> LedgerRow:
+    return LedgerRow(
+        label=part.label,
+        reference=scale.number(part.reference_ns),
+        arm=scale.number(part.arm_ns),
+        change=scale.signed(part.change_ns),
+        share=_share(part),
+        bar=signed_bar(part.change_ns, largest=largest),
+    )
+
+
+def _timing(ledger: Ledger) -> tuple[str, ...]:
+    """Say how the change in the profile stands to that of the timing pass."""
+    if ledger.basis == "timing" or ledger.timing_change_ns is None:
+        return ()
+    change = _signed(ledger.timing_change_ns)
+    text = f"In the timing pass, without a profiler, a step changed by {change}"
+    if ledger.unseen_ns is None:
+        return (f"{text}.",)
+    return (f"{text}; {_signed(ledger.unseen_ns)} of that the profile does not show.",)
+
+
+def _signed(ns: float) -> str:
+    return f"{MINUS if ns < 0 else '+'}{time_text(abs(ns))}" if ns else "no change"
+
+
+def _share(part: LedgerPart) -> str:
+    if part.share is None:
+        return "–"
+    return f"{100 * part.share:.0f} %".replace("-0 ", "0 ").replace("-", MINUS)
+
+
+def _short(label: str) -> str:
+    """Return a label without what explains it."""
+    return label.partition(":")[0]
+
+
+def _a_step(ledger: Ledger) -> str:
+    return " a step" if ledger.is_per_step else " in the whole profile"

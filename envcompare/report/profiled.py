@@ -1,0 +1,127 @@
+"""The profiles of each cell as the page shows them, all tables of one cell together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
+from envcompare.records import FactDifference
+from envcompare.report.activities import Listing, activity_listing, operator_listing
+from envcompare.report.kernels import KernelView, kernel_view
+from envcompare.report.labels import cell_labels
+from envcompare.report.ledgers import LedgerView, ledger_view
+from envcompare.report.links import Link, link
+from envcompare.report.numbers import counted
+from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines
+from envcompare.report.rooflines import RooflineView, roofline_view
+from envcompare.texts import one_line
+
+_MOST_ROWS: Final = 25  # of each table where the tables are few
+_LEAST_ROWS: Final = 4
+_ROWS_OF_PAGE: Final = 1500  # over all tables, so that many cells keep the page small
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRow:
+    """One profile of one arm: what made it, or why it is missing and what mends that."""
+
+    arm: str
+    name: str
+    state: str
+    text: str
+    hint: str
+    files: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledView:
+    """Everything about the profiles of one cell."""
+
+    anchor: str
+    label: str
+    reference: str
+    arms: tuple[str, ...]
+    devices: tuple[str, ...]
+    cautions: tuple[str, ...]
+    betrayed: tuple[str, ...]
+    passes: tuple[PassRow, ...]
+    missing: tuple[PassRow, ...]
+    ledgers: tuple[LedgerView, ...]
+    kernels: tuple[KernelView, ...]
+    quantities: tuple[QuantityLine, ...]
+    power: tuple[QuantityLine, ...]
+    listings: tuple[Listing, ...]
+    roofline: RooflineView | None
+    roofline_reason: str
+
+
+def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[ProfiledView, ...]:
+    """Return a view for each cell that has profiles, or reasons why it has none."""
+    labels, most = cell_labels(run), _rows_each(run)
+    return tuple(
+        _view(one, label=labels.get(one.cell, one.cell), anchor=f"why-{number}", most=most,
+              files=files)
+        for number, one in enumerate(run.profiles, start=1)
+    )  # fmt: skip
+
+
+def _rows_each(run: RunComparison) -> int:
+    tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in run.profiles)
+    return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
+
+
+def _view(
+    one: CellProfiles, *, label: str, anchor: str, most: int, files: tuple[str, ...]
+) -> ProfiledView:
+    rows = tuple(_pass(arm, found, files) for arm in one.arms for found in arm.passes)
+    return ProfiledView(
+        anchor=anchor,
+        label=label,
+        reference=one.reference,
+        arms=tuple(arm.arm for arm in one.arms),
+        devices=tuple(dict.fromkeys(one.devices)),
+        cautions=one.cautions,
+        betrayed=tuple(_betrayed(found) for found in one.betrayed),
+        passes=rows,
+        missing=tuple(row for row in rows if row.state == "missing"),
+        ledgers=tuple(ledger_view(found, reference=one.reference) for found in one.ledgers),
+        kernels=tuple(
+            kernel_view(found, reference=one.reference, most=most) for found in one.kernel_diffs
+        ),
+        quantities=quantity_lines(one),
+        power=power_lines(one),
+        listings=tuple(found for arm in one.arms for found in _listings(arm, most)),
+        roofline=roofline_view(one),
+        roofline_reason=one.roofline_reason,
+    )
+
+
+def _pass(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRow:
+    steps = counted(one.steps, "step") if one.steps else "steps not known"
+    untimed = "" if one.has_time else "its times are not used: counting slows kernels down"
+    told = (one.tool, steps, untimed, *one.notes)
+    missing = one_line(one.reason) or "no reason was recorded"
+    return PassRow(
+        arm=arm.arm,
+        name=one.name,
+        state=one.state,
+        text="; ".join(text for text in told if text) if one.state == "ok" else missing,
+        hint=one_line(one.hint),
+        files=tuple(found for name in one.raw if (found := link(name, files)) is not None),
+    )
+
+
+def _betrayed(one: FactDifference) -> str:
+    how = f" To tell it apart: {one.remedy}." if one.remedy else ""
+    return f"{one.arm}: {one.evidence or one.sentence}{how}"
+
+
+def _listings(arm: ArmProfiles, most: int) -> tuple[Listing, ...]:
+    found = []
+    if arm.activities is not None:
+        found.append(activity_listing(arm.activities, arm=arm.arm, most=most))
+    if arm.operators is not None:
+        found.append(operator_listing(arm.operators, arm=arm.arm, most=most))
+    return tuple(found)

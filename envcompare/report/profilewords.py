@@ -1,0 +1,117 @@
+"""What the profiles of a run say in sentences: for the first screen, the terminal and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import CellProfiles, KernelDiff, Ledger
+from envcompare.records import FactDifference
+from envcompare.report.kernels import kernel_sentence, short_sentence
+from envcompare.report.labels import cell_labels
+from envcompare.report.ledgers import largest_parts
+from envcompare.texts import one_line, visible
+
+WHY_HREF: Final = "#why"
+WHY_LINK: Final = "Why"
+NOT_PROFILED: Final = "Where a step spends its time is not measured: no profile was taken."
+NOT_TIMED: Final = (
+    "Nothing was timed by envcompare: times are the profiler's, each of one profile and without an "
+    "interval, so no verdict is given."
+)
+
+
+def is_timed(run: RunComparison) -> bool:
+    """Say whether anything of the run was to be timed; else it holds imported profiles alone."""
+    return not run.arms or any(one.is_timed for one in run.arms)
+
+
+def untimed_arms(run: RunComparison) -> frozenset[str]:
+    """Return the arms of which there are imported profiles alone."""
+    return frozenset(one.arm for one in run.arms if not one.is_timed)
+
+
+def why_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say where the change of a step comes from and whether kernels were replaced.
+
+    The largest change stands first; without any profile, the reason and what mends it.
+    """
+    labels = cell_labels(run)
+    found = []
+    for one, arm, ledger, diff in _compared(run):
+        parts = [largest_parts(ledger)] if ledger else []
+        parts += [short_sentence(diff, reference=one.reference)] if diff else []
+        if parts:
+            size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
+            found.append((-size, f"{arm}, {labels.get(one.cell, one.cell)}: {'; '.join(parts)}."))
+    if not found:
+        return (missing_sentence(run),)
+    return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
+
+
+def missing_sentence(run: RunComparison) -> str:
+    """Say why it is not known where a step spends its time, and what mends it."""
+    passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
+    if any(found.state == "ok" for found in passes):
+        return "The profiles that were taken do not say where a step spends its time."
+    missing = [found for found in passes if found.reason]
+    if not missing:
+        return NOT_PROFILED
+    reason = one_line(missing[0].reason).rstrip(".")
+    hint = one_line(missing[0].hint)
+    try_it = f" To mend it: {hint.rstrip('.')}." if hint else ""
+    return visible(f"Where a step spends its time is not measured: {reason}.{try_it}")
+
+
+def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
+    labels, is_one = cell_labels(run), len(run.profiles) < 2
+    return tuple(
+        visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{text}")
+        for one in run.profiles
+        for diff in one.kernel_diffs
+        if diff.arm == arm
+        for text in (kernel_sentence(diff, reference=one.reference),)
+    )
+
+
+def betrayal_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say what the names of kernels betray; what the fingerprints tell already is left out."""
+    found = (one for cell in run.profiles for one in cell.betrayed if not one.part_of)
+    return tuple(dict.fromkeys(visible(f"{one.arm}: {_betrayal(one)}") for one in found))
+
+
+def profile_cautions(run: RunComparison) -> tuple[str, ...]:
+    """Say what to mind before relying on the profiles."""
+    labels, is_one = cell_labels(run), len(run.profiles) < 2
+    return tuple(
+        dict.fromkeys(
+            visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{one_line(text)}")
+            for one in run.profiles
+            for text in one.cautions
+        )
+    )
+
+
+def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
+    """Return the lead and the rest of what is said first of an arm that was not timed."""
+    sentences = kernel_sentences(run, arm)
+    if not sentences:
+        sentences = (f"The imported profiles of {arm} and {run.reference_arm} share no kernel.",)
+    return sentences[0], " ".join((*sentences[1:], NOT_TIMED))
+
+
+def _betrayal(one: FactDifference) -> str:
+    return one_line(one.sentence or one.evidence)
+
+
+def _compared(
+    run: RunComparison,
+) -> Iterator[tuple[CellProfiles, str, Ledger | None, KernelDiff | None]]:
+    """Give each arm of each cell that is compared, with what there is of it."""
+    for one in run.profiles:
+        ledgers = {ledger.arm: ledger for ledger in one.ledgers}
+        diffs = {diff.arm: diff for diff in one.kernel_diffs}
+        for arm in dict.fromkeys((*ledgers, *diffs)):
+            yield one, arm, ledgers.get(arm), diffs.get(arm)

@@ -1,0 +1,157 @@
+"""The quantities of profiles side by side: a row for each, a column for each arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
+from envcompare.report.numbers import NOT_MEASURED
+from envcompare.report.units import quantity_text, ratio_text
+from envcompare.texts import one_line
+
+_WORDS: Final[dict[str, str]] = {
+    "flops_fp64": "FLOP, FP64, CUDA cores",
+    "flops_fp32": "FLOP, FP32, CUDA cores",
+    "flops_fp16": "FLOP, FP16, CUDA cores",
+    "flops_model": "FLOP of the model",
+    "dram_read_bytes": "device memory, read",
+    "dram_write_bytes": "device memory, written",
+    "dram_bytes": "device memory, both ways",
+    "dram_read_sectors": "device memory, read, 32 B transactions",
+    "dram_write_sectors": "device memory, written, 32 B transactions",
+    "dram_sectors": "device memory, 32 B transactions",
+    "l2_bytes": "L2 cache",
+    "l2_sectors": "L2 cache, 32 B transactions",
+    "l2_hit_rate": "L2 hit rate",
+    "arithmetic_intensity": "arithmetic intensity",
+    "occupancy": "occupancy achieved",
+    "warp_efficiency": "warp execution efficiency",
+    "kernel_time_ns": "kernel time",
+    "busy_ns": "GPU busy",
+    "launch_count": "kernel launches",
+    "launch_gap_ns": "GPU idle between launches",
+    "nccl_share": "NCCL, share of kernel time",
+    "nccl_exposed_ns": "NCCL, exposed",
+    "tensor_core_share": "tensor-core kernels, share of kernel time",
+    "energy_per_sample_j": "energy a sample",
+    "power_w": "power",
+    "system_calls": "system calls",
+    "minor_faults": "minor page faults",
+    "major_faults": "major page faults",
+}
+_ENDS: Final = ("_ns", "_bytes", "_pct", "_w", "_j", "_hz", "_c")  # the unit says it already
+_POWER: Final = ("power", "energy", "clock", "throttl", "temperature", "gpu_utilization")
+Key = tuple[str, str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A value of one arm: what is printed, its ratio to the reference, why there is none."""
+
+    text: str
+    ratio: str = ""
+    word: str = ""  # "equal", "differs"
+    note: str = ""  # the reason where it is missing, the tool where it is another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantityLine:
+    """One quantity over the arms, with the rule, tool and scope it holds for."""
+
+    name: str
+    per: str  # "a step", "whole profile", or empty
+    basis: str
+    cells: tuple[Cell, ...]
+
+
+def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return what was counted in the work: everything but power, energy and clocks."""
+    return _lines(one, lambda row: not is_power(row.name))
+
+
+def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return what the GPU drew and at which clocks."""
+    return _lines(one, lambda row: is_power(row.name))
+
+
+def is_power(name: str) -> bool:
+    """Say whether a quantity is of the device's power, energy, clocks or heat."""
+    return any(word in name for word in _POWER)
+
+
+def quantity_name(name: str) -> str:
+    """Return a quantity in words; one without words of its own by its name."""
+    if name in _WORDS:
+        return _WORDS[name]
+    if name.startswith("flops_tensor_"):
+        return f"FLOP, {name.removeprefix('flops_tensor_').upper()}, tensor cores"
+    for end in _ENDS:
+        name = name.removesuffix(end)
+    return name.replace("_", " ")
+
+
+def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:
+    tables = [_keyed(filter(wanted, arm.quantities)) for arm in one.arms]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return tuple(
+        _line([(arm, table.get(key)) for arm, table in zip(one.arms, tables, strict=True)])
+        for key in keys
+    )
+
+
+def _keyed(rows: Iterable[QuantityRow]) -> dict[Key, QuantityRow]:
+    """Give each quantity of an arm a key that it shares with its counterpart in another."""
+    found: dict[Key, QuantityRow] = {}
+    for row in rows:
+        number = 0
+        tool = row.source.partition(" ")[0]
+        while (key := (row.name, row.unit, row.kind, tool, number)) in found:
+            number += 1
+        found[key] = row
+    return found
+
+
+def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
+    rows = [row for _, row in pairs if row is not None]
+    first = next((row for row in rows if row.value is not None), rows[0])
+    values = [row for row in rows if row.value is not None]
+    is_per_step = bool(values) and all(row.per_step is not None for row in values)
+    whole = "whole profile" if values and first.rule == "sum" else ""
+    per = "a step" if is_per_step else whole
+    sources = dict.fromkeys(row.source for row in rows if row.source)
+    source = next(iter(sources), "") if len(sources) < 2 else ""
+    return QuantityLine(
+        name=quantity_name(first.name),
+        per=per,
+        basis=", ".join(text for text in (first.rule, source, first.scope) if text),
+        cells=tuple(
+            _cell(row, is_per_step=is_per_step, with_source=not source)
+            if row is not None
+            else Cell(text=NOT_MEASURED, note=_why_not(arm, first))
+            for arm, row in pairs
+        ),
+    )
+
+
+def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
+    if row.value is None:
+        return Cell(text=NOT_MEASURED, note=one_line(row.reason))
+    value = row.per_step if is_per_step else row.value
+    is_compared = row.agreement in {"equal", "differs"}
+    return Cell(
+        text=quantity_text(value, row.unit),
+        ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
+        word=row.agreement if is_compared else "",
+        note=row.source if with_source else "",
+    )
+
+
+def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
+    """Return why the pass that gives a quantity is missing in an arm, or that it does not say."""
+    same = [one for one in arm.passes if one.kind == like.kind]
+    missing = [one.reason for one in same if one.state == "missing" and one.reason]
+    if missing:
+        return one_line(missing[0])
+    return "its profile does not say" if same else "no such profile was taken"
