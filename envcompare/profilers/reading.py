@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import ConfigError
+from envcompare.profilers.derive import with_quantities
+from envcompare.profilers.merging import merge
 from envcompare.profilers.recognising import recognise
 from envcompare.profilers.refusing import refusal
 from envcompare.profiles import Profile
@@ -20,6 +22,9 @@ READERS: Final = {
 }
 """The module of each tool, with a function `read(path) -> Profile`; imported when asked for."""
 
+_SEVERAL: Final = frozenset({"ncu", "nvprof"})
+"""Tools whose counters are collected in several runs over the same launches."""
+
 _KINDS: Final = {
     "kineto": "a trace of torch.profiler",
     "ncu": "a file of Nsight Compute",
@@ -29,21 +34,26 @@ _KINDS: Final = {
 
 
 def read(tool: str, paths: Sequence[Path]) -> Profile:
-    """Read what one tool wrote, quantities included.
+    """Read what one tool wrote, quantities included; passes of ncu and nvprof become one profile.
 
     Raises ConfigError for an unknown tool or not just one file, ProfileError for a file that
-    cannot be trusted or is another tool's.
+    cannot be trusted or is another tool's, and for passes whose launches differ.
     """
     if tool not in READERS:
         raise ConfigError(
             f"unknown profiler {tool!r}", hint=f"choose one of {', '.join(sorted(READERS))}"
         )
-    if len(paths) != 1:
+    if len(paths) != 1 and not (paths and tool in _SEVERAL):
         raise ConfigError(
             f"{len(paths)} files for one profile of {tool}",
             hint="import one file at a time; each gets a name of its own",
         )
-    path = paths[0]
+    for path in paths:
+        _refuse_other_tool(tool, path)
+    return with_quantities(merge([_reader(tool)(path) for path in paths]))
+
+
+def _refuse_other_tool(tool: str, path: Path) -> None:
     found = recognise(path)
     if found and found != tool:
         raise refusal(
@@ -51,7 +61,6 @@ def read(tool: str, paths: Sequence[Path]) -> Profile:
             why=f"this is {_KINDS[found]}, not {_KINDS[tool]}",
             hint=f"use `envcompare import {found}`",
         )
-    return _reader(tool)(path)
 
 
 def _reader(tool: str) -> Callable[[Path], Profile]:
