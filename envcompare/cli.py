@@ -173,9 +173,9 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     envcompare import ncu --env docker dram.csv flops.csv --into results/RUN --steps 20
     envcompare import nvprof --env vm old.log            kineto takes trace.json and .json.gz
 
-    One call adds the files of one environment, which together are one profile; the environment
-    that is named first is the reference. The files must cover the same work in each environment;
-    where they do not cover as many steps, say how many with --steps.
+    One call adds the files of one environment; the environment that is named first is the
+    reference. The files must cover the same work in each environment; where they do not cover as
+    many steps, say with --steps how many each of them covers.
     """
     from envcompare.importing import import_files
     from envcompare.importing.place import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,147 +31,171 @@ class Imported:
     is_alone: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file that the arm does not have yet."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+
+    @property
+    def is_large(self) -> bool:
+        """Say whether it stays where it is."""
+        return self.size_bytes > COPY_LIMIT_BYTES
+
+
+Pairs = tuple[tuple[_File, ProfileRecord], ...]
+
+
 def import_files(request: Request) -> Imported:
-    """Read the files, then put them into their run folder; nothing is kept of what is refused.
+    """Read all files, then put them into their run folder; where one is refused nothing is kept.
 
     Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
     RunFolderError where the folder cannot be read or written.
     """
     place = find_place(request)
-    sha256 = _digests(request.files)
+    files, said = _new_files(request, place)
+    profiles = tuple(read(request.tool, (file.path,)) for file in files)
+    names = _free_names(request, place)
+    pairs = tuple(
+        (file, _record(request, place, (file, profile), name=next(names)))
+        for file, profile in zip(files, profiles, strict=True)
+    )
+    folder = _written(request, place, pairs)
+    for file, record in pairs:
+        said += [_sentence(record), *_remarks(request, place, file)]
     is_alone = len(place.profiled() | {request.arm}) < 2
-    if place.folder is not None and _is_there(place.of_arm(request.arm), sha256, request.arm):
-        text = f"{request.arm}: imported before, the same file by its SHA-256; nothing is changed"
-        return Imported(folder=place.folder, lines=(text,), is_alone=is_alone)
-    profile = read(request.tool, request.files)
-    record = _record(request, place, profile, sha256)
-    lines = (_sentence(record), *_kept(request, record), *_twins(place, record))
-    return Imported(folder=_written(request, place, record), lines=lines, is_alone=is_alone)
+    return Imported(folder=folder, lines=tuple(said), is_alone=is_alone)
 
 
-def _digests(files: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file by the name it gets in the run folder."""
-    found: dict[str, str] = {}
-    for path in files:
-        name = safe_name(path.name)
-        unique = name if name not in found else f"{len(found) + 1}-{name}"
-        try:
-            with path.open("rb") as stream:
-                found[unique] = hashlib.file_digest(stream, "sha256").hexdigest()
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be read", details=str(error), hint="name files that you can read"
-            ) from error
-    if len(set(found.values())) < len(found):
+def _new_files(request: Request, place: Place) -> tuple[list[_File], list[str]]:
+    """Return the files that the arm does not have, and say which it has."""
+    known = {digest for one in place.of_arm(request.arm) for digest in one.sha256.values()}
+    files: list[_File] = []
+    said = []
+    for path in request.files:
+        digest = _digest(path)
+        if digest in known:
+            said.append(f"{request.arm}: {path.name} is there already, by its SHA-256; left as is")
+            continue
+        known.add(digest)
+        files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
+    return files, said
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
         raise ConfigError(
-            "the same file is named twice",
-            details="two of the files have one SHA-256; their launches would count double",
-            hint="name each file once",
-        )
-    return found
+            f"{path} cannot be read", details=str(error), hint="name files that you can read"
+        ) from error
 
 
-def _is_there(records: tuple[ProfileRecord, ...], sha256: dict[str, str], arm: str) -> bool:
-    """Say whether the arm has all of these files; raises ConfigError where it has some of them."""
-    known = {digest for one in records for digest in one.sha256.values()}
-    found = [name for name, digest in sha256.items() if digest in known]
-    if found and len(found) < len(sha256):
-        raise ConfigError(
-            f"{', '.join(found)} was imported for {arm} before",
-            details="the same file by its SHA-256; its launches would count double",
-            hint="leave it out",
-        )
-    return bool(found)
+def _free_names(request: Request, place: Place) -> Iterator[str]:
+    """Give names for records that the arm does not have yet."""
+    taken = {one.name for one in place.of_arm(request.arm)}
+    number, name = 1, f"imported-{request.tool}"
+    while True:
+        if name not in taken:
+            yield name
+        number += 1
+        name = f"imported-{request.tool}-{number}"
 
 
 def _record(
-    request: Request, place: Place, profile: Profile, sha256: dict[str, str]
+    request: Request, place: Place, found: tuple[_File, Profile], *, name: str
 ) -> ProfileRecord:
-    taken = {one.name for one in place.of_arm(request.arm)}
-    first = f"imported-{request.tool}"
-    names = (first, *(f"{first}-{number}" for number in range(2, len(taken) + 2)))
-    # what a file says of its own steps is overruled by who made it
+    file, profile = found
+    kept_name = safe_name(file.path.name)
     steps = request.steps or profile.steps
     return ProfileRecord(
         host=place.cell.host,
         cell=place.cell.id,
         arm=request.arm,
         kind="imported",
-        name=next(name for name in names if name not in taken),
+        name=name,
         steps=steps,
-        sha256=sha256,
-        profile=msgspec.structs.replace(profile, steps=steps, files=tuple(sha256)),
+        sha256={kept_name: file.sha256},
+        profile=msgspec.structs.replace(profile, steps=steps, files=(kept_name,)),
     )
 
 
-def _kept(request: Request, record: ProfileRecord) -> tuple[str, ...]:
-    """Say which files stay where they are; `_written` leaves the same ones out."""
-    sizes = zip(record.sha256, map(_size, request.files), strict=True)
-    limit = f"above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
-    return tuple(
-        f"{name} is not copied: {size / 2**20:.0f} MiB, {limit}"
-        for name, size in sizes
-        if request.is_copied and size > COPY_LIMIT_BYTES
-    )
+def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
+    """Say that a file is not kept, or that another arm has the same."""
+    if file.is_large and request.is_copied:
+        sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
+        yield f"{file.path.name} is not copied: {sizes}"
+    others = (one for one in place.records if one.cell == place.cell.id)
+    twins = (one.arm for one in others if file.sha256 in one.sha256.values())
+    for arm in dict.fromkeys(twins):
+        yield f"{arm} has the same file: between it and {request.arm} nothing can differ"
 
 
-def _twins(place: Place, record: ProfileRecord) -> tuple[str, ...]:
-    digests = set(record.sha256.values())
-    arms = (one.arm for one in place.records if digests & set(one.sha256.values()))
-    return tuple(
-        f"{arm} has the same file: between it and {record.arm} nothing can differ"
-        for arm in dict.fromkeys(arms)
-        if arm != record.arm
-    )
-
-
-def _written(request: Request, place: Place, record: ProfileRecord) -> RunFolder:
+def _written(request: Request, place: Place, pairs: Pairs) -> RunFolder:
     """Write everything or nothing, and return the folder."""
     folder = place.folder or RunFolder.create(request.out, place.run)
-    raw = raw_folder(folder, record)
     try:
-        names = tuple(
-            str(_copied(path, raw / name).relative_to(folder.path))
-            for path, name in zip(request.files, record.sha256, strict=True)
-            if request.is_copied and _size(path) <= COPY_LIMIT_BYTES
-        )
-        write_profile(folder, msgspec.structs.replace(record, raw=names))
+        for file, record in pairs:
+            names = _copied(folder, file, record) if request.is_copied else ()
+            write_profile(folder, msgspec.structs.replace(record, raw=names))
         if place.run != folder.read_run():
             folder.write_json("run.json", place.run)
     except BaseException:
-        shutil.rmtree(raw if place.folder else folder.path, ignore_errors=True)
-        raw.with_name(f"{raw.name}.json").unlink(missing_ok=True)
+        _undo(folder, pairs, is_new=place.folder is None)
         raise
-    where = {"host": record.host, "cell": record.cell, "arm": record.arm}
-    folder.append_event(Event(t=time.time(), what="imported", text=_sentence(record), **where))
+    for _, record in pairs:
+        folder.append_event(_event(record))
     folder.close()
     return folder
 
 
-def _copied(source: Path, target: Path) -> Path:
+def _copied(folder: RunFolder, file: _File, record: ProfileRecord) -> tuple[str, ...]:
+    """Copy a file beside its record unless it is too large; return its name in the folder."""
+    if file.is_large:
+        return ()
+    target = raw_folder(folder, record) / safe_name(file.path.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        shutil.copyfile(file.path, target)
     except OSError as error:
         raise RunFolderError(
             f"{target.name} cannot be copied into the run folder",
             details=str(error),
             hint="make room, or leave the file where it is with --no-copy",
         ) from error
-    return target
+    return (str(target.relative_to(folder.path)),)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
+def _undo(folder: RunFolder, pairs: Pairs, *, is_new: bool) -> None:
+    if is_new:
+        shutil.rmtree(folder.path, ignore_errors=True)
+    for _, record in pairs:
+        raw = raw_folder(folder, record)
+        shutil.rmtree(raw, ignore_errors=True)
+        raw.with_name(f"{raw.name}.json").unlink(missing_ok=True)
+
+
+def _event(record: ProfileRecord) -> Event:
+    return Event(
+        t=time.time(),
+        what="imported",
+        host=record.host,
+        cell=record.cell,
+        arm=record.arm,
+        text=_sentence(record),
+    )
 
 
 def _sentence(record: ProfileRecord) -> str:
-    """Say what one import brought: tool, launches, operators, steps."""
+    """Say what one file brought: launches, operators, steps, and which tool wrote it."""
     profile = record.profile
     assert profile is not None
     launches = sum(one.calls for one in profile.kernels)
     counts = [f"{launches} launches of {len(profile.kernels)} kernels"] * bool(profile.kernels)
     counts += [f"{len(profile.operators)} operators"] * bool(profile.operators)
-    what = ", ".join(counts) or "no kernel"
     steps = f" in {record.steps} steps" if record.steps else ""
-    return f"{record.arm}: {what}{steps}, read from {profile.tool} {profile.version}".rstrip()
+    tool = f"{profile.tool} {profile.version}".rstrip()
+    return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

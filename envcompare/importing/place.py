@@ -18,7 +18,7 @@ from envcompare.records import ArmRecord, CellRecord, Design, RunRecord
 from envcompare.results import RunFolder, new_run_id
 
 _HOST = "imported"
-_WORKLOAD = "profiles"
+_WORKLOAD = "workload"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _NO_DESIGN = Design(
     preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
