@@ -23,7 +23,7 @@ from envcompare.plan import derive_seed, shuffled
 from envcompare.profilefiles import raw_path, write_profile
 from envcompare.profilers.choosing import Pass, Toolbox
 from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
-from envcompare.profilers.inside import Inside, profile_of
+from envcompare.profilers.inside import Inside, hint_of, profile_of
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler
 from envcompare.profiles import PassName, Profile, ProfileRecord
@@ -177,7 +177,8 @@ class ProfilePass:
         if profile is None:
             return self._lacking(worker.arm, kind, reply.reason, reply.hint)
         record = self._record(worker.arm, kind, hello, profile, raw)
-        return msgspec.structs.replace(record, reason=reply.reason, hint=reply.hint)
+        hint = reply.hint or hint_of(kind, reply.values)
+        return msgspec.structs.replace(record, reason=reply.reason, hint=hint)
 
     def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
@@ -215,7 +216,7 @@ class ProfilePass:
     def _record(
         self, arm: str, kind: PassName, hello: Hello, profile: Profile, raw: Path | None
     ) -> ProfileRecord:
-        root = self.stand.folder.path
+        name = str(raw.relative_to(self.stand.folder.path)) if raw else ""
         return ProfileRecord(
             host=self.bench.host,
             cell=self.bench.cell,
@@ -225,7 +226,7 @@ class ProfilePass:
             steps=profile.steps,
             batch=hello.batch,
             code_hash=hello.code_hash,
-            raw=(str(raw.relative_to(root)),) if raw else (),
+            raw=(name,) if raw else (),
             profile=profile,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from envcompare.profilers import torchtables
+from envcompare.profilers import hostcounters, torchtables
 from envcompare.profilers.reading import read
 from envcompare.profiles import Profile
 
@@ -26,11 +26,16 @@ def profile_of(
     if values.get(_NEEDED[kind]) is None:
         return None
     if kind == "host":
-        return None
+        return hostcounters.profile(values, steps=steps)
     if kind == "flops":
         return torchtables.model_flops(values, steps=steps, reason=reason)
     table = torchtables.operators(values, steps=steps, file=trace.name if trace else "")
     return with_kernels(table, read("kineto", (trace,))) if trace else table
+
+
+def hint_of(kind: Inside, values: dict[str, Any]) -> str:
+    """Return what would mend the part of an answer that is missing, once it was read."""
+    return "; ".join(hostcounters.hints(values)) if kind == "host" else ""
 
 
 def with_kernels(table: Profile, traced: Profile) -> Profile:

@@ -117,11 +117,16 @@ def on_this_machine(script: str) -> CommandResult:
 
 
 def launch(
-    path: Path, arm: str, variables: tuple[tuple[str, str], ...] = (), *, program: Path = WORKER
+    path: Path,
+    arm: str,
+    variables: tuple[tuple[str, str], ...] = (),
+    *,
+    program: Path = WORKER,
+    around: Callable[[Command], Command] = lambda command: command,
 ) -> Worker:
     """Start the worker of an arm, or its launcher; it knows its arm by a variable."""
     environment = (("ENVCOMPARE_ENVIRONMENT", arm), *variables)
-    command = Command(argv=(sys.executable, str(program)), env=environment)
+    command = around(Command(argv=(sys.executable, str(program)), env=environment))
     return Worker(
         lambda: LOCAL.spawn(command),
         arm=arm,

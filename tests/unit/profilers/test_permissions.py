@@ -1,0 +1,71 @@
+"""Who may read a GPU's counters, in each environment, and the remedy where nobody may."""
+
+from __future__ import annotations
+
+import pytest
+
+from envcompare.environments import Check
+from envcompare.profilers.permissions import (
+    OPEN_FOR_ALL,
+    Rights,
+    find_rights,
+    permission,
+    read_rights,
+)
+from envcompare.transport.local import LOCAL
+
+USER = Rights(is_restricted=True, is_admin=False, uid=1000)
+ROOT = Rights(is_restricted=True, is_admin=True, uid=0)
+OPEN = Rights(is_restricted=False, is_admin=False, uid=1000)
+ALL_CAPABILITIES = "000001ffffffffff"
+
+
+@pytest.mark.parametrize("environment", ["vm", "docker", "singularity"])
+def test_a_driver_that_restricts_nothing_asks_for_nothing(environment: str) -> None:
+    """No container gets a capability that it does not need."""
+    found = permission(environment, OPEN)
+    assert found.check.is_usable
+    assert found.capabilities == ()
+
+
+def test_a_user_of_the_host_needs_root_or_the_option_of_the_driver() -> None:
+    """Both remedies stand in the hint."""
+    check = permission("vm", USER).check
+    assert not check.is_usable
+    assert check.hint == f"log in as root, or: {OPEN_FOR_ALL}"
+    assert permission("vm", ROOT).check.is_usable
+
+
+def test_docker_gets_the_capability_whoever_the_user_is() -> None:
+    """Its daemon is root of the host."""
+    assert permission("docker", USER).capabilities == ("SYS_ADMIN",)
+
+
+def test_a_container_without_privileges_needs_the_option_of_the_driver() -> None:
+    """A capability of a user namespace is not the host's, so that no flag helps."""
+    found = permission("singularity", USER)
+    assert (found.check.is_usable, found.check.hint) == (False, OPEN_FOR_ALL)
+    assert "user namespace" in found.check.reason
+    assert permission("singularity", ROOT).capabilities == ("SYS_ADMIN",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((f"capabilities={ALL_CAPABILITIES}", "namespace=initial"), True),
+        ((f"capabilities={ALL_CAPABILITIES}",), False),
+        (("capabilities=00000000a80425fb", "namespace=initial"), False),
+    ],
+)
+def test_root_of_a_container_is_no_administrator(lines: tuple[str, ...], *, expected: bool) -> None:
+    """The driver asks for the capability of the host itself."""
+    rights = read_rights("\n".join(("restricted=1", *lines, "uid=0")))
+    assert rights.is_admin is expected
+    assert rights.is_restricted
+
+
+def test_this_machine_tells_who_asks() -> None:
+    """The script runs in any POSIX shell."""
+    found = find_rights(LOCAL)
+    assert not isinstance(found, Check)
+    assert found.uid >= 0

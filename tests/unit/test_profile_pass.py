@@ -1,0 +1,258 @@
+"""The profile pass on this machine: what it keeps of each arm, and what it says is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benches import Kept, bench, launch
+from runs import LIGHT
+
+from envcompare.environments import Check
+from envcompare.errors import InterruptedRunError, ProfileError
+from envcompare.measure.bench import Bench
+from envcompare.measure.profile import (
+    AROUND,
+    COUNTER_STEPS,
+    INSIDE,
+    STEPS,
+    ProfilePass,
+    Stand,
+    cut_at,
+    steps_that_fit,
+    summary,
+)
+from envcompare.measure.worker import Worker
+from envcompare.profilefiles import read_profiles
+from envcompare.profilers.choosing import Toolbox
+from envcompare.profilers.collecting import export
+from envcompare.profilers.finding import Tool, find_tools
+from envcompare.profilers.reading import read
+from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, trace
+from envcompare.profiles import Kernel, PassName, Profile, ProfileRecord
+from envcompare.transport.local import LOCAL
+
+WORKLOADS = f"""{LIGHT}
+class RaisesWhenProfiled(Light):
+    def step(self):
+        if self.steps == 4:
+            raise ValueError("no further step")
+        return super().step()
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Callable[[str], str]:
+    """Return what a workload of the file is called."""
+    path = tmp_path / "light.py"
+    path.write_text(WORKLOADS)
+    return lambda name: f"{path}:{name}"
+
+
+def test_every_arm_but_the_control_is_profiled(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """Each kind has a record: what was found, or why it was not."""
+    records = _profiled(tmp_path, workload("Light"))
+    assert {(r.arm, r.kind) for r in records} == {
+        (arm, kind) for arm in ("vm", "docker") for kind in (*INSIDE, *AROUND)
+    }
+    host = next(r for r in records if (r.arm, r.kind) == ("docker", "host"))
+    assert (host.state, host.steps, host.batch) == ("ok", STEPS, 1)
+    assert len(host.code_hash) == 64
+
+
+def test_what_is_missing_has_its_reason(tmp_path: Path, workload: Callable[[str], str]) -> None:
+    """A workload without PyTorch has no operators, and on a CPU there is no GPU to look into."""
+    records = {r.kind: r for r in _profiled(tmp_path, workload("Light")) if r.arm == "vm"}
+    assert records["torch"].reason == "the workload does not use PyTorch"
+    assert records["flops"].reason == "the workload does not use PyTorch"
+    for kind in AROUND:
+        assert records[kind].state == "missing"
+        assert records[kind].reason == "the workload ran on the CPU: no GPU to look into"
+
+
+def test_a_step_that_fails_under_a_profiler_leaves_a_reason_and_no_error(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """The timing stands, whatever a profile lacks."""
+    records = {r.kind: r for r in _profiled(tmp_path, workload("RaisesWhenProfiled"))}
+    assert records["host"].state == "missing"
+    assert records["host"].reason == "ValueError: no further step"
+
+
+def test_a_workload_that_cannot_start_leaves_its_reason_for_each_kind(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """The reason is the worker's own."""
+    records = _profiled(tmp_path, workload("RaisesInSetup"))
+    reasons = {r.reason for r in records if r.arm == "docker" and r.kind in INSIDE}
+    assert reasons == {"docker: ValueError: no such layer"}
+
+
+def test_a_resumed_pass_does_what_is_missing_alone(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """Only the reference is begun again, since it tells what GPU there is."""
+    made = bench(tmp_path, workload("Light"))
+    launched: list[str] = []
+    stand = _stand(made, tmp_path, launched)
+    _measure(made, stand)
+    records = read_profiles(stand.folder)
+    launched.clear()
+    _measure(made, stand, records)
+    assert launched == []
+    kept = tuple(r for r in records if (r.arm, r.kind) != ("docker", "host"))
+    _measure(made, stand, kept)
+    assert launched == ["vm", "docker"]
+
+
+def test_a_pass_ends_between_two_profiles_when_the_user_stops(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """What was kept before stays."""
+    made = bench(tmp_path, workload("Light"))
+    made.interruption.request()
+    with pytest.raises(InterruptedRunError):
+        _measure(made, _stand(made, tmp_path, []))
+
+
+def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
+    """Each with its state and its reason."""
+    made = bench(tmp_path, workload("Light"))
+    _measure(made, _stand(made, tmp_path, []))
+    assert isinstance(made.recorder, Kept)
+    said = [event for event in made.recorder.events if event.what == "profiled"]
+    assert len(said) == 2 * len((*INSIDE, *AROUND))
+    assert said[0].values == {"state": "ok"}
+
+
+@pytest.mark.parametrize(("step_s", "expected"), [(0.001, STEPS), (10.0, 3), (100.0, 1)])
+def test_long_steps_are_profiled_fewer_times(step_s: float, expected: int) -> None:
+    """One is always run."""
+    assert steps_that_fit(step_s) == expected
+    assert COUNTER_STEPS <= STEPS
+
+
+def test_a_count_that_was_cut_has_no_steps() -> None:
+    """A total of half a step must not stand for the whole."""
+    kernels = (Kernel(name="k", calls=MOST_LAUNCHES, total_ns=1.0),)
+    record = _record("ncu-memory", profile=Profile(tool="ncu", kernels=kernels, steps=2), steps=2)
+    cut = cut_at(MOST_LAUNCHES, record)
+    assert cut.steps is None
+    assert cut.profile is not None
+    assert cut.profile.steps is None
+    assert "first 2000 launches" in cut.reason
+    assert cut_at(MOST_LAUNCHES + 1, record) == record
+
+
+def test_a_summary_says_each_reason_once() -> None:
+    """One line for a cell, however many arms it has."""
+    records = (
+        _record("host"),
+        *(_record(kind, state="missing", reason="no GPU", arm=arm)
+          for arm in ("vm", "docker") for kind in ("nsys", "ncu-memory")),
+    )  # fmt: skip
+    assert summary(records) == "profiled by host; without nsys, ncu-memory (no GPU)"
+
+
+class TestRealTool:
+    """The nsys that is installed here, around a real worker; a GPU is not needed for that."""
+
+    @pytest.fixture
+    def nsys(self) -> Tool:
+        """Return it, or skip the test aloud."""
+        found = find_tools(LOCAL)["nsys"]
+        if isinstance(found, Check):
+            pytest.skip(found.reason)
+        return found
+
+    def test_the_protocol_stays_whole_and_the_report_is_read(
+        self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
+    ) -> None:
+        """The worker answers as ever; what nsys leaves is exported and is an honest nothing."""
+        profiler = _without_marks(trace(nsys, folder=str(tmp_path / "nsys")))
+        Path(profiler.folder).mkdir()
+        made = bench(tmp_path, workload("Light"))
+        worker = _wrapped(tmp_path, profiler)
+        worker.send_hello(made.spec)
+        assert worker.await_hello().device == "cpu"
+        worker.send_begin(1, 0)
+        worker.await_begin()
+        assert worker.profile("marks", 2, out="", limit_s=60).reason.startswith("no GPU is used")
+        worker.quit(120)
+        path = export(LOCAL, profiler, said=worker.tail())
+        found = read("nsys", (Path(path),))
+        assert found.tool == "nsys"
+        assert found.kernels == ()
+
+    def test_marks_that_never_come_leave_no_report(
+        self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
+    ) -> None:
+        """That is said, and not taken for a trace without kernels."""
+        profiler = trace(nsys, folder=str(tmp_path / "nsys"))
+        Path(profiler.folder).mkdir()
+        worker = _wrapped(tmp_path, profiler)
+        worker.send_hello(bench(tmp_path, workload("Light")).spec)
+        worker.await_hello()
+        worker.quit(120)
+        with pytest.raises(ProfileError) as caught:
+            export(LOCAL, profiler, said=worker.tail())
+        assert caught.value.brief == "nsys left no report"
+
+
+def _without_marks(profiler: Profiler) -> Profiler:
+    """Return the profiler as it traces from the start: without a GPU nothing is marked."""
+    words = (word for word in profiler.arguments if not word.startswith("--capture-range"))
+    return replace(profiler, arguments=tuple(words))
+
+
+def _wrapped(path: Path, profiler: Profiler) -> Worker:
+    return launch(path, "vm", around=profiler.wrap)
+
+
+def _measure(made: Bench, stand: Stand, prior: tuple[ProfileRecord, ...] = ()) -> None:
+    try:
+        ProfilePass(made, stand, prior).measure()
+    finally:
+        stand.folder.close()
+
+
+def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
+    made = bench(path, workload)
+    stand = _stand(made, path, [])
+    _measure(made, stand)
+    return read_profiles(stand.folder)
+
+
+def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
+    def start(arm: str, _profiler: Profiler | None) -> Worker:
+        launched.append(arm)
+        return made.launch(arm)
+
+    assert isinstance(made.recorder, Kept)
+    return Stand(
+        launch=start,
+        transport=LOCAL,
+        toolbox=Toolbox(transport=LOCAL, choice="auto"),
+        environments=dict.fromkeys(made.arms, "vm"),
+        scratch=lambda arm: str(path / f"scratch-{arm}"),
+        folder=made.recorder.folder,
+    )
+
+
+def _record(
+    kind: PassName,
+    *,
+    arm: str = "vm",
+    reason: str = "",
+    steps: int | None = None,
+    profile: Profile | None = None,
+    state: str = "ok",
+) -> ProfileRecord:
+    return ProfileRecord(
+        host="local", cell="c", arm=arm, kind=kind, name=kind, reason=reason, steps=steps,
+        profile=profile, state="ok" if state == "ok" else "missing",
+    )  # fmt: skip
