@@ -14,8 +14,14 @@ _GZIP: Final = b"\x1f\x8b"
 # Both trace to SQLite under the same table names; only nsys keeps strings in `StringIds`.
 _SQLITE: Final = b"SQLite format 3\0"
 _TEXTS: Final = (
-    ("nvprof", re.compile(rb'^"?==\d+== |^"Type","Time\(%\)"|^"Device","Kernel","Inv', re.M)),
-    ("ncu", re.compile(rb'^==PROF== |^"ID","Process ID"|^"Process ID","Process Name"', re.M)),
+    (
+        "nvprof",
+        re.compile(rb'^"?==\d+== |^"Type","Time\(%\)"|^"Device","Kernel","Inv', re.MULTILINE),
+    ),
+    (
+        "ncu",
+        re.compile(rb'^==PROF== |^"ID","Process ID"|^"Process ID","Process Name"', re.MULTILINE),
+    ),
     ("kineto", re.compile(rb'^\s*\{\s*"|"traceEvents"\s*:|^\s*\[\s*\{')),
 )
 

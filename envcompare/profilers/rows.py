@@ -1,0 +1,46 @@
+"""Rows of whole numbers in little memory: 8 bytes a cell, whatever the file is made of."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import numpy.typing as npt
+
+Table = npt.NDArray[np.void]
+"""A structured array; `table["start"]` is a column of 64-bit integers."""
+
+
+class Rows:
+    """A table that grows row by row; its last column says where in the file a row stands."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = (*names, "place")
+        self._cells = array("q")
+
+    def __len__(self) -> int:
+        return len(self._cells) // len(self._names)
+
+    def add(self, *cells: int) -> None:
+        """Append a row; raises OverflowError for a number of more than 64 bits."""
+        self._cells.extend(cells)
+
+    def table(self) -> Table:
+        """Return all rows as a structured array."""
+        return np.array(self._cells).view([(name, np.int64) for name in self._names])
+
+
+def first_duplicate(table: Table) -> tuple[int, int] | None:
+    """Return the places of two rows that are equal in all but their place."""
+    names = [name for name in table.dtype.names or () if name != "place"]
+    if len(table) < 2:
+        return None
+    ordered = table[np.lexsort([table["place"], *(table[name] for name in names)])]
+    same = np.ones(len(table) - 1, dtype=bool)
+    for name in names:
+        same &= ordered[name][1:] == ordered[name][:-1]
+    found = np.flatnonzero(same)
+    if not len(found):
+        return None
+    at = found[np.argmin(ordered["place"][found + 1])]
+    return int(ordered["place"][at]), int(ordered["place"][at + 1])
