@@ -1,0 +1,170 @@
+"""Profiles of a real run: in each environment, with what a host has and what it lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benches import WORKER
+from lab import Lab
+from runs import BASE, LIGHT, Done, envcompare, resume
+
+from envcompare.command import Command
+from envcompare.environments import Check, Isolation, Mount
+from envcompare.environments.docker import Docker
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.profilers.collecting import export
+from envcompare.profilers.finding import Tool, find_tools
+from envcompare.profilers.reading import read
+from envcompare.profilers.wrapping import Profiler, trace
+from envcompare.transport.local import LOCAL
+
+pytestmark = pytest.mark.timeout(420)
+ARMS = ("vm", "docker", "singularity")
+GPU_PASSES = ("nsys", "ncu-memory", "ncu-flops")
+
+
+@pytest.fixture(scope="module")
+def profiled(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Return a short run in three environments, profiled by default."""
+    return envcompare(
+        tmp_path_factory.mktemp("profiled"),
+        *("--hosts", lab.alias, "--envs", ",".join(ARMS), "--workloads", "cnn"),
+        *("--budget", "20", "--seed", "5", "--no-startup", "--no-quiet-gate"),
+    )
+
+
+def records(done: Done) -> dict[tuple[str, str], Any]:
+    """Return the records of a run by arm and kind."""
+    assert done.folder is not None, done.stderr
+    paths = sorted((done.folder / "profiles").glob("*/*/*.json"))
+    found = [json.loads(path.read_text()) for path in paths]
+    return {(one["arm"], one["kind"]): one for one in found}
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+@pytest.mark.engine("singularity")
+class TestWithoutGpu:
+    """On a host without a GPU every arm has what the worker itself can tell."""
+
+    def test_the_run_ends_well_and_says_what_was_profiled(self, profiled: Done) -> None:
+        """What is missing is no failure."""
+        assert profiled.exit_code == 0, profiled.stderr
+        assert "profiled by host, flops, torch; without nsys" in profiled.stderr
+
+    @pytest.mark.parametrize("arm", ARMS)
+    def test_every_environment_has_the_profiles_of_its_worker(
+        self, profiled: Done, arm: str
+    ) -> None:
+        """The same steps of the same program that was timed."""
+        found = records(profiled)
+        codes = {
+            e["values"]["code"] for e in profiled.lines("events.jsonl") if "code" in e["values"]
+        }
+        for kind in ("host", "flops", "torch"):
+            one = found[arm, kind]
+            assert (one["state"], one["steps"], one["batch"]) == ("ok", 5, 64), one["reason"]
+            assert {one["code_hash"]} == codes
+
+    def test_model_flops_are_the_same_in_every_environment(self, profiled: Done) -> None:
+        """They are those of the mathematics: 4,580,179,968 in a step of this CNN."""
+        found = records(profiled)
+        for arm in ARMS:
+            (quantity,) = found[arm, "flops"]["profile"]["quantities"]
+            assert quantity["value"] == 5 * 4_580_179_968
+
+    def test_operators_are_those_of_the_workload(self, profiled: Done) -> None:
+        """The trace is kept beside them."""
+        for arm in ARMS:
+            one = records(profiled)[arm, "torch"]
+            names = {operator["name"] for operator in one["profile"]["operators"]}
+            assert {"aten::convolution", "aten::addmm"} <= names
+            assert profiled.folder is not None
+            assert (profiled.folder / one["raw"][0]).stat().st_size > 1000
+
+    def test_what_needs_a_gpu_is_missing_with_its_reason(self, profiled: Done) -> None:
+        """The control is the reference again, and has no profiles of its own."""
+        found = records(profiled)
+        assert {arm for arm, _ in found} == set(ARMS)
+        for arm in ARMS:
+            for kind in GPU_PASSES:
+                assert found[arm, kind]["state"] == "missing"
+                assert "no GPU" in found[arm, kind]["reason"]
+
+    def test_an_interrupted_run_does_the_missing_profiles_alone(self, profiled: Done) -> None:
+        """The timing that is whole is not done again."""
+        assert profiled.folder is not None
+        before = len(profiled.lines("samples.jsonl"))
+        path = profiled.folder / "events.jsonl"
+        lines = path.read_text().splitlines()
+        ended = next(n for n, line in enumerate(lines) if json.loads(line)["what"] == "cell-ended")
+        path.write_text("\n".join(lines[:ended]) + "\n")
+        (profiled.folder / "profiles" / "lab-h1_cnn_default" / "docker" / "flops.json").unlink()
+        resume(profiled.folder)
+        assert len(profiled.lines("samples.jsonl")) == before
+        events = [json.loads(line) for line in path.read_text().splitlines()[ended:]]
+        assert [(e["arm"], e["text"]) for e in events if e["what"] == "profiled"] == [
+            ("docker", "flops")
+        ]
+        assert records(profiled)["docker", "flops"]["state"] == "ok"
+
+
+@pytest.mark.engine("docker")
+def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -> None:
+    """The protocol stays whole, and the host exports what the tool left inside."""
+    found = find_tools(LOCAL)["nsys"]
+    if isinstance(found, Check):
+        pytest.skip(found.reason)
+    (tmp_path / "light.py").write_text(LIGHT)
+    profiler = _from_the_start(found, tmp_path / "scratch")
+    worker = _in_docker(tmp_path, profiler)
+    worker.send_hello(_spec(tmp_path))
+    assert worker.await_hello().device == "cpu"
+    worker.send_begin(1, 0)
+    worker.await_begin()
+    worker.run(2, 60)
+    worker.quit(120)
+    assert read("nsys", (Path(export(LOCAL, profiler, said=worker.tail())),)).kernels == ()
+
+
+def _from_the_start(tool: Tool, folder: Path) -> Profiler:
+    """Return nsys as it traces all: without a GPU there are no marks."""
+    folder.mkdir()
+    made = trace(tool, folder=str(folder))
+    words = (word for word in made.arguments if not word.startswith("--capture-range"))
+    return Profiler(tool=tool, arguments=tuple(words), folder=str(folder))
+
+
+def _in_docker(path: Path, profiler: Profiler) -> Worker:
+    isolation = Isolation(
+        run_id="profile-test",
+        arm="docker",
+        reference=BASE,
+        mounts=(Mount(path=str(WORKER.parent)), Mount(path=str(path)), *profiler.mounts),
+        scratch=profiler.folder,
+    )
+    inner = profiler.wrap(Command(argv=("python3", str(WORKER))))
+    command = Docker().wrap(inner, isolation)
+    log = path / "worker.log"
+    return Worker(
+        lambda: LOCAL.spawn(command),
+        arm="docker",
+        log=log,
+        log_name=log.name,
+        explain=Docker().explain,
+    )
+
+
+def _spec(path: Path) -> LaunchSpec:
+    return LaunchSpec(
+        workload=f"{path / 'light.py'}:Light",
+        params={},
+        data=str(path),
+        threads=1,
+        cpus=None,
+        generation="rebuild",
+        device="auto",
+    )
