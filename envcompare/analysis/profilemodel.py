@@ -59,7 +59,7 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule
     source: str
     scope: str = ""
-    kind: PassName
+    kind: PassName | Literal["timing"]
     status: Status = "ok"
     reason: Annotated[str, Meta(description="why there is no value")] = ""
     value: Annotated[float | None, Meta(description="of the whole profile")] = None

@@ -1,0 +1,102 @@
+"""Whether the profiles of an arm are of the program that was timed, and of the same launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from envcompare.analysis.kernelnames import family
+from envcompare.analysis.profilechoice import (
+    choose,
+    has_kernels,
+    is_trace,
+    profile_of,
+    source_of,
+    usable,
+)
+from envcompare.profiles import Profile, ProfileRecord
+
+_MOST_NAMED: Final = 2
+_ALMOST_ALL: Final = 0.999
+_SHOWN: Final = 80  # characters of a kernel's name
+Records = Sequence[ProfileRecord]
+
+
+def program_cautions(by_arm: Mapping[str, Records], codes: Mapping[str, str]) -> Iterable[str]:
+    """Say where another program was profiled than timed; `codes` are the hashes of what was timed.
+
+    A record that does not know its program is left alone: imported files never do.
+    """
+    for arm, records in by_arm.items():
+        hashes = {one.code_hash for one in usable(records) if one.code_hash}
+        if codes.get(arm) and hashes - {codes[arm]}:
+            yield (
+                f"The program profiled in {arm} is not the one that was timed: its code has "
+                "another hash, so that its profile does not explain its time."
+            )
+    known = {one.code_hash for records in by_arm.values() for one in usable(records)} - {""}
+    if len(known) > 1:
+        yield "The arms profiled different programs: their code has different hashes."
+
+
+def launch_cautions(records: Records) -> Iterable[str]:
+    """Say where the passes of one arm did not see the launches that its trace saw."""
+    trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
+    for other in usable(records) if trace is not None else ():
+        if trace is None or other is trace or not has_kernels(other):
+            continue
+        yield from _against(trace, other, is_partial=covered(trace, other) < _ALMOST_ALL)
+
+
+def partial_records(by_arm: Mapping[str, Records]) -> frozenset[tuple[str, str]]:
+    """Return arm and name of each record that holds fewer launches than its steps have."""
+    found = set()
+    for arm, records in by_arm.items():
+        trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
+        for other in usable(records):
+            if trace is not None and has_kernels(other) and covered(trace, other) < _ALMOST_ALL:
+                found.add((arm, other.name))
+    return frozenset(found)
+
+
+def covered(trace: ProfileRecord, other: ProfileRecord) -> float:
+    """Return launches of a profile ÷ those that its steps have in the trace; 1 if not known."""
+    own, one = profile_of(trace), profile_of(other)
+    if not own.steps or not one.steps or not _launches(own):
+        return 1.0
+    return (_launches(one) / one.steps) / (_launches(own) / own.steps)
+
+
+def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) -> Iterable[str]:
+    own, seen = _families(profile_of(trace)), _families(profile_of(other))
+    arm, names = other.arm, (source_of(trace), source_of(other))
+    ratio = covered(trace, other)
+    if is_partial:
+        yield (
+            f"In {arm}, {names[1]} holds {100 * ratio:.3g} % of the launches of its steps; its "
+            "sums are of those alone and not of a step."
+        )
+    elif ratio > 1 / _ALMOST_ALL:
+        yield (
+            f"In {arm}, {names[1]} holds {ratio:.3g} times the launches a step has in {names[0]}: "
+            "another program, or other steps."
+        )
+    strange = [seen[key] for key in seen.keys() - own.keys()]
+    lacking = [] if is_partial else [own[key] for key in own.keys() - seen.keys()]
+    for found, which in ((strange, names[1]), (lacking, names[0])):
+        if found:
+            yield f"In {arm}, only {which} has {_listed(found)}: the passes ran other kernels."
+
+
+def _families(profile: Profile) -> dict[str, str]:
+    return {family(one.name): one.name for one in profile.kernels}
+
+
+def _launches(profile: Profile) -> int:
+    return sum(one.calls for one in profile.kernels)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"“{name[:_SHOWN]}”" for name in sorted(names)[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more} more kernels" if more > 0 else shown

@@ -1,0 +1,210 @@
+"""The profiles of each cell, compared: tables, quantities, kernels, ledger and roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from envcompare.analysis.activities import activity_table, operator_table, pass_state
+from envcompare.analysis.kernelbuilds import Side, betrayed
+from envcompare.analysis.kerneldiff import kernel_diff
+from envcompare.analysis.ledger import trace_ledger
+from envcompare.analysis.profilechecks import (
+    launch_cautions,
+    partial_records,
+    program_cautions,
+)
+from envcompare.analysis.profilechoice import (
+    choose,
+    choose_pair,
+    has_kernels,
+    is_trace,
+    profile_of,
+    source_of,
+    usable,
+)
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, KernelDiff, Ledger
+from envcompare.analysis.quantities import Rows, model_flops_cautions, quantity_rows
+from envcompare.analysis.timingledger import Modes, timing_ledger
+from envcompare.metrics import wall_ns
+from envcompare.profiles import ProfileRecord, Quantity, Roofs
+from envcompare.records import (
+    Block,
+    CellRecord,
+    FactDifference,
+    FingerprintValue,
+    Measured,
+)
+
+Records = tuple[ProfileRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledCell:
+    """All that a run folder holds of one cell to explain its times."""
+
+    cell: CellRecord
+    reference: str
+    arms: tuple[str, ...]  # those that are compared with the reference
+    records: Records = ()
+    roofs: tuple[Roofs, ...] = ()
+    blocks: Mapping[str, Sequence[Measured]] = field(default_factory=dict)  # measured, by arm
+    codes: Mapping[str, str] = field(default_factory=dict)  # hash of the timed program, by arm
+    facts: Mapping[str, Mapping[str, FingerprintValue]] = field(default_factory=dict)
+    differences: tuple[FactDifference, ...] = ()  # of the fingerprints
+    energy: Mapping[str, tuple[Quantity, ...]] = field(default_factory=dict)  # of the timing pass
+    log_ratios: Mapping[str, float] = field(default_factory=dict)  # that the verdicts rest on
+
+    def of(self, arm: str) -> Records:
+        """Return the profiles of an arm."""
+        return tuple(one for one in self.records if one.arm == arm)
+
+
+def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
+    """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
+    profiled = {arm: found for arm in (cell.reference, *cell.arms) if (found := cell.of(arm))}
+    rows = quantity_rows(
+        profiled, cell.energy, reference=cell.reference, partial=partial_records(profiled)
+    )
+    ledgers, reasons = _ledgers(cell)
+    if not rows and not ledgers:
+        return None
+    return CellProfiles(
+        cell=cell.cell.id,
+        host=cell.cell.host,
+        reference=cell.reference,
+        devices=_devices(cell),
+        arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
+        kernel_diffs=tuple(_kernel_diffs(cell)),
+        ledgers=ledgers,
+        betrayed=tuple(_betrayed(cell)),
+        cautions=tuple(
+            dict.fromkeys(
+                (
+                    *program_cautions(profiled, cell.codes),
+                    *model_flops_cautions(rows, reference=cell.reference),
+                    *(text for records in profiled.values() for text in launch_cautions(records)),
+                    *reasons,
+                )
+            )
+        ),
+    )
+
+
+def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
+    trace = choose(records, is_trace) or choose(records, _has_api_calls)
+    operators = choose(records, _has_operators)
+    return ArmProfiles(
+        arm=arm,
+        passes=tuple(pass_state(one) for one in records),
+        quantities=rows,
+        activities=activity_table(trace) if trace else None,
+        operators=operator_table(operators) if operators else None,
+    )
+
+
+def _has_api_calls(record: ProfileRecord) -> bool:
+    return record.profile is not None and bool(record.profile.api_calls)
+
+
+def _has_operators(record: ProfileRecord) -> bool:
+    return record.profile is not None and bool(record.profile.operators)
+
+
+def _devices(cell: ProfiledCell) -> tuple[str, ...]:
+    names = (
+        device.name
+        for record in usable(cell.records)
+        for device in profile_of(record).devices
+        if device.name
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
+    for arm in cell.arms:
+        pair = choose_pair(cell.of(cell.reference), cell.of(arm), has_kernels)
+        if pair is not None:
+            yield kernel_diff(
+                profile_of(pair[0]),
+                profile_of(pair[1]),
+                names=(cell.reference, arm),
+                source=_sources(*pair),
+            )
+
+
+def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
+    return " against ".join(dict.fromkeys((source_of(before), source_of(after))))
+
+
+def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
+    """Return the ledgers of the arms, and why a profiled arm has none."""
+    found, reasons = [], []
+    for arm in cell.arms:
+        made = _ledger(cell, arm)
+        if isinstance(made, Ledger):
+            found.append(made)
+        elif made:
+            reasons.append(f"No ledger of {arm}: {made}.")
+    return tuple(found), tuple(reasons)
+
+
+def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
+    """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
+    pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_trace)
+    if pair is None:
+        timed = timing_ledger(
+            cell.blocks.get(cell.reference, ()),
+            cell.blocks.get(arm, ()),
+            arm=arm,
+            modes=_modes(cell, arm),
+        )
+        return timed if isinstance(timed, Ledger) else ""
+    made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
+    change = _timed_change(cell, arm)
+    if isinstance(made, str) or change is None or not made.is_per_step:
+        return made
+    return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
+
+
+def _timed_change(cell: ProfiledCell, arm: str) -> int | None:
+    """Return the change of a step that the verdict rests on, in ns; None where none was timed."""
+    blocks = [one for one in cell.blocks.get(cell.reference, ()) if isinstance(one, Block)]
+    steps = sum(block.k for block in blocks)
+    if arm not in cell.log_ratios or not steps:
+        return None
+    step = sum(wall_ns(block) for block in blocks) / steps
+    return round(step * math.expm1(cell.log_ratios[arm]))
+
+
+def _modes(cell: ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
+    """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
+    own, other = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
+    return (own, other) if own and other else None
+
+
+def _mode(records: Records) -> Modes | None:
+    host = choose(records, lambda one: one.kind == "host")
+    quantities = profile_of(host).quantities if host else ()
+    values = {one.name: one.value for one in quantities if one.status == "ok"}
+    user, system = values.get("user_ns"), values.get("sys_ns")
+    return Modes(user, system) if user is not None and system is not None else None
+
+
+def _betrayed(cell: ProfiledCell) -> Iterable[FactDifference]:
+    own = _side(cell, cell.reference)
+    for arm in cell.arms:
+        told = {
+            one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
+        }
+        yield from betrayed(own, _side(cell, arm), host=cell.cell.host, arm_id=arm, told=told)
+
+
+def _side(cell: ProfiledCell, arm: str) -> Side:
+    names = frozenset(
+        kernel.name for record in usable(cell.of(arm)) for kernel in profile_of(record).kernels
+    )
+    return Side(names=names, facts=cell.facts.get(arm, {}))

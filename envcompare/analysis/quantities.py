@@ -1,0 +1,134 @@
+"""The quantities of the arms of a cell: of a step, of a sample, and against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from envcompare.analysis.profilechoice import profile_of, usable
+from envcompare.analysis.profilemodel import QuantityRow
+from envcompare.profiles import PassName, ProfileRecord, Quantity, Rule
+
+_PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
+# What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
+_TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
+    ("flops_model", 1e-9),
+    ("flops_", 1e-3),
+    ("launch_count", 1e-9),
+    ("memcpy_ns", 0.05),
+    ("memset_ns", 0.05),
+    ("dram_", 0.02),
+    ("l2_", 0.02),
+    ("arithmetic_intensity", 0.02),
+    ("occupancy", 0.02),
+    ("warp_efficiency", 0.02),
+    ("tensor_core_share", 0.02),
+)
+_BYTES_OF_COPIES: Final = 1e-9
+_OTHERWISE: Final = 0.05
+Rows = tuple[QuantityRow, ...]
+Key = tuple[str, str, str]
+
+
+def tolerance(name: str) -> float:
+    """Return how far a ratio may be from 1 and the two still be called equal."""
+    if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
+        return _BYTES_OF_COPIES
+    return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
+
+
+def quantity_rows(
+    by_arm: Mapping[str, Iterable[ProfileRecord]],
+    timed: Mapping[str, Iterable[Quantity]],
+    *,
+    reference: str,
+    partial: Container[tuple[str, str]] = (),
+) -> dict[str, Rows]:
+    """Return the rows of each arm: of its profiles, and what was `timed` beside the timing pass.
+
+    `partial` are the arms and records that lack launches of their steps.
+
+    A quantity is compared with the one of the same name, pass and tool in the reference.
+    """
+    rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
+    for arm, quantities in timed.items():
+        rows.setdefault(arm, {}).update(
+            ((one.name, "timing", ""), _row(one, "timing")) for one in quantities
+        )
+    against = rows.get(reference, {})
+    return {
+        arm: tuple(
+            _compared(row, against.get(key), is_reference=arm == reference)
+            for key, row in found.items()
+        )
+        for arm, found in rows.items()
+    }
+
+
+def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterable[str]:
+    """Say where another number of model FLOPs shows that the program was another."""
+    for arm, found in rows.items():
+        for row in found:
+            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
+                yield (
+                    f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
+                    f"{reference}: the program was another, and nothing else here compares."
+                )
+
+
+def _rows(
+    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
+) -> dict[Key, QuantityRow]:
+    found: dict[Key, QuantityRow] = {}
+    for record in usable(records):
+        profile = profile_of(record)
+        for quantity in profile.quantities:
+            steps = None if (record.arm, record.name) in partial else profile.steps
+            key = (quantity.name, record.kind, profile.tool)
+            if key not in found or found[key].value is None:
+                found[key] = _row(quantity, record.kind, steps=steps, batch=record.batch)
+    return found
+
+
+def _row(
+    quantity: Quantity,
+    kind: PassName | Literal["timing"],
+    *,
+    steps: int | None = None,
+    batch: int | None = None,
+) -> QuantityRow:
+    value = quantity.value if quantity.status == "ok" else None
+    per_step = None
+    if value is not None and steps and quantity.rule in _PER_STEP:
+        per_step = value / steps
+    return QuantityRow(
+        name=quantity.name,
+        unit=quantity.unit,
+        rule=quantity.rule,
+        source=quantity.source,
+        scope=quantity.scope,
+        kind=kind,
+        status=quantity.status,
+        reason=quantity.reason,
+        value=value,
+        per_step=per_step,
+        per_sample=per_step / batch if per_step is not None and batch else None,
+        tolerance=tolerance(quantity.name),
+    )
+
+
+def _compared(row: QuantityRow, other: QuantityRow | None, *, is_reference: bool) -> QuantityRow:
+    if is_reference:
+        return replace(row, agreement="reference")
+    if other is None or (row.per_step is None) != (other.per_step is None):
+        return row
+    own = row.value if row.per_step is None else row.per_step
+    base = other.value if other.per_step is None else other.per_step
+    if own is None or base is None:
+        return row
+    if not base:
+        return replace(row, agreement="equal" if not own else "differs")
+    is_equal = abs(own / base - 1) <= row.tolerance
+    return replace(row, ratio=own / base, agreement="equal" if is_equal else "differs")
