@@ -30,7 +30,7 @@ from envcompare.profilers.choosing import Toolbox
 from envcompare.profilers.collecting import export
 from envcompare.profilers.finding import Tool, find_tools
 from envcompare.profilers.reading import read
-from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, trace
+from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, counters, trace
 from envcompare.profiles import Kernel, PassName, Profile, ProfileRecord
 from envcompare.transport.local import LOCAL
 
@@ -201,6 +201,24 @@ class TestRealTool:
         with pytest.raises(ProfileError) as caught:
             export(LOCAL, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
+
+    def test_ncu_leaves_the_protocol_whole_and_says_why_it_has_nothing(
+        self, tmp_path: Path, workload: Callable[[str], str]
+    ) -> None:
+        """It prints to stdout by itself; without a driver it can count nothing."""
+        found = find_tools(LOCAL)["ncu"]
+        if isinstance(found, Check):
+            pytest.skip(found.reason)
+        profiler = counters(found, ("gpu__time_duration.sum",), folder=str(tmp_path / "ncu"))
+        Path(profiler.folder).mkdir()
+        worker = _wrapped(tmp_path, profiler)
+        worker.send_hello(bench(tmp_path, workload("Light")).spec)
+        assert worker.await_hello().pid > 0
+        worker.quit(120)
+        with pytest.raises(ProfileError) as caught:
+            export(LOCAL, profiler, said=worker.tail())
+        assert caught.value.brief == "ncu left no report"
+        assert "No kernels were profiled." in caught.value.details
 
 
 def _without_marks(profiler: Profiler) -> Profiler:
