@@ -45,7 +45,7 @@ def flop_quantities(facts: Facts) -> list[Quantity]:
 def _of_cores(facts: Facts, precision: str, letter: str, old: str) -> Quantity:
     name = f"flops_{precision}"
     told = facts.total(f"flop_count_{old}")
-    if told.value is None and "not collected" in told.reason:
+    if facts.profile.tool != "nvprof":
         told = _weighted(facts, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
     if precision == "fp32":
         told = _with_packed(facts, told)

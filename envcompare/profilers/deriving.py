@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envcompare.profiles import Profile, Quantity, Rule
+import msgspec
+
+from envcompare.profilers.chips import ncu_name
+from envcompare.profiles import Kernel, Profile, Quantity, Rule
+
+# NVIDIA's table names a ratio of 0 to 32 for what nvprof prints in per cent
+_PER_CENT = {
+    "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.pct",
+}
+_FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: per cent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +38,11 @@ class Facts:
 
     @classmethod
     def of(cls, profile: Profile) -> Facts:
-        """Return the facts of a profile."""
+        """Return the facts of a profile; metrics of nvprof by the names of Nsight Compute."""
+        if profile.tool == "nvprof":
+            profile = msgspec.structs.replace(
+                profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
+            )
         times = [kernel.total_ns for kernel in profile.kernels]
         known = [time for time in times if time is not None]
         is_timed = profile.has_time and bool(times) and len(known) == len(times)
@@ -130,3 +143,11 @@ class Facts:
         if total.value is None:
             return self.missing(name, unit, "sum", total.reason)
         return self.ok(name, total.value, unit, "sum", reason=reason)
+
+
+def _renamed(kernel: Kernel) -> Kernel:
+    metrics: dict[str, float] = {}
+    for name, value in kernel.metrics.items():
+        known = _PER_CENT.get(name) or ncu_name(name) or name
+        metrics[known] = 100 * value if name in _FRACTIONS else value
+    return msgspec.structs.replace(kernel, metrics=metrics)

@@ -31,6 +31,7 @@ def merge(profiles: Sequence[Profile]) -> Profile:
     )
     return msgspec.structs.replace(
         timed,
+        format=" + ".join(dict.fromkeys(one.format for one in profiles)),
         files=tuple(name for one in profiles for name in one.files),
         devices=tuple(dict.fromkeys(device for one in profiles for device in one.devices)),
         kernels=kernels,

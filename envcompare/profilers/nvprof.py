@@ -1,0 +1,188 @@
+"""nvprof: summaries and metrics, as text and as CSV; for GPUs up to Volta and for old logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from envcompare.profilers.nvprofchecks import check
+from envcompare.profilers.nvprofrows import Activity, Metric, Part
+from envcompare.profilers.nvproftext import Reader
+from envcompare.profilers.refusing import refusal
+from envcompare.profilers.tables import read_lines
+from envcompare.profiles import ApiCall, Copy, Device, Kernel, Profile
+
+_SQLITE: Final = b"SQLite format 3\0"
+_COPY: Final = re.compile(r"\[CUDA memcpy (\w+)(?:-to-(\w+))?\]")
+_COPY_KINDS: Final = frozenset({"HtoD", "DtoH", "DtoD", "HtoH", "PtoP"})
+_SUMMED: Final = re.compile(
+    r"flop_count_\w+|\w+_(?:transactions|bytes|requests)|inst_(?!per_warp|replay)\w+"
+    r"|issue_slots|cf_(?:issued|executed)|ldst_(?:issued|executed)"
+)
+_RANGE: Final = re.compile(r"(.*) \(\d+\)")
+_FATAL: Final = re.compile(
+    r"^Error: |records have invalid|incomplete|were dropped|is not supported on devices"
+    r"|No CUDA application was profiled|^No kernels were profiled"
+)
+_AGAIN: Final = (
+    "write the log again: `nvprof --csv --log-file out.csv …`; on compute capability 7.5 and "
+    "higher nvprof reads no counters, use ncu and nsys"
+)
+
+
+def read(path: Path) -> Profile:
+    """Return the profile in a log of nvprof; several processes of one log are added up.
+
+    Raises ProfileError for a log that was cut, doubled or contradicts itself, with its line.
+    """
+    _refuse_database(path)
+    reader = Reader(read_lines(path), path.name)
+    reader.read()
+    _refuse_failure(reader.said, path.name)
+    parts = [part for part in reader.parts if not part.is_empty]
+    if not parts:
+        raise refusal(path.name, why="it holds no summary and no metrics of nvprof", hint=_AGAIN)
+    for part in parts:
+        check(part, file=path.name)
+    activities = [one for part in parts for one in part.activities]
+    metrics = [one for part in parts for one in part.metrics]
+    if activities and metrics:
+        why = "it holds a summary and metrics of one run, in which counting changed the times"
+        raise refusal(path.name, line=metrics[0].line, why=why, hint="import a log of each")
+    return Profile(
+        tool="nvprof",
+        format=f"{'csv' if reader.is_csv else 'text'} {'summary' if activities else 'metrics'}",
+        files=(path.name,),
+        devices=_devices(metrics),
+        kernels=_timed(activities) if activities else _counted(metrics),
+        copies=_copies(activities),
+        api_calls=_calls(activities),
+        has_time=bool(activities),
+        notes=tuple(_notes(parts)),
+    )
+
+
+def _refuse_database(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(len(_SQLITE)) == _SQLITE
+    except OSError as error:
+        raise refusal(path.name, why=error.strerror or str(error)) from error
+    if is_database:
+        raise refusal(
+            path.name,
+            why="it is the database that nvprof exports, not what it prints",
+            hint=f"nvprof --import-profile {path.name} --csv --log-file out.csv",
+        )
+
+
+def _refuse_failure(said: Sequence[tuple[int, str]], file: str) -> None:
+    """Refuse a log in which nvprof says that it failed or lost records."""
+    for line, text in said:
+        if _FATAL.search(text):
+            raise refusal(file, line=line, why=f"nvprof says: {text}", hint=_AGAIN)
+
+
+def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
+    """Return the kernels of a summary, those of one name in several processes as one."""
+    groups: dict[str, list[Activity]] = {}
+    for one in activities:
+        if one.section == "GPU activities" and not one.name.startswith("[CUDA"):
+            groups.setdefault(one.name, []).append(one)
+    return tuple(
+        Kernel(
+            name=name,
+            calls=sum(one.calls for one in rows),
+            total_ns=sum(one.time.value for one in rows),
+            min_ns=min(one.least.value for one in rows),
+            max_ns=max(one.most.value for one in rows),
+        )
+        for name, rows in groups.items()
+    )
+
+
+def _copies(activities: Iterable[Activity]) -> tuple[Copy, ...]:
+    groups: dict[str, list[Activity]] = {}
+    for one in activities:
+        if one.section == "GPU activities" and one.name.startswith("[CUDA"):
+            groups.setdefault(_copy_kind(one.name), []).append(one)
+    return tuple(
+        Copy(
+            kind=kind,  # type: ignore[arg-type]  # one of the kinds by construction
+            calls=sum(one.calls for one in rows),
+            total_ns=sum(one.time.value for one in rows),
+            min_ns=min(one.least.value for one in rows),
+            max_ns=max(one.most.value for one in rows),
+        )
+        for kind, rows in groups.items()
+    )
+
+
+def _copy_kind(name: str) -> str:
+    found = _COPY.fullmatch(name)
+    if found:
+        kind = f"{found[1][0]}to{found[2][0]}" if found[2] else found[1]
+        return kind if kind in _COPY_KINDS else "other"
+    return "memset" if name.startswith("[CUDA memset") else "other"
+
+
+def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
+    groups: dict[str, list[Activity]] = {}
+    for one in activities:
+        if one.section == "API calls":
+            groups.setdefault(one.name, []).append(one)
+    return tuple(
+        ApiCall(
+            name=name,
+            calls=sum(one.calls for one in rows),
+            total_ns=sum(one.time.value for one in rows),
+            min_ns=min(one.least.value for one in rows),
+            max_ns=max(one.most.value for one in rows),
+        )
+        for name, rows in groups.items()
+    )
+
+
+def _counted(metrics: Iterable[Metric]) -> tuple[Kernel, ...]:
+    """Return the kernels of a metrics report: counts are the average times the invocations."""
+    groups: dict[str, list[Metric]] = {}
+    for one in metrics:
+        groups.setdefault(one.kernel, []).append(one)
+    kernels = []
+    for name, rows in groups.items():
+        by_metric: dict[str, list[Metric]] = {}
+        for one in rows:
+            by_metric.setdefault(one.name, []).append(one)
+        calls = max(sum(one.invocations for one in many) for many in by_metric.values())
+        values = {metric: _value(many) for metric, many in by_metric.items()}
+        kernels.append(Kernel(name=name, calls=calls, total_ns=None, metrics=values))
+    return tuple(kernels)
+
+
+def _value(rows: Sequence[Metric]) -> float:
+    """Return a count summed over invocations, or the average that nvprof took of a rate."""
+    total = sum(one.invocations * one.average.value for one in rows)
+    if _SUMMED.fullmatch(rows[0].name):
+        return total
+    return total / sum(one.invocations for one in rows)
+
+
+def _devices(metrics: Iterable[Metric]) -> tuple[Device, ...]:
+    names = dict.fromkeys(one.device for one in metrics)
+    plain = ((found[1] if (found := _RANGE.fullmatch(name)) else name) for name in names)
+    return tuple(Device(name=name) for name in dict.fromkeys(plain) if name)
+
+
+def _notes(parts: Sequence[Part]) -> Iterable[str]:
+    names = {one.name for part in parts for one in part.activities}
+    names |= {one.kernel for part in parts for one in part.metrics}
+    if any(name.endswith("$") for name in names):
+        yield "some names end in $: nvprof cut them to the width of the terminal"
+    if any(one.average.is_rounded for part in parts for one in part.metrics):
+        yield "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
+    if len(parts) > 1:
+        yield f"{len(parts)} processes are added up"
+    if any(part.has_events for part in parts):
+        yield "events are left out; metrics alone are read"

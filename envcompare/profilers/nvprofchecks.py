@@ -1,0 +1,112 @@
+"""Whether a log of nvprof is whole and agrees with itself, within what rounding allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from envcompare.profilers.nvprofrows import Activity, Metric, Part
+from envcompare.profilers.refusing import refusal
+
+_CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
+_NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
+
+
+def check(part: Part, *, file: str) -> None:
+    """Refuse a report that was cut, holds rows twice, or whose columns contradict each other."""
+    for section in ("GPU activities", "API calls"):
+        rows = [one for one in part.activities if one.section == section]
+        _refuse_doubles(((one.line, (one.name,)) for one in rows), file)
+        _check_shares(rows, file)
+    for row in part.activities:
+        _check_row(row, file)
+    if part.activities and "API calls" not in part.sections:
+        line = part.activities[-1].line
+        why = "the API calls, which close a summary, are missing"
+        raise refusal(file, line=line, why=why, hint=_CUT)
+    metrics = part.metrics
+    _refuse_doubles(((one.line, (one.device, one.kernel, one.name)) for one in metrics), file)
+    for metric in metrics:
+        _check_order(metric, file)
+    _check_invocations(metrics, file)
+    _check_last_kernel(metrics, file)
+
+
+def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> None:
+    seen: set[tuple[str, ...]] = set()
+    for line, key in keys:
+        if key in seen:
+            cut = any(part.endswith("$") for part in key)
+            raise refusal(
+                file,
+                line=line,
+                why=f"{' / '.join(key)} stands there twice",
+                hint=_NAMES if cut else "",
+            )
+        seen.add(key)
+
+
+def _check_shares(rows: Sequence[Activity], file: str) -> None:
+    """Refuse shares that do not add up to 100 %, or do not fit the times beside them."""
+    total = sum(one.time.value for one in rows)
+    if not total:
+        return
+    share = sum(one.percent.value for one in rows)
+    slack = sum(one.percent.step for one in rows) + 1e-3
+    if abs(share - 100) > slack:
+        why = f"the shares of the {rows[0].section} add up to {share:.2f} %, not to 100 %"
+        raise refusal(file, line=rows[-1].line, why=why, hint=_CUT)
+    unsure = sum(one.time.step for one in rows)
+    for one in rows:
+        expected = 100 * one.time.value / total
+        allowed = one.percent.step + 100 * (one.time.step + unsure) / total
+        if abs(one.percent.value - expected) > allowed:
+            why = (
+                f"{one.name} is told {one.percent.value:g} % of the time, but took {expected:.2f} %"
+            )
+            raise refusal(file, line=one.line, why=why)
+
+
+def _check_row(row: Activity, file: str) -> None:
+    """Refuse a row whose average is not its time over its calls, or lies outside its range."""
+    product = row.calls * row.average.value
+    allowed = row.calls * row.average.step + row.time.step
+    if abs(product - row.time.value) > allowed:
+        why = f"{row.calls} calls of {row.average.value:g} ns are not {row.time.value:g} ns"
+        raise refusal(file, line=row.line, why=f"{row.name}: {why}")
+    low = row.least.value - row.least.step - row.average.step
+    high = row.most.value + row.most.step + row.average.step
+    if not low <= row.average.value <= high:
+        why = f"the average of {row.name} lies outside its minimum and maximum"
+        raise refusal(file, line=row.line, why=why)
+
+
+def _check_order(row: Metric, file: str) -> None:
+    low = row.least.value - row.least.step - row.average.step
+    high = row.most.value + row.most.step + row.average.step
+    if not low <= row.average.value <= high:
+        why = f"the average of {row.name} lies outside its minimum and maximum"
+        raise refusal(file, line=row.line, why=why)
+
+
+def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    for one in metrics:
+        first = counts.setdefault((one.device, one.kernel), one.invocations)
+        if first != one.invocations:
+            why = f"{one.kernel} has {first} invocations in one row and {one.invocations} here"
+            raise refusal(file, line=one.line, why=why)
+
+
+def _check_last_kernel(metrics: Sequence[Metric], file: str) -> None:
+    """Refuse a log whose last kernel lacks what every other has."""
+    names: dict[tuple[str, str], set[str]] = {}
+    for one in metrics:
+        names.setdefault((one.device, one.kernel), set()).add(one.name)
+    sets = list(names.values())
+    if len(sets) < 2:
+        return
+    lacking = set.intersection(*sets[:-1]) - sets[-1]
+    if lacking:
+        why = f"the last kernel lacks {min(lacking)}, which all others have"
+        raise refusal(file, line=metrics[-1].line, why=why, hint=_CUT)
