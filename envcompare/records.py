@@ -136,10 +136,29 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
         return 0
 
 
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
+    """What NVIDIA's management library said of one GPU in a stretch of the timing pass.
+
+    A list has an entry for each reading; None is what the library refused to say.
+    """
+
+    cell: str
+    uuid: str
+    t_ns: Annotated[tuple[int, ...], Meta(description="CLOCK_MONOTONIC of the host")]
+    power_mw: tuple[int | None, ...]
+    energy_mj: Annotated[tuple[int | None, ...], Meta(description="since the driver was loaded")]
+    sm_mhz: tuple[int | None, ...]
+    memory_mhz: tuple[int | None, ...]
+    temperature_c: tuple[int | None, ...]
+    throttling: Annotated[tuple[int | None, ...], Meta(description="nvmlClocksThrottleReasons")]
+    utilization_percent: tuple[int | None, ...]
+    schema: Literal[1] = SCHEMA
+
+
 Measured = Block | ProcessRun
 """What a verdict can rest on."""
 
-Sample = Block | Startup | Memory | ProcessRun
+Sample = Block | Startup | Memory | ProcessRun | GpuReading
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:
     for sample in samples:
         peaks = _memory(sample) if isinstance(sample, ProcessRun) else sample
         if isinstance(peaks, Memory):
-            groups.setdefault((sample.cell, sample.arm), []).append(peaks)
+            groups.setdefault((peaks.cell, peaks.arm), []).append(peaks)
     return tuple(
         MemorySummary(
             cell=cell,

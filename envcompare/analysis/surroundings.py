@@ -12,6 +12,7 @@ from envcompare.records import (
     Block,
     FactDifference,
     FingerprintRecord,
+    GpuReading,
     Memory,
     ProcessRun,
     RunRecord,
@@ -43,7 +44,8 @@ def differences_by_cell(
     """Compare the fingerprints of each cell with the reference's of that cell."""
     seen: dict[tuple[str, str], _Seen] = {}
     for sample in samples:
-        seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
+        if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
+            seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
     reference = next(arm.id for arm in run.arms if arm.is_reference)
     at = {(one.cell, one.arm): one for one in fingerprints}
     found: dict[str, Differences] = {}

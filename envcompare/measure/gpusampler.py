@@ -1,0 +1,161 @@
+"""Readings of a host's GPUs beside a pass, taken on the host itself and kept when it is over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from envcompare.command import Command
+from envcompare.errors import EnvcompareError
+from envcompare.records import GpuReading
+from envcompare.transport import Process, Transport
+
+PROGRAM = "gpusampling.py"
+ENDING_S = 5.0
+LINE_READINGS = 1000  # in a line of samples.jsonl
+NO_GPU = "the host has no GPU: no power, energy or clocks are measured"
+_SAID_BYTES = 4096
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading of one GPU as the program on the host writes it."""
+
+    uuid: str
+    t_ns: int
+    power_mw: int | None = None
+    energy_mj: int | None = None
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    temperature_c: int | None = None
+    throttling: int | None = None
+    utilization_percent: int | None = None
+
+
+_LINES = msgspec.json.Decoder(_Line)
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What a pass was accompanied by, once it is over; `reason` says what is missing of it."""
+
+    readings: tuple[GpuReading, ...] = ()
+    reason: str = ""
+
+
+def sampler_command(interpreter: str, workloads: str) -> Command:
+    """Return the command that samples on a host; it leaves no byte code beside the workloads."""
+    return Command(argv=(interpreter, "-B", f"{workloads}/{PROGRAM}"))
+
+
+@contextmanager
+def sampling(
+    transport: Transport,
+    command: Command | None,
+    *,
+    cell: str,
+    keep: Callable[[GpuReading], None],
+) -> Iterator[Found]:
+    """Sample the host's GPUs during the body, then give the readings to `keep`.
+
+    Without a command nothing is started. Whatever goes wrong with the sampler is told as a reason:
+    the pass beside it goes on. What the body raises is raised after its readings were kept.
+    """
+    found = Found(reason="" if command else NO_GPU)
+    sampler = _started(transport, command, found) if command else None
+    try:
+        yield found
+    finally:
+        if sampler is not None:
+            lines, found.reason = sampler.finish()
+            found.readings = tuple(readings(cell, lines))
+            for reading in found.readings:
+                keep(reading)
+
+
+def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
+    """Yield the lines of each GPU as columns, in pieces that stay short in the journal."""
+    by_gpu: dict[str, list[_Line]] = {}
+    for line in lines:
+        by_gpu.setdefault(line.uuid, []).append(line)
+    for uuid, own in by_gpu.items():
+        for start in range(0, len(own), LINE_READINGS):
+            piece = own[start : start + LINE_READINGS]
+            yield GpuReading(
+                cell=cell,
+                uuid=uuid,
+                t_ns=tuple(line.t_ns for line in piece),
+                power_mw=tuple(line.power_mw for line in piece),
+                energy_mj=tuple(line.energy_mj for line in piece),
+                sm_mhz=tuple(line.sm_mhz for line in piece),
+                memory_mhz=tuple(line.memory_mhz for line in piece),
+                temperature_c=tuple(line.temperature_c for line in piece),
+                throttling=tuple(line.throttling for line in piece),
+                utilization_percent=tuple(line.utilization_percent for line in piece),
+            )
+
+
+def _started(transport: Transport, command: Command, found: Found) -> _Sampler | None:
+    try:
+        return _Sampler(transport.spawn(command))
+    except EnvcompareError as error:
+        found.reason = f"the GPU was not sampled: {error.brief}"
+        return None
+
+
+@dataclass(slots=True)
+class _Sampler:
+    """The program on the host, and the thread that takes what it writes."""
+
+    process: Process
+    lines: list[_Line] = field(default_factory=list)
+    said: bytes = b""
+    fault: str = ""
+    _threads: tuple[threading.Thread, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Read both streams from the start: a full pipe would stop the program."""
+        tasks = (self._take_readings, self._take_words)
+        self._threads = tuple(threading.Thread(target=task, daemon=True) for task in tasks)
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> tuple[list[_Line], str]:
+        """End the program; return its readings, and why there are none or not all."""
+        exit_code = self._end()
+        for thread in self._threads:
+            thread.join(ENDING_S)
+        words = self.said.decode(errors="replace").strip().splitlines()
+        if exit_code and not self.lines:
+            told = words[-1] if words else f"it ended with exit code {exit_code}"
+            return [], f"the GPU was not sampled: {told}"
+        if self.fault or exit_code:
+            return self.lines, self.fault or f"the sampler ended early, with code {exit_code}"
+        return self.lines, "" if self.lines else "the pass was over before the first reading"
+
+    def _end(self) -> int:
+        try:
+            with suppress(OSError):
+                self.process.stdin.close()
+            return self.process.wait(ENDING_S)
+        except EnvcompareError:
+            return 0  # it is only ended by force, which takes nothing from what was read
+        finally:
+            with suppress(EnvcompareError, OSError):
+                self.process.kill()
+
+    def _take_readings(self) -> None:
+        with suppress(OSError, ValueError, EnvcompareError):
+            for line in self.process.stdout:
+                try:
+                    self.lines.append(_LINES.decode(line))
+                except msgspec.MsgspecError as error:
+                    self.fault = f"a reading of the GPU is not understood: {error}"
+
+    def _take_words(self) -> None:
+        with suppress(OSError, ValueError, EnvcompareError):
+            for line in self.process.stderr:
+                self.said = (self.said + line)[-_SAID_BYTES:]

@@ -1,0 +1,167 @@
+"""Energy, clocks and throttling of an arm: what fell on its own blocks, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+import pytest
+from builders import block
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.analysis import energy
+from envcompare.analysis.energy import Curve, arm_quantities
+from envcompare.profiles import Quantity
+from envcompare.records import Block, GpuReading
+
+MS = 1_000_000
+
+
+def reading(
+    times_ms: Sequence[float],
+    power_w: Sequence[float | None],
+    *,
+    uuid: str = "GPU-1",
+    energy_j: Sequence[float | None] = (),
+    throttling: int | None = 0,
+) -> GpuReading:
+    """Return readings at these times; all else stays as it is."""
+    count = len(times_ms)
+    joules = energy_j or [None] * count
+    return GpuReading(
+        cell="local/cnn",
+        uuid=uuid,
+        t_ns=tuple(round(t * MS) for t in times_ms),
+        power_mw=tuple(None if w is None else round(w * 1000) for w in power_w),
+        energy_mj=tuple(None if j is None else round(j * 1000) for j in joules),
+        sm_mhz=(1410,) * count,
+        memory_mhz=(1215,) * count,
+        temperature_c=tuple(40 + number for number in range(count)),
+        throttling=(throttling,) * count,
+        utilization_percent=(None,) * count,
+    )
+
+
+def run_of(t0_ms: float, wall_ms: float, k: int = 2, **fields: object) -> Block:
+    """Return a block of k equal steps."""
+    step = round(wall_ms * MS / k)
+    plain = block(k=k, t0_ns=round(t0_ms * MS), wall_ns=(step,) * k, cpu_ns=(step,) * k)
+    return msgspec.structs.replace(plain, **fields)
+
+
+def named(found: Sequence[Quantity]) -> dict[str, Quantity]:
+    """Return quantities by their names."""
+    return {one.name: one for one in found}
+
+
+def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
+    """Power between blocks, in which another arm ran, is no part of it."""
+    times = [float(t) for t in range(0, 1001, 50)]
+    watts = [300.0 if t <= 400 else 100.0 for t in times]
+    found = named(
+        arm_quantities([run_of(100, 200), run_of(700, 100)], [reading(times, watts)], batch=4)
+    )
+    joules = 300 * 0.2 + 100 * 0.1
+    assert found["power_w"].value == pytest.approx(joules / 0.3)
+    assert found["energy_per_step_j"].value == pytest.approx(joules / 4)
+    assert found["energy_per_sample_j"].value == pytest.approx(joules / 16)
+    assert found["energy_per_step_j"].source == energy.SOURCE
+    assert "2 of 2 blocks" in found["energy_per_step_j"].scope
+    assert "look more alike than they are" in found["energy_per_step_j"].scope
+
+
+def test_warm_up_and_dropped_blocks_are_left_out() -> None:
+    """They are no part of any verdict either."""
+    times = [float(t) for t in range(0, 1001, 50)]
+    blocks = [run_of(100, 100), run_of(500, 100, warmup=True), run_of(800, 100, status="dropped")]
+    found = named(arm_quantities(blocks, [reading(times, times)]))
+    assert found["power_w"].value == pytest.approx(150)
+    assert "1 of 1 blocks" in found["power_w"].scope
+
+
+def test_long_blocks_take_the_energy_counter() -> None:
+    """Over a second and more the counter is exact where power is a mean of the past."""
+    times = [float(t) for t in range(0, 5001, 50)]
+    joules = [t / 1000 * 250 for t in times]
+    readings = [reading(times, [1.0] * len(times), energy_j=joules)]
+    found = named(arm_quantities([run_of(500, 2000), run_of(3000, 1500)], readings))
+    assert found["power_w"].value == pytest.approx(250)
+    assert found["energy_per_step_j"].value == pytest.approx(250 * 3.5 / 4)
+    assert found["energy_per_step_j"].source == energy.COUNTER
+    short = named(arm_quantities([run_of(500, 2000), run_of(3000, 900)], readings))
+    assert (short["power_w"].source, short["power_w"].value) == (energy.SOURCE, pytest.approx(1))
+
+
+def test_block_without_readings_around_it_is_not_guessed() -> None:
+    """Nothing is extrapolated, and no gap is bridged that is longer than half a second."""
+    readings = [reading([0, 100, 200, 900, 1000], [100.0] * 5)]
+    for blocks, covered in (
+        ([run_of(50, 100)], 1),
+        ([run_of(-20, 100)], 0),
+        ([run_of(950, 100)], 0),
+        ([run_of(150, 100)], 0),
+        ([run_of(300, 100)], 0),
+        ([run_of(50, 100), run_of(300, 100)], 1),
+    ):
+        found = named(arm_quantities(blocks, readings))["energy_per_step_j"]
+        if covered:
+            assert found.value == pytest.approx(100 * 0.1 / 2)
+            assert f"{covered} of {len(blocks)} blocks" in found.scope
+        else:
+            assert (found.value, found.reason) == (None, energy.NOT_COVERED)
+
+
+def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
+    """Readings beside the blocks tell of another arm."""
+    times = [0.0, 100.0, 200.0, 300.0, 400.0]
+    readings = [reading(times, [None] * 5, throttling=0x4 | 0x20)]
+    found = named(arm_quantities([run_of(90, 120)], readings))
+    assert found["temperature_c"].value == 42
+    assert found["sm_clock_mhz"].value == 1410
+    assert found["throttled_share"].value == 100
+    assert found["throttled_share"].scope == (
+        "2 readings: power cap in 100.0%, heat, by software in 100.0%"
+    )
+    assert found["gpu_utilization_share"].reason == energy.NOT_SAID
+    assert found["power_w"].reason == energy.NOT_SAID
+
+
+@pytest.mark.parametrize("mask", [0, 0x1, 0x2, 0x100, 0x103])
+def test_idle_and_clocks_set_by_hand_do_not_throttle(mask: int) -> None:
+    """They are no sign of a limit that was hit."""
+    found = named(arm_quantities([run_of(0, 100)], [reading([0, 100], [1, 1], throttling=mask)]))
+    assert found["throttled_share"].value == 0
+    assert "nothing held the clocks down" in found["throttled_share"].scope
+
+
+def test_what_is_not_known_is_missing_with_its_reason() -> None:
+    """No GPU, no samples in a step, several GPUs of which none is known to be the one."""
+    blocks = [run_of(0, 100)]
+    for found in arm_quantities(blocks, []):
+        assert (found.value, found.status, found.reason) == (None, "missing", energy.NO_READINGS)
+    one = named(arm_quantities(blocks, [reading([0, 100], [50, 50])]))
+    assert one["energy_per_sample_j"].reason == energy.NO_BATCH
+    two = [reading([0, 100], [50, 50]), reading([0, 100], [70, 70], uuid="GPU-2")]
+    assert {q.reason for q in arm_quantities(blocks, two)} == {energy.WHICH.format(2)}
+    chosen = named(arm_quantities(blocks, two, uuid="GPU-2"))
+    assert chosen["power_w"].value == pytest.approx(70)
+
+
+@given(
+    watts=st.lists(st.integers(0, 700), min_size=3, max_size=30),
+    cuts=st.lists(st.floats(0, 1), min_size=2, max_size=6),
+)
+def test_energy_of_a_stretch_is_that_of_its_pieces(watts: list[int], cuts: list[float]) -> None:
+    """However it is cut up; and as a whole it is the sum of the trapezoids."""
+    times = [50.0 * number for number in range(len(watts))]
+    curve = Curve.of([reading(times, watts)], "power_mw", 1e-3)
+    end = times[-1]
+    places = sorted({0.0, end, *(cut * end for cut in cuts)})
+    pieces = [run_of(a, b - a, k=1) for a, b in pairwise(places)]
+    total = math.fsum(map(float, curve.integral(pieces)))
+    whole = math.fsum((a + b) / 2 * 0.05 for a, b in pairwise(watts))
+    assert total == pytest.approx(whole, abs=1e-4 * len(pieces))
+    assert bool(curve.covers([run_of(0, end, k=1)])[0])
