@@ -21,6 +21,7 @@ from envcompare.texts import one_line
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
 _ROWS_OF_PAGE: Final = 1500  # over all tables, so that many cells keep the page small
+_MOST_CELLS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +59,41 @@ class ProfiledView:
 
 
 def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[ProfiledView, ...]:
-    """Return a view for each cell that has profiles, or reasons why it has none."""
-    labels, most = cell_labels(run), _rows_each(run)
+    """Return a view for each cell that has profiles, or reasons why it has none.
+
+    Of many cells those that moved most are shown.
+    """
+    labels, shown = cell_labels(run), _shown(run)
+    most = _rows_each(shown)
     return tuple(
         _view(one, label=labels.get(one.cell, one.cell), anchor=f"why-{number}", most=most,
               files=files)
-        for number, one in enumerate(run.profiles, start=1)
+        for number, one in enumerate(shown, start=1)
     )  # fmt: skip
 
 
-def _rows_each(run: RunComparison) -> int:
-    tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in run.profiles)
+def left_out(run: RunComparison) -> str:
+    """Say how many cells with profiles are not shown, empty where all are."""
+    count = len(run.profiles) - _MOST_CELLS
+    if count <= 0:
+        return ""
+    return f"Shown are the cells that moved most; comparison.json holds {count} more."
+
+
+def _shown(run: RunComparison) -> tuple[CellProfiles, ...]:
+    if len(run.profiles) <= _MOST_CELLS:
+        return run.profiles
+    moved: dict[str, float] = {}
+    for one in run.comparisons:
+        if one.primary is not None and not one.is_control:
+            moved[one.cell] = max(moved.get(one.cell, 0.0), abs(one.primary.log_ratio))
+    ordered = sorted(run.profiles, key=lambda one: -moved.get(one.cell, 0.0))
+    chosen = {one.cell for one in ordered[:_MOST_CELLS]}
+    return tuple(one for one in run.profiles if one.cell in chosen)
+
+
+def _rows_each(shown: tuple[CellProfiles, ...]) -> int:
+    tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
     return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
 
 

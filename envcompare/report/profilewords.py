@@ -98,7 +98,7 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     """Return the lead and the rest of what is said first of an arm that was not timed."""
     sentences = kernel_sentences(run, arm)
     if not sentences:
-        sentences = (f"{arm} and {run.reference_arm} have no two profiles with kernels to compare.",)
+        sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
     return sentences[0], " ".join((*sentences[1:], NOT_TIMED))
 
 

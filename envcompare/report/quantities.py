@@ -35,14 +35,24 @@ _WORDS: Final[dict[str, str]] = {
     "nccl_share": "NCCL, share of kernel time",
     "nccl_exposed_ns": "NCCL, exposed",
     "tensor_core_share": "tensor-core kernels, share of kernel time",
-    "energy_per_sample_j": "energy a sample",
-    "power_w": "power",
+    "user_ns": "CPU time of the program",
+    "sys_ns": "CPU time of the operating system",
+    "throttled_ns": "stopped by a CPU quota",
     "system_calls": "system calls",
     "minor_faults": "minor page faults",
     "major_faults": "major page faults",
 }
-_ENDS: Final = ("_ns", "_bytes", "_pct", "_w", "_j", "_hz", "_c")  # the unit says it already
-_POWER: Final = ("power", "energy", "clock", "throttl", "temperature", "gpu_utilization")
+_ENDS: Final = {"_ns": ", time", "_bytes": ", bytes", "_share": ", share"}
+_POWER: Final[dict[str, str]] = {
+    "power_w": "power",
+    "energy_per_step_j": "energy a step",
+    "energy_per_sample_j": "energy a sample",
+    "sm_clock_hz": "clock of the multiprocessors",
+    "memory_clock_hz": "clock of the memory",
+    "temperature_c": "temperature, highest",
+    "throttled_share": "time with clocks held down",
+    "gpu_utilization_share": "time with a kernel running",
+}
 Key = tuple[str, str, str, str, int]
 
 
@@ -78,18 +88,18 @@ def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
 
 def is_power(name: str) -> bool:
     """Say whether a quantity is of the device's power, energy, clocks or heat."""
-    return any(word in name for word in _POWER)
+    return name in _POWER
 
 
 def quantity_name(name: str) -> str:
     """Return a quantity in words; one without words of its own by its name."""
-    if name in _WORDS:
-        return _WORDS[name]
+    words = _WORDS.get(name) or _POWER.get(name)
+    if words is not None:
+        return words
     if name.startswith("flops_tensor_"):
         return f"FLOP, {name.removeprefix('flops_tensor_').upper()}, tensor cores"
-    for end in _ENDS:
-        name = name.removesuffix(end)
-    return name.replace("_", " ")
+    end = next((end for end in _ENDS if name.endswith(end)), "")
+    return f"{name.removesuffix(end).replace('_', ' ')}{_ENDS.get(end, '')}"
 
 
 def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:

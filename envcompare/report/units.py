@@ -10,7 +10,7 @@ from envcompare.report.numbers import MINUS, NOT_MEASURED, three_digits
 
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s")  # what takes a prefix
+_SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
 _COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
 _NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
 

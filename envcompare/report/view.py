@@ -15,7 +15,7 @@ from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import counted, listed, margin_percent
-from envcompare.report.profiled import ProfiledView, profiled_views
+from envcompare.report.profiled import ProfiledView, left_out, profiled_views
 from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
@@ -52,6 +52,7 @@ class Page:
     rows: tuple[Row, ...]
     is_timed: bool
     profiled: tuple[ProfiledView, ...]
+    profiled_rest: str
     has_roofline: bool
     has_power: bool
     metrics: tuple[str, ...]
@@ -92,6 +93,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         rows=rows,
         is_timed=is_timed(run),
         profiled=profiled,
+        profiled_rest=left_out(run),
         has_roofline=any(one.roofline or one.roofline_reason for one in profiled),
         has_power=any(one.power for one in profiled),
         metrics=tuple(METRICS[name] for name in shown_metrics(run)),

@@ -1,0 +1,435 @@
+"""Profiles in the report: numbers that add up, reasons for what is missing, hostile names."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
+from envcompare.report.ledgers import largest_parts, ledger_view
+from envcompare.report.page import render
+from envcompare.report.profiled import profiled_views
+from envcompare.report.profilewords import NOT_PROFILED, why_sentences
+from envcompare.report.quantities import quantity_name
+from envcompare.report.summary import markdown, terminal_lines
+from envcompare.report.units import TimeScale, number_text, quantity_text, ratio_text, time_text
+from envcompare.report.view import page
+from tests.support.profilepages import (
+    FPROP,
+    WINOGRAD,
+    cell_profiles,
+    imported_run,
+    kernel_diff,
+    kernel_row,
+    ledger,
+    passes,
+    point,
+    profiled_run,
+    quantity,
+    roofline,
+)
+
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egnirts\u0007\x00bell",
+    "void f<\"quoted\", &amp;>('x')\nnext line\tand tab",
+)
+
+
+class Texts(HTMLParser):
+    """Collects the words of a page without style and script, and its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._silent = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep a tag."""
+        self.tags.append((tag, dict(attrs)))
+        self._silent = tag in {"style", "script"}
+
+    def handle_endtag(self, tag: str) -> None:  # noqa: ARG002 — as the parser calls it
+        """Hear what follows a style or script again."""
+        self._silent = False
+
+    def handle_data(self, data: str) -> None:
+        """Keep what a reader sees."""
+        if not self._silent:
+            self.words.append(data)
+
+
+def read(html: str) -> Texts:
+    """Parse a page."""
+    parser = Texts()
+    parser.feed(html)
+    return parser
+
+
+def text_of(html: str, section: str) -> str:
+    """Return the text of a section."""
+    part = html.split(f'<section id="{section}"')[1].split("</section>", maxsplit=1)[0]
+    joined = re.sub(r'</span>|<span class="nw">', "", part)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", joined)).split())
+
+
+def with_profiles(**changes: Any) -> RunComparison:
+    """Return the example run with other profiles."""
+    run = profiled_run()
+    return replace(run, profiles=(replace(run.profiles[0], **changes),))
+
+
+def views(**changes: Any) -> Any:
+    """Return the view of the only profiled cell."""
+    return profiled_views(with_profiles(**changes), ())[0]
+
+
+def missing(reason: str, hint: str = "") -> CellProfiles:
+    """Return a cell in which no profile could be taken."""
+    refused = PassState(kind="nsys", name="nsys", state="missing", reason=reason, hint=hint)
+    arms = tuple(ArmProfiles(arm=arm, passes=(refused,)) for arm in ("vm", "docker"))
+    cell = profiled_run().cells[0].id
+    return CellProfiles(cell=cell, host="lab01", reference="vm", arms=arms)
+
+
+def test_the_page_has_why_and_roofline_where_there_are_profiles() -> None:
+    """They stand between the answer and the start-up, in the order of the report."""
+    found = re.findall(r'<section id="([a-z]+)"', render(profiled_run()))
+    assert found == [
+        "answer", "why", "all", "roofline", "startup", "memory", "power", "environments",
+        "failures", "method", "reproduce",
+    ]  # fmt: skip
+
+
+def test_the_ledger_adds_up_and_names_its_largest_part_first() -> None:
+    """What the box says is the table's own largest parts."""
+    found = ledger()
+    view = ledger_view(found, reference="vm")
+    assert sum(part.change_ns for part in found.parts) == found.change_ns
+    assert view.total.change == "+1.94"
+    assert [row.change for row in view.rows] == ["+0.16", "+0.11", "+0.12", "0.00", "+1.55"]
+    assert largest_parts(found).startswith("+1.94 ms a step, of it GPU idle +1.55 ms (80 %)")
+
+
+def test_a_ledger_draws_less_to_the_left_and_more_to_the_right() -> None:
+    """The middle of the bar is no change."""
+    smaller = replace(ledger().parts[0], arm_ns=8_000_000, change_ns=-1_200_000)
+    bars = [row.bar for row in ledger_view(ledger(parts=(smaller, *ledger().parts[1:])),
+                                           reference="vm").rows]  # fmt: skip
+    assert (bars[0].way, float(bars[0].x) < 60) == ("less", True)
+    assert (bars[4].way, bars[4].x) == ("more", "60.0")
+    assert bars[3].way == ""
+
+
+def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
+    """The first screen names parts and replaced kernels, with a way to the tables."""
+    html = render(profiled_run())
+    assert NOT_PROFILED not in html
+    answer = text_of(html, "answer")
+    assert "docker, cnn: +1.94 ms a step, of it GPU idle +1.55 ms (80 %)" in answer
+    assert "1 kernel replaced and 1 only in docker. " in answer
+    assert "singularity, cnn: the same 2 kernels as vm, as often." in answer
+
+
+def test_without_any_profile_the_box_says_that_none_was_taken() -> None:
+    """No section is drawn for what is not there."""
+    html = render(profiled_run(profiles=()))
+    assert NOT_PROFILED in unescape(html)
+    assert '<section id="why"' not in html
+
+
+def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
+    """The reader learns why the cause is not known, on the first screen."""
+    run = profiled_run(profiles=(missing("no nsys on lab01", "install nsight-systems"),))
+    assert " ".join(why_sentences(run)) == (
+        "Where a step spends its time is not measured: no nsys on lab01. "
+        "To mend it: install nsight-systems."
+    )
+    assert "no nsys on lab01 Try: install nsight-systems" in text_of(render(run), "why")
+
+
+def test_equal_kernels_are_one_sentence_and_a_fold() -> None:
+    """The table of what differs is not drawn where nothing differs."""
+    view = next(one for one in views().kernels if one.arm == "singularity")
+    assert view.sentence.startswith("singularity and vm ran the same kernels: 2 kernels")
+    assert view.rows == ()
+    assert len(view.both) == 2
+
+
+def test_a_replaced_kernel_shows_both_names_and_the_rule_that_matched_them() -> None:
+    """A reader can judge the match."""
+    view = views().kernels[0]
+    assert view.rows[0].names == (WINOGRAD, FPROP)
+    assert view.rows[0].rule == "by shape and launch order"
+    assert view.rows[0].change == "−1.740"
+    assert [row.symbol for row in view.rows] == ["⇄", "+", "=", "="]
+
+
+def test_a_kernel_that_one_arm_lacks_is_absent_and_not_zero() -> None:
+    """Absent is what it is; its launches are none."""
+    row = views().kernels[0].rows[1]
+    assert (row.reference, row.arm, row.launches) == ("absent", "0.066", "0 → 16")
+
+
+def test_kernels_without_a_time_have_no_change() -> None:
+    """Counters were collected in a way that changes time: nothing is made up."""
+    rows = (kernel_row(reference_ns=None, arm_ns=None),)
+    view = views(kernel_diffs=(kernel_diff(rows=rows, reference_ns=None, arm_ns=None),)).kernels[0]
+    assert (view.rows[0].reference, view.rows[0].change) == ("not measured", "not measured")
+    assert view.rows[0].bar is None
+    assert "kernel time" not in view.sentence
+
+
+def test_a_long_kernel_name_keeps_its_end() -> None:
+    """Instances of one template differ at their end."""
+    rows = (kernel_row(reference_name="a" * 400 + "<1>", arm_name="a" * 400 + "<2>"),)
+    names = views(kernel_diffs=(kernel_diff(rows=rows),)).kernels[0].rows[0].names
+    assert [name[-3:] for name in names] == ["<1>", "<2>"]
+    assert max(map(len, names)) < 200
+
+
+def test_quantities_stand_side_by_side_with_rule_tool_and_ratio() -> None:
+    """Per step where steps are known, the ratio to the reference beside it."""
+    line = next(one for one in views().quantities if one.name.startswith("FLOP, FP32"))
+    assert (line.per, line.basis) == ("a step", "sum, ncu 2024.1, all launches")
+    assert [cell.text for cell in line.cells] == ["4.58 GFLOP", "5.18 GFLOP", "not measured"]
+    assert [(cell.ratio, cell.word) for cell in line.cells] == [
+        ("", ""), ("×1.13", "differs"), ("", ""),
+    ]  # fmt: skip
+
+
+def test_what_is_missing_says_why_and_is_never_0_or_blank() -> None:
+    """The reason is the quantity's own, or that of the pass that would have given it."""
+    view = views()
+    reads = next(one for one in view.quantities if one.name == "device memory, read")
+    assert reads.cells[0].note == "this chip does not tell reads from writes"
+    both = next(one for one in view.quantities if one.name == "device memory, both ways")
+    assert both.cells[2].note == "ERR_NVGPUCTRPERM: no permission to read counters"
+    for line in (*view.quantities, *view.power):
+        for cell in line.cells:
+            assert cell.text not in {"", "0"}
+            assert cell.note or cell.text != "not measured"
+
+
+def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> None:
+    """A step of one arm never stands beside the whole profile of another."""
+    arms = (
+        ArmProfiles(arm="vm", passes=passes(), quantities=(quantity("busy_ns", 2e6),)),
+        ArmProfiles(
+            arm="docker", passes=passes(), quantities=(quantity("busy_ns", 3e6, per_step=None),)
+        ),
+    )
+    line = views(arms=arms).quantities[0]
+    assert line.per == "whole profile"
+    assert [cell.text for cell in line.cells] == ["2.00 ms", "3.00 ms"]
+
+
+def test_power_stands_in_a_section_of_its_own() -> None:
+    """It is never among the quantities of the work; a quota on CPUs is no power."""
+    view = views()
+    assert [line.name for line in view.power] == ["power", "energy a sample"]
+    assert not {"power", "energy a sample"} & {line.name for line in view.quantities}
+    assert quantity_name("throttled_ns") == "stopped by a CPU quota"
+
+
+def test_activities_have_the_columns_of_nvprof() -> None:
+    """Type, share, time, calls, average, least, most and name."""
+    listing = views().listings[0]
+    assert listing.heads == ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
+    first = listing.rows[0]
+    assert first.type == "GPU activities"
+    assert first.values == ("50.00 %", "5.42 ms", "39", "139 µs", "1.00 µs", "not measured")
+
+
+def test_operators_have_device_columns_only_where_a_device_took_part() -> None:
+    """On a CPU the table is as torch.profiler prints it there."""
+    arm = profiled_run().profiles[0].arms[0]
+    assert arm.operators is not None
+    rows = tuple(
+        replace(row, self_device_ns=None, device_ns=None, self_cpu_bytes=None,
+                self_device_bytes=None)
+        for row in arm.operators.rows
+    )  # fmt: skip
+    cpu = replace(arm, activities=None, operators=replace(arm.operators, rows=rows))
+    assert views(arms=(cpu,)).listings[0].heads == (
+        "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "# of Calls",
+    )  # fmt: skip
+    assert "Self CUDA" in views(arms=(arm,)).listings[1].heads
+
+
+def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:
+    """Shapes tell arms apart without colour; what has no place stands in the table alone."""
+    chart = views().roofline
+    assert [line.label for line in chart.lines] == [
+        "device memory 810 GB/s", "tensor_fp16 101 TFLOP/s", "fp32 14.4 TFLOP/s",
+    ]  # fmt: skip
+    assert [one.shape for one in chart.series] == ["circle", "square", "triangle"]
+    assert len(chart.dots) == 7
+    unplaced = point("vm", intensity=None, bytes=None)
+    more = views(roofline=roofline(points=(point("vm"), unplaced))).roofline
+    assert (len(more.dots), len(more.rows)) == (1, 2)
+
+
+def test_the_roofline_says_whether_its_roofs_were_measured() -> None:
+    """A table's roof is no measurement."""
+    assert "Roofs measured: copy" in text_of(render(profiled_run()), "roofline")
+    table = roofline(is_measured=False, source="data sheet of V100 SXM2")
+    html = render(with_profiles(roofline=table))
+    assert "Roofs from the table: data sheet of V100 SXM2" in text_of(html, "roofline")
+
+
+def test_no_empty_chart_is_drawn() -> None:
+    """Without a point there is the reason and no axes."""
+    html = render(with_profiles(roofline=None, roofline_reason="no FLOPs were counted"))
+    assert "cnn: not drawn: no FLOPs were counted" in text_of(html, "roofline")
+    assert '<svg class="plot"' not in html
+    assert views(roofline=roofline(points=())).roofline is None
+
+
+def test_every_point_stands_inside_the_frame_and_below_its_roofs_edge() -> None:
+    """Axes hold whole decades around roofs and points."""
+    far = (point("vm", intensity=1e-4, flops_per_s=3.0), point("docker", intensity=9e5))
+    chart = views(roofline=roofline(points=far)).roofline
+    for dot in chart.dots:
+        assert 92 <= float(dot.x) <= 626
+        assert 14 <= float(dot.y) <= 332
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_kernel_name_is_text_wherever_it_stands(name: str) -> None:
+    """No tag, no template and no hidden character comes out of the name of a kernel."""
+    run = profiled_run()
+    cell = run.profiles[0]
+    arm = cell.arms[0]
+    assert arm.activities is not None
+    assert arm.operators is not None
+    activities = replace(arm.activities, rows=(replace(arm.activities.rows[0], name=name),))
+    operators = replace(arm.operators, rows=(replace(arm.operators.rows[0], name=name),))
+    row = kernel_row(reference_name=name, arm_name=name, op=name)
+    hostile = replace(
+        cell,
+        arms=(replace(arm, activities=activities, operators=operators), *cell.arms[1:]),
+        kernel_diffs=(kernel_diff(rows=(row,)),),
+        roofline=roofline(points=(point("vm", name=name, is_total=False), point("docker"))),
+        betrayed=(replace(cell.betrayed[0], evidence=name, sentence=name),),
+        cautions=(name,),
+    )  # fmt: skip
+    changed = replace(run, profiles=(hostile,))
+    html = render(changed)
+    before, after = read(render(run)), read(html)
+    assert {tag for tag, _ in after.tags} <= {tag for tag, _ in before.tags}
+    assert not any(key.startswith("on") or key == "style" for _, keys in after.tags for key in keys)
+    assert not set("\u202e\x07\x00") & set("".join(after.words))
+    assert "49" not in text_of(html, "why").replace("+1.49", "")
+    for line in terminal_lines(changed):
+        assert not set("\u202e\x07\x00\n\t") & set("".join(line.columns))
+    assert "<img" not in markdown(changed)
+
+
+def test_a_run_of_many_profiled_cells_keeps_its_budget() -> None:
+    """Tables get shorter where they are many; what is left out is in comparison.json."""
+    run = profiled_run()
+    first = run.profiles[0]
+    arm = first.arms[0]
+    assert arm.activities is not None
+    long = replace(arm.activities, rows=arm.activities.rows * 13)
+    arms = tuple(replace(one, activities=long) for one in first.arms)
+    cells = tuple(cell_profiles(f"lab01/work{n}/default", arms=arms) for n in range(300))
+    html = render(replace(run, profiles=cells))
+    assert len(html.encode()) < 2_000_000
+    assert "more lines in comparison.json" in html
+    assert "comparison.json holds 260 more" in html
+
+
+def test_an_imported_run_gives_no_verdict_and_says_so() -> None:
+    """Nothing was timed: no interval, no margin, no section about times."""
+    html = render(imported_run("vm", "docker"))
+    words = " ".join(read(html).words)
+    assert "Nothing was timed by envcompare" in text_of(html, "answer")
+    assert "The kernels of docker and vm differ: 1 replaced, 1 only in docker, 2 in both" in words
+    found = re.findall(r'<section id="([a-z]+)"', html)
+    assert found == ["answer", "why", "roofline", "power", "method", "reproduce"]
+    for word in ("margin", "slower", "equivalent", "budget", "seed"):
+        assert word not in words.lower(), word
+
+
+def test_an_imported_run_of_one_environment_waits_for_another() -> None:
+    """There is nothing to compare, and that is no failure."""
+    alone = imported_run("vm")
+    assert "Profiles of vm alone were imported" in " ".join(page(alone, ()).warnings)
+    assert "was not run" not in render(alone)
+
+
+def test_the_terminal_shows_the_quantities_of_imported_profiles_side_by_side() -> None:
+    """One column an environment; a timed run has its verdicts there instead."""
+    lines = terminal_lines(imported_run("vm", "docker"))
+    assert next(one for one in lines if one.role == "head").columns == ("workload", "vm", "docker")
+    rows = [one.columns for one in lines if one.role == "row"]
+    assert ("kernel time, a step", "12.0 ms", "13.6 ms ×1.13") in rows
+    assert "| kernel time, a step | 12.0 ms | 13.6 ms ×1.13 |" in markdown(
+        imported_run("vm", "docker")
+    )
+    timed = [one.columns for one in terminal_lines(profiled_run()) if one.role == "row"]
+    assert all("kernel time" not in columns[0] for columns in timed)
+
+
+def test_notes_tell_what_kernel_names_betray() -> None:
+    """Another library is a reason to doubt, said beside the numbers."""
+    notes = [one.columns[0] for one in terminal_lines(profiled_run()) if one.role == "note"]
+    assert any(text.startswith("⚠ docker: Kernel names carry cuDNN 7 names") for text in notes)
+    assert any(text.startswith("docker, cnn: +1.94 ms a step") for text in notes)
+
+
+def test_an_untimed_arm_beside_timed_ones_keeps_their_verdicts() -> None:
+    """It gets a headline of its own, last, and no row among the verdicts."""
+    run = profiled_run()
+    added = replace(run.arms[0], arm="old", state="ok", is_timed=False, facts={})
+    found = page(replace(run, arms=(*run.arms, added)), ())
+    assert found.is_timed
+    assert [one.arm for one in found.headlines][-1] == "old"
+    assert found.headlines[-1].badge == "not timed"
+    assert len(found.rows) == len(page(run, ()).rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (4_580_179_968.0, "FLOP", "4.58 GFLOP"),
+        (6_331_344_288.0, "B", "6.33 GB"),
+        (0.0, "B", "0 B"),
+        (999.0, "B", "999 B"),
+        (1.53e9, "Hz", "1.53 GHz"),
+        (61.54, "%", "61.5 %"),
+        (197_854_509.0, "", "1.979e+8"),
+        (208.0, "", "208"),
+        (1234.5, "ns", "1.23 µs"),
+        (None, "ns", "not measured"),
+    ],
+)
+def test_quantities_are_printed_with_a_prefix_that_suits_them(
+    value: float | None, unit: str, expected: str
+) -> None:
+    """Three digits, SI prefixes, and never a 0 for what is missing."""
+    assert quantity_text(value, unit) == expected
+
+
+def test_times_and_ratios_keep_what_matters() -> None:
+    """Near 1 a ratio needs its fourth decimal; a table of times has one unit."""
+    assert [time_text(ns) for ns in (0.0, 950.0, 1e3, 2.5e6, 3e9)] == [
+        "0 ns", "950 ns", "1.00 µs", "2.50 ms", "3.00 s",
+    ]  # fmt: skip
+    assert [ratio_text(one) for one in (1.0, 1.0013, 3.16, None)] == [
+        "×1.0000", "×1.0013", "×3.16", "",
+    ]  # fmt: skip
+    scale = TimeScale.of(17.7e6)
+    assert (scale.unit, scale.number(619_000), scale.signed(-1_900_000)) == ("ms", "0.62", "−1.90")
+    assert scale.signed(-400.0) == "0.00"
+    assert number_text(-3.0) == "−3"
