@@ -44,8 +44,9 @@ def flop_quantities(facts: Facts) -> list[Quantity]:
 
 def _of_cores(facts: Facts, precision: str, letter: str, old: str) -> Quantity:
     name = f"flops_{precision}"
-    told = facts.total(f"flop_count_{old}")
-    if facts.profile.tool != "nvprof":
+    if facts.profile.tool == "nvprof":
+        told = facts.total(f"flop_count_{old}")
+    else:
         told = _weighted(facts, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
     if precision == "fp32":
         told = _with_packed(facts, told)

@@ -38,8 +38,12 @@ def read(path: Path) -> Profile:
     Raises ProfileError for a log that was cut, doubled or contradicts itself, with its line.
     """
     _refuse_database(path)
-    reader = Reader(read_lines(path), path.name)
+    lines = read_lines(path)
+    reader = Reader(lines, path.name)
     reader.read()
+    if lines and not lines[-1].endswith("\n"):
+        why = "the last line has no end: the log was cut off"
+        raise refusal(path.name, line=len(lines), why=why, hint=_AGAIN)
     _refuse_failure(reader.said, path.name)
     parts = [part for part in reader.parts if not part.is_empty]
     if not parts:

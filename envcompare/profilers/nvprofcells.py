@@ -23,7 +23,7 @@ class Number:
     @property
     def is_rounded(self) -> bool:
         """Say whether whole counts are lost in it, as in 2.1092e+10."""
-        return self.step > 1
+        return not self.unit and self.step > 1
 
 
 def read_number(text: str, unit: str = "") -> Number | None:
