@@ -17,7 +17,7 @@ from envcompare.report.units import quantity_text, time_text
 
 WIDTH: Final = 640
 HEIGHT: Final = 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 92.0, 626.0, 14.0, 332.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 92.0, 612.0, 14.0, 332.0
 _SHAPES: Final = ("circle", "square", "triangle", "diamond", "cross")
 _COLOURS: Final = 7
 _MOST_POINTS: Final = 60

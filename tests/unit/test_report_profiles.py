@@ -299,7 +299,7 @@ def test_every_point_stands_inside_the_frame_and_below_its_roofs_edge() -> None:
     far = (point("vm", intensity=1e-4, flops_per_s=3.0), point("docker", intensity=9e5))
     chart = views(roofline=roofline(points=far)).roofline
     for dot in chart.dots:
-        assert 92 <= float(dot.x) <= 626
+        assert 92 <= float(dot.x) <= 612
         assert 14 <= float(dot.y) <= 332
 
 
