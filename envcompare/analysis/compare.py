@@ -8,6 +8,7 @@ import msgspec
 
 from envcompare.analysis.cells import CellData, summarise_cell
 from envcompare.analysis.decompose import decompose
+from envcompare.analysis.explaining import Sources, explain
 from envcompare.analysis.judge import judge
 from envcompare.analysis.model import (
     ArmSummary,
@@ -21,6 +22,8 @@ from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
 from envcompare.analysis.surroundings import differences_by_cell, each_once
 from envcompare.errors import RunFolderError
+from envcompare.profilefiles import read_profiles, read_roofs
+from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.records import (
     ArmRecord,
     CellState,
@@ -43,6 +46,8 @@ class _Read:
     samples: tuple[Sample, ...]
     events: tuple[Event, ...]
     fingerprints: tuple[FingerprintRecord, ...]
+    profiles: tuple[ProfileRecord, ...]
+    roofs: tuple[Roofs, ...]
     torn: int
 
     def cell_data(self) -> tuple[CellData, ...]:
@@ -65,6 +70,18 @@ class _Read:
                 batch=self._batch(cell.id),
             )
             for cell in self.run.cells
+        )
+
+    @property
+    def sources(self) -> Sources:
+        """Return what explains the times of the cells."""
+        return Sources(
+            run=self.run,
+            samples=self.samples,
+            events=self.standing,
+            fingerprints=self.fingerprints,
+            records=self.profiles,
+            roofs=self.roofs,
         )
 
     @property
@@ -105,6 +122,8 @@ def compare_run(folder: RunFolder) -> RunComparison:
         samples=samples.samples,
         events=events.events,
         fingerprints=folder.read_fingerprints(),
+        profiles=read_profiles(folder),
+        roofs=read_roofs(folder),
         torn=samples.torn + events.torn,
     )
     return _compare(read)
@@ -117,6 +136,9 @@ def _compare(read: _Read) -> RunComparison:
     m = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, design, m=m)
     by_cell = differences_by_cell(run, read.samples, read.fingerprints)
+    profiles = explain(read.sources, data, differences=by_cell, settled=settled)
+    for one in profiles:
+        by_cell[one.cell] = (*by_cell.get(one.cell, ()), *one.betrayed)
     confounded = {
         (cell, found.arm)
         for cell, differences in by_cell.items()
@@ -159,6 +181,7 @@ def _compare(read: _Read) -> RunComparison:
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
+        profiles=profiles,
         failures=_failures(read.standing),
         torn_lines=read.torn,
         duration_s=read.events[-1].t - read.events[0].t if read.events else None,

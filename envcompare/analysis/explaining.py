@@ -1,0 +1,114 @@
+"""What a run folder holds to explain the times of its cells, gathered cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from envcompare.analysis.cells import CellData
+from envcompare.analysis.energy import arm_quantities
+from envcompare.analysis.primaries import Key, Primary
+from envcompare.analysis.profiled import ProfiledCell, cell_profiles
+from envcompare.analysis.profilemodel import CellProfiles
+from envcompare.profiles import ProfileRecord, Quantity, Roofs
+from envcompare.records import (
+    Block,
+    Event,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+    GpuReading,
+    RunRecord,
+    Sample,
+)
+
+Facts = Mapping[str, FingerprintValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """A run folder, as far as it explains times."""
+
+    run: RunRecord
+    samples: tuple[Sample, ...]
+    events: tuple[Event, ...]
+    fingerprints: tuple[FingerprintRecord, ...]
+    records: tuple[ProfileRecord, ...]
+    roofs: tuple[Roofs, ...]
+
+
+def explain(
+    sources: Sources,
+    data: Iterable[CellData],
+    *,
+    differences: Mapping[str, tuple[FactDifference, ...]],
+    settled: Mapping[Key, Primary],
+) -> tuple[CellProfiles, ...]:
+    """Return what explains the times of each cell; a cell with nothing of that kind is left out."""
+    found = (
+        cell_profiles(_cell(sources, one, differences.get(one.cell.id, ()), settled))
+        for one in data
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def _cell(
+    sources: Sources,
+    data: CellData,
+    differences: tuple[FactDifference, ...],
+    settled: Mapping[Key, Primary],
+) -> ProfiledCell:
+    cell, arms = data.cell, sources.run.arms
+    facts = _facts(sources, cell.id)
+    return ProfiledCell(
+        cell=cell,
+        reference=next(arm.id for arm in arms if arm.is_reference),
+        arms=tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control)),
+        records=tuple(one for one in sources.records if one.cell == cell.id),
+        roofs=tuple(one for one in sources.roofs if one.host == cell.host),
+        blocks={arm.id: data.arm_blocks(arm.id) for arm in arms},
+        codes=_codes(sources, cell.id),
+        facts=facts,
+        differences=differences,
+        energy=_energy(sources, data, facts),
+        log_ratios={
+            arm: one.interval.mean for (name, arm), one in settled.items() if name == cell.id
+        },
+    )
+
+
+def _facts(sources: Sources, cell: str) -> dict[str, Facts]:
+    return {one.arm: one.facts for one in sources.fingerprints if one.cell == cell}
+
+
+def _codes(sources: Sources, cell: str) -> dict[str, str]:
+    """Return the hash of the program that was timed in each arm, as its worker said it."""
+    return {
+        one.arm: code
+        for one in sources.events
+        if one.cell == cell and isinstance(code := one.values.get("code"), str)
+    }
+
+
+def _energy(
+    sources: Sources, data: CellData, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Quantity, ...]]:
+    """Return what each arm took of its GPU; nothing where no arm ran on one."""
+    readings = [
+        one for one in sources.samples if isinstance(one, GpuReading) and one.cell == data.cell.id
+    ]
+    blocks = {
+        arm.id: [one for one in data.arm_blocks(arm.id) if isinstance(one, Block)]
+        for arm in sources.run.arms
+        if not arm.is_control
+    }
+    return {
+        arm: arm_quantities(
+            timed,
+            readings,
+            batch=data.batch,
+            uuid=str(facts.get(arm, {}).get("gpu.uuid") or ""),
+        )
+        for arm, timed in blocks.items()
+        if any(block.gpu_ns for block in timed)
+    }
