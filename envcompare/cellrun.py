@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
@@ -12,6 +14,7 @@ from envcompare.folders import CellFolders, Entry
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
+from envcompare.measure.gpusampler import sampler_command, sampling
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
@@ -36,6 +39,8 @@ from envcompare.results import RunFolder, elapsed_s, waited_s
 from envcompare.sites import Site
 from envcompare.stats.intervals import Interval
 
+_NO_STEPS = "a plain command has no steps that could be marked"
+_NO_STEPS_HINT = "profile it by hand and give the file to envcompare import"
 _SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
 
 
@@ -77,11 +82,12 @@ class CellRun:
         stopped_by = self._stopped_by()
         if not stopped_by:
             self._measure_startup(bench, roster)
-            lockstep.measure()
+            with self._sampling(bench):
+                lockstep.measure()
             stopped_by = lockstep.stopped_by or ""
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
-        self._profile(bench)
+        self._profile(bench, roster)
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
 
     def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
@@ -89,11 +95,13 @@ class CellRun:
         runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
         codes = {e.arm: c for e in self.prior_events if isinstance(c := e.values.get("code"), str)}
         processes = ProcessPass(bench, roster, program, runs, codes)
-        processes.measure()
+        with self._sampling(bench):
+            processes.measure()
         if processes.is_timeout:
             return "timeout", _why_failed(roster)
         if processes.stopped_by == "failure":
             return "failed", _why_failed(roster)
+        self._profile(bench, roster)
         return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
 
     def _lacks_arms(self) -> bool:
@@ -107,17 +115,29 @@ class CellRun:
         if bench.design.has_startup:
             StartupPass(bench, roster, launches).measure()
 
+    @contextmanager
+    def _sampling(self, bench: Bench) -> Iterator[None]:
+        """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
+        command = None
+        if self.site.has_gpu:
+            plain = (seat for seat in self.site.seats.values() if seat.arm.environment == "vm")
+            interpreter = next((seat.prepared.interpreter for seat in plain), "python3")
+            command = sampler_command(interpreter, self.site.workloads)
+        with sampling(self.site.transport, command, cell=self.cell.id, keep=self.sample) as sampled:
+            yield
+        if command and sampled.reason:
+            bench.note("note", text=sampled.reason)
+
     def _stopped_by(self) -> str:
         """Return why the timing ended before an interruption; empty where it had not."""
         stops = [event.text for event in self.prior_events if event.what == "stopped"]
         return stops[-1] if stops and stops[-1] != "failure" else ""
 
-    def _profile(self, bench: Bench) -> None:
+    def _profile(self, bench: Bench, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
         choice = self.plan.design.profile
         if choice == "none":
             return
-        self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
         stand = Stand(
             launch=lambda arm, profiler: self._launch(arm, bench.variables(0), profiler),
             transport=self.site.transport,
@@ -127,8 +147,14 @@ class CellRun:
             folder=self.folder,
         )
         prior = tuple(one for one in read_profiles(self.folder) if one.cell == self.cell.id)
-        said = ProfilePass(bench, stand, prior).measure()
-        self.display.say(f"  {self.cell.id}: {said}")
+        profiles = ProfilePass(bench, stand, prior)
+        if self.cell.workload.program is not None:
+            profiles.decline(profiles.arms, reason=_NO_STEPS, hint=_NO_STEPS_HINT)
+            return
+        for arm, failure in roster.failed.items():
+            profiles.decline((arm,), reason=failure.brief, hint=failure.hint)
+        self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
+        self.display.say(f"  {self.cell.id}: {profiles.measure()}")
 
     def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")

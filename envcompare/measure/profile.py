@@ -100,6 +100,13 @@ class ProfilePass:
                         self._look_around(arm, kind)
         return summary(tuple(self._kept.values()))
 
+    def decline(self, arms: tuple[str, ...], *, reason: str, hint: str) -> None:
+        """Keep for every pass of these arms, but those there are, why there will be none."""
+        for arm in arms:
+            for kind in (*INSIDE, *AROUND):
+                if self._is_missing(arm, kind):
+                    self._keep(self._lacking(arm, kind, reason, hint))
+
     def _is_missing(self, arm: str, kind: PassName) -> bool:
         return (arm, kind) not in self._kept
 

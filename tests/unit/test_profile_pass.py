@@ -119,6 +119,22 @@ def test_a_pass_ends_between_two_profiles_when_the_user_stops(
         _measure(made, _stand(made, tmp_path, []))
 
 
+def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """It may have hung, and would hang again."""
+    made = bench(tmp_path, workload("Light"))
+    launched: list[str] = []
+    stand = _stand(made, tmp_path, launched)
+    profiles = ProfilePass(made, stand)
+    profiles.decline(("docker",), reason="it hangs", hint="mend it")
+    profiles.measure()
+    stand.folder.close()
+    assert launched == ["vm"]
+    found = {(r.state, r.reason) for r in read_profiles(stand.folder) if r.arm == "docker"}
+    assert found == {("missing", "it hangs")}
+
+
 def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
     """Each with its state and its reason."""
     made = bench(tmp_path, workload("Light"))
