@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from pages import Visit, open_report
+from playwright.sync_api import Browser, BrowserContext
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 LOG = "logs/lab01/lab01_rnn_default/singularity.log"
-
-
-@dataclass(slots=True)
-class Visit:
-    """A page opened from disk, with all it said and asked for."""
-
-    page: Page
-    console: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
@@ -71,13 +62,3 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 def visit(context: BrowserContext, report: Path) -> Visit:
     """Open the report from disk and write down what it says and asks for."""
     return open_report(context, report)
-
-
-def open_report(context: BrowserContext, path: Path) -> Visit:
-    """Open a file in a browser context."""
-    opened = Visit(page=context.new_page())
-    opened.page.on("console", lambda message: opened.console.append(message.text))
-    opened.page.on("pageerror", lambda error: opened.console.append(str(error)))
-    opened.page.on("request", lambda request: opened.requests.append(request.url))
-    opened.page.goto(path.as_uri())
-    return opened

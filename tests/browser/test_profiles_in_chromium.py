@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Visit, open_report, violations
 from playwright.sync_api import BrowserContext, Page
+from profilepages import imported_run, profiled_run
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report.page import render
-from tests.browser.conftest import Visit, open_report
-from tests.browser.test_report_in_chromium import violations
-from tests.support.profilepages import imported_run, profiled_run
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from pages import violations
 from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
@@ -25,16 +25,6 @@ def bottom_of(page: Page, selector: str) -> float:
 def texts(page: Page, selector: str) -> list[str]:
     """Return the texts of all elements, blanks folded."""
     return [" ".join(text.split()) for text in page.locator(selector).all_inner_texts()]
-
-
-def violations(page: Page) -> list[str]:
-    """Return what axe-core finds wrong, with the rule of WCAG 2.2 that it leaves out by itself."""
-    rules = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
-    found = Axe().run(page, options=rules)
-    return [
-        f"{one['id']}: {one['nodes'][0]['target']} {one['nodes'][0]['failureSummary']}"
-        for one in found.response["violations"]
-    ]
 
 
 def test_the_first_screen_holds_the_headlines_and_the_table(visit: Any) -> None:

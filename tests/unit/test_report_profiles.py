@@ -9,18 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
-from envcompare.report.ledgers import largest_parts, ledger_view
-from envcompare.report.page import render
-from envcompare.report.profiled import profiled_views
-from envcompare.report.profilewords import NOT_PROFILED, why_sentences
-from envcompare.report.quantities import quantity_name
-from envcompare.report.summary import markdown, terminal_lines
-from envcompare.report.units import TimeScale, number_text, quantity_text, ratio_text, time_text
-from envcompare.report.view import page
-from tests.support.profilepages import (
+from profilepages import (
     FPROP,
     WINOGRAD,
     cell_profiles,
@@ -34,6 +23,17 @@ from tests.support.profilepages import (
     quantity,
     roofline,
 )
+
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
+from envcompare.report.ledgers import largest_parts, ledger_view
+from envcompare.report.page import render
+from envcompare.report.profiled import profiled_views
+from envcompare.report.profilewords import NOT_PROFILED, why_sentences
+from envcompare.report.quantities import quantity_name
+from envcompare.report.summary import markdown, terminal_lines
+from envcompare.report.units import TimeScale, number_text, quantity_text, ratio_text, time_text
+from envcompare.report.view import page
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
