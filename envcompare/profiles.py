@@ -43,7 +43,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     first: Annotated[int | None, Meta(description="place of the first launch, from 0")] = None
     op: Annotated[str, Meta(description="NVTX range or operator it was launched in")] = ""
     metrics: Annotated[
-        dict[str, float], Meta(description="by the tool's name, in base units; sums over calls")
+        dict[str, float],
+        Meta(description="by the tool's name or that of a quantity, in base units, of all calls"),
     ] = {}
 
 

@@ -28,6 +28,7 @@ from envcompare.analysis.profilechoice import (
 )
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, KernelDiff, Ledger
 from envcompare.analysis.quantities import Rows, model_flops_cautions, quantity_rows
+from envcompare.analysis.rooflines import roofline
 from envcompare.analysis.timingledger import Modes, timing_ledger
 from envcompare.metrics import wall_ns
 from envcompare.profiles import ProfileRecord, Quantity, Roofs
@@ -70,6 +71,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
         profiled, cell.energy, reference=cell.reference, partial=partial_records(profiled)
     )
     ledgers, reasons = _ledgers(cell)
+    drawn = roofline(profiled, cell.roofs, host=cell.cell.host, steps_ns=_steps_ns(cell))
     if not rows and not ledgers:
         return None
     return CellProfiles(
@@ -80,6 +82,8 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
         arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
         kernel_diffs=tuple(_kernel_diffs(cell)),
         ledgers=ledgers,
+        roofline=None if isinstance(drawn, str) else drawn,
+        roofline_reason=drawn if isinstance(drawn, str) else "",
         betrayed=tuple(_betrayed(cell)),
         cautions=tuple(
             dict.fromkeys(
@@ -172,12 +176,22 @@ def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
 
 def _timed_change(cell: ProfiledCell, arm: str) -> int | None:
     """Return the change of a step that the verdict rests on, in ns; None where none was timed."""
-    blocks = [one for one in cell.blocks.get(cell.reference, ()) if isinstance(one, Block)]
-    steps = sum(block.k for block in blocks)
-    if arm not in cell.log_ratios or not steps:
+    step = _steps_ns(cell).get(cell.reference)
+    if arm not in cell.log_ratios or step is None:
         return None
-    step = sum(wall_ns(block) for block in blocks) / steps
     return round(step * math.expm1(cell.log_ratios[arm]))
+
+
+def _steps_ns(cell: ProfiledCell) -> dict[str, float]:
+    """Return the mean step of each arm on the clock."""
+    blocks = {
+        arm: [one for one in found if isinstance(one, Block)] for arm, found in cell.blocks.items()
+    }
+    return {
+        arm: sum(map(wall_ns, found)) / sum(one.k for one in found)
+        for arm, found in blocks.items()
+        if found
+    }
 
 
 def _modes(cell: ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:

@@ -13,14 +13,28 @@ from envcompare.profilers.derivedflops import ALL_FLOPS, flop_quantities
 from envcompare.profilers.derivedmemory import memory_quantities
 from envcompare.profilers.derivedrates import rate_quantities
 from envcompare.profilers.deriving import Facts
-from envcompare.profiles import Copy, Profile, Quantity
+from envcompare.profiles import Copy, Kernel, Profile, Quantity
 
 
 def with_quantities(profile: Profile) -> Profile:
     """Return the profile with all quantities that follow from it; what its reader said stays."""
     said = {one.name for one in profile.quantities}
     derived = [one for one in _derived(profile) if one.name not in said]
-    return msgspec.structs.replace(profile, quantities=(*profile.quantities, *derived))
+    return msgspec.structs.replace(
+        profile,
+        kernels=tuple(_counted(profile, kernel) for kernel in profile.kernels),
+        quantities=(*profile.quantities, *derived),
+    )
+
+
+def _counted(profile: Profile, kernel: Kernel) -> Kernel:
+    """Return a kernel with traffic and operations of its own beside the metrics of its tool."""
+    if not kernel.metrics:
+        return kernel
+    facts = Facts.of(msgspec.structs.replace(profile, kernels=(kernel,)))
+    found = (*memory_quantities(facts), *flop_quantities(facts))
+    sums = {one.name: one.value for one in found if one.value is not None and one.rule == "sum"}
+    return msgspec.structs.replace(kernel, metrics={**kernel.metrics, **sums})
 
 
 def _derived(profile: Profile) -> list[Quantity]:

@@ -1,0 +1,155 @@
+"""The profiles of a run folder from end to end: written, analysed, compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import block, blocks, run_record
+from msgspec.structs import replace
+from traces import ADD, CELL, CONV, WINOGRAD, kernel, launched, record
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import CellProfiles
+from envcompare.profilefiles import write_profile
+from envcompare.profiles import Profile, ProfileRecord, Quantity
+from envcompare.records import ArmRecord, Event, Sample
+from envcompare.results import RunFolder
+
+BUILT = "void at::native::_GLOBAL__N__5_x_compute_{}_cpp1_ii_1::clamp<float>(int)"
+
+
+def compared(folder: Path, *records: ProfileRecord, samples: tuple[Sample, ...]) -> RunComparison:
+    """Write a run folder with these profiles and analyse it."""
+    made = RunFolder.create(folder, run_record())
+    for sample in samples:
+        made.append_sample(sample)
+    for one in records:
+        write_profile(made, one)
+    made.append_event(Event(t=1.0, what="arm-ready", cell=CELL, arm="vm", values={"code": "aa"}))
+    made.close()
+    return compare_run(made)
+
+
+def only(run: RunComparison) -> CellProfiles:
+    """Return the profiles of the only cell."""
+    (found,) = run.profiles
+    return found
+
+
+def traces(vm: list[str], docker: list[str]) -> tuple[ProfileRecord, ProfileRecord]:
+    """Return a trace of each arm; a step of the GPU is 10 µs longer than its kernels."""
+    made = []
+    for arm, names in (("vm", vm), ("docker", docker)):
+        busy = 2_000.0 * len(names)
+        profile = launched([kernel(n) for n in names], busy_ns=busy, span_ns=busy + 20_000.0)
+        made.append(record(profile, arm=arm))
+    return made[0], made[1]
+
+
+def test_run_without_a_gpu_gets_a_ledger_from_its_blocks(tmp_path: Path) -> None:
+    """No profile is needed for it, and the control is left out."""
+    found = only(compared(tmp_path, samples=blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.0})))
+    (ledger,) = found.ledgers
+    assert (ledger.arm, ledger.basis) == ("docker", "timing")
+    assert sum(part.change_ns for part in ledger.parts) == ledger.change_ns
+    assert ledger.change_ns == pytest.approx(1_000_000, rel=0.05)
+    assert found.arms == ()
+
+
+def test_run_with_neither_blocks_nor_profiles_has_no_profiles(tmp_path: Path) -> None:
+    """Nothing is drawn of nothing."""
+    assert compared(tmp_path, samples=()).profiles == ()
+
+
+def test_traces_give_diff_and_ledger_held_against_the_timing(tmp_path: Path) -> None:
+    """What the trace does not see of the timed change is said."""
+    samples = tuple(replace(one, gpu_ns=one.wall_ns) for one in blocks({"vm": 1.0, "docker": 1.1}))
+    found = only(compared(tmp_path, *traces([CONV], [CONV, ADD]), samples=samples))
+    (ledger,) = found.ledgers
+    assert (ledger.basis, ledger.change_ns) == ("gpu-trace", 1_000)
+    assert ledger.timing_change_ns == pytest.approx(1_000_000, rel=0.05)
+    assert ledger.unseen_ns == (ledger.timing_change_ns or 0) - 1_000
+    (diff,) = found.kernel_diffs
+    assert (diff.both, diff.only_arm, diff.identical_kernel_set) == (1, 1, False)
+    assert [arm.arm for arm in found.arms] == ["vm", "docker"]
+    assert found.arms[0].activities is not None
+
+
+def test_build_that_names_betray_confounds_the_comparison(tmp_path: Path) -> None:
+    """It is a difference like those of the fingerprints, once for the run."""
+    records = traces([BUILT.format(70)], [BUILT.format(86)])
+    run = compared(tmp_path, *records, samples=blocks({"vm": 1.0, "docker": 1.1}))
+    docker = next(one for one in run.comparisons if one.arm == "docker")
+    assert (docker.outcome, docker.is_confounded) == ("slower", True)
+    assert [one.key for one in run.differences] == ["kernels.build"]
+    assert only(run).betrayed == run.differences
+
+
+def test_identical_kernels_confound_nothing(tmp_path: Path) -> None:
+    """One image on two engines."""
+    run = compared(tmp_path, *traces([CONV], [CONV]), samples=blocks({"vm": 1.0, "docker": 1.0}))
+    assert run.differences == ()
+    assert only(run).kernel_diffs[0].identical_kernel_set
+
+
+def test_profile_of_another_program_is_a_caution(tmp_path: Path) -> None:
+    """The hash of the timed code stands in the events."""
+    vm, docker = traces([CONV], [CONV])
+    found = only(compared(tmp_path, replace(vm, code_hash="bb"), docker, samples=(block(),)))
+    assert "not the one that was timed" in found.cautions[0]
+
+
+def test_missing_pass_keeps_its_reason_and_hint(tmp_path: Path) -> None:
+    """What was not allowed is shown with the command that allows it."""
+    lost = record(None, state="missing", reason="ERR_NVGPUCTRPERM", hint="--cap-add=SYS_ADMIN")
+    found = only(compared(tmp_path, lost, samples=()))
+    (state,) = found.arms[0].passes
+    assert (state.state, state.reason, state.hint) == (
+        "missing",
+        "ERR_NVGPUCTRPERM",
+        "--cap-add=SYS_ADMIN",
+    )
+
+
+def test_traces_that_cannot_be_divided_say_why(tmp_path: Path) -> None:
+    """A reason stands where the ledger would."""
+    vm, docker = traces([CONV], [CONV])
+    bad = replace(docker, steps=None, profile=replace(docker.profile or Profile(tool="nsys"),
+                                                       steps=None))  # fmt: skip
+    found = only(compared(tmp_path, vm, bad, samples=()))
+    assert found.ledgers == ()
+    assert "No ledger of docker: the number of steps" in found.cautions[0]
+
+
+def test_host_pass_splits_the_cpu_time_of_the_ledger(tmp_path: Path) -> None:
+    """Own work and kernel, as counted around the same steps."""
+    host = tuple(
+        Quantity(name=name, value=value, unit="ns", rule="sum", source="getrusage")
+        for name, value in (("user_ns", 3.0), ("sys_ns", 1.0))
+    )
+    records = [
+        record(Profile(tool="perf", quantities=host, steps=2), arm=arm, kind="host")
+        for arm in ("vm", "docker")
+    ]
+    found = only(compared(tmp_path, *records, samples=blocks({"vm": 1.0, "docker": 1.0})))
+    assert {"user", "system"} <= {part.part for part in found.ledgers[0].parts}
+
+
+def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
+    """Two old logs are a run: kernels, ledger, betrayal, and nothing timed."""
+    arms = (
+        ArmRecord(id="vm", environment="vm", is_reference=True, is_timed=False),
+        ArmRecord(id="docker", environment="docker", is_timed=False),
+    )
+    made = RunFolder.create(tmp_path, run_record(arms=arms))
+    for arm, names in (("vm", [WINOGRAD]), ("docker", [CONV])):
+        profile = Profile(tool="nvprof", kernels=tuple(kernel(n) for n in names))
+        write_profile(made, record(profile, arm=arm, kind="imported", name="imported-nvprof"))
+    made.close()
+    run = compare_run(made)
+    found = only(run)
+    assert (run.comparisons, found.kernel_diffs[0].arm) == ((), "docker")
+    assert found.ledgers[0].is_per_step is False
+    assert "kernels.cudnn" in {one.key for one in found.betrayed}

@@ -1,0 +1,163 @@
+"""Quantities side by side, tables of an arm, and checks that profiles belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from traces import ADD, CONV, kernel, launched, record
+
+from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table
+from envcompare.analysis.profilechecks import (
+    launch_cautions,
+    partial_records,
+    program_cautions,
+)
+from envcompare.analysis.profilemodel import QuantityRow
+from envcompare.analysis.quantities import model_flops_cautions, quantity_rows
+from envcompare.profiles import ApiCall, Copy, Operator, Profile, ProfileRecord, Quantity
+
+
+def with_quantity(arm: str, value: float | None, *, name: str, **changes: Any) -> ProfileRecord:
+    """Return a record with one quantity of two steps of 32 samples."""
+    fields: dict[str, Any] = {"unit": "B", "rule": "sum", "source": "ncu", **changes}
+    quantity = Quantity(name=name, value=value, **fields)
+    profile = Profile(tool="ncu", quantities=(quantity,), steps=2)
+    return record(profile, arm=arm, kind="ncu-memory")
+
+
+def row(before: float | None, after: float | None, name: str, **changes: Any) -> QuantityRow:
+    """Return the row of the arm."""
+    records = {
+        arm: [with_quantity(arm, value, name=name, **changes)]
+        for arm, value in (("vm", before), ("docker", after))
+    }
+    return quantity_rows(records, {}, reference="vm")["docker"][0]
+
+
+def test_sum_is_given_of_a_step_and_of_a_sample() -> None:
+    """Two steps of 32 samples moved 6400 bytes."""
+    found = row(6_400.0, 6_400.0, "dram_bytes")
+    assert (found.value, found.per_step, found.per_sample) == (6_400.0, 3_200.0, 100.0)
+    assert (found.ratio, found.agreement) == (1.0, "equal")
+
+
+def test_rate_is_never_divided_by_steps() -> None:
+    """Half the occupancy a step would be nonsense."""
+    found = row(50.0, 60.0, "occupancy", unit="%", rule="time-weighted")
+    assert (found.per_step, found.ratio, found.agreement) == (None, 1.2, "differs")
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "expected"),
+    [
+        ("flops_model", 1_000_001.0, "differs"),
+        ("flops_fp32", 1_000_001.0, "equal"),
+        ("flops_fp32", 1_010_000.0, "differs"),
+        ("dram_bytes", 1_010_000.0, "equal"),
+        ("dram_bytes", 1_030_000.0, "differs"),
+        ("launch_count", 1_000_001.0, "differs"),
+        ("memcpy_htod_bytes", 1_000_001.0, "differs"),
+        ("kernel_time_ns", 1_040_000.0, "equal"),
+    ],
+)
+def test_tolerance_is_as_tight_as_the_quantity_repeats(
+    name: str, after: float, expected: str
+) -> None:
+    """Counts are exact, counted traffic nearly so, times are not."""
+    assert row(1_000_000.0, after, name).agreement == expected
+
+
+def test_missing_stays_missing_with_its_reason() -> None:
+    """No value is no zero, and nothing is compared with it."""
+    found = row(1.0, None, "dram_bytes", status="ok", reason="n/a on this chip")
+    assert (found.value, found.per_step, found.ratio) == (None, None, None)
+    assert (found.agreement, found.reason) == ("unknown", "n/a on this chip")
+
+
+def test_nothing_against_nothing_is_equal_and_has_no_ratio() -> None:
+    """Zero major faults in both arms."""
+    assert (row(0.0, 0.0, "major_faults").ratio, row(0.0, 0.0, "x").agreement) == (None, "equal")
+    assert row(0.0, 5.0, "major_faults").agreement == "differs"
+
+
+def test_what_was_read_beside_the_timing_stands_among_the_rows() -> None:
+    """Power is of the timing pass and of no profile."""
+    power = Quantity(name="power_w", value=300.0, unit="W", rule="time-weighted", source="NVML")
+    found = quantity_rows({}, {"vm": (power,), "docker": (power,)}, reference="vm")
+    assert (found["docker"][0].kind, found["docker"][0].ratio) == ("timing", 1.0)
+
+
+def test_other_model_flops_mean_another_program() -> None:
+    """Nothing else compares then."""
+    records = {arm: [with_quantity(arm, value, name="flops_model")]
+               for arm, value in (("vm", 1e6), ("docker", 2e6))}  # fmt: skip
+    rows = quantity_rows(records, {}, reference="vm")
+    (text,) = model_flops_cautions(rows, reference="vm")
+    assert "2 times those in vm" in text
+
+
+def test_other_code_than_the_timed_one_is_said() -> None:
+    """A profile of another program explains nothing."""
+    profile = launched([kernel(CONV)])
+    arms = {"vm": [record(profile, code_hash="aa")], "docker": [record(profile, code_hash="bb")]}
+    texts = list(program_cautions(arms, {"vm": "aa", "docker": "aa"}))
+    assert ["in docker" in texts[0], "different hashes" in texts[1]] == [True, True]
+    assert list(program_cautions({"vm": [record(profile)]}, {"vm": "aa"})) == []
+
+
+def test_counters_of_a_part_of_the_launches_are_not_of_a_step() -> None:
+    """Counting stops after so many launches."""
+    trace = record(launched([kernel(CONV)] * 10))
+    some = record(
+        launched([kernel(CONV)] * 4, steps=2, tool="ncu"), kind="ncu-memory", name="ncu-memory"
+    )
+    assert partial_records({"vm": [trace, some]}) == {("vm", "ncu-memory")}
+    (text,) = launch_cautions([trace, some])
+    assert "40 % of the launches" in text
+
+
+def test_passes_that_ran_other_kernels_are_said() -> None:
+    """The counters' program chose another convolution."""
+    trace = record(launched([kernel(CONV), kernel(ADD)]))
+    other = record(launched([kernel("winograd"), kernel(ADD)], tool="ncu"), kind="ncu-memory")
+    texts = list(launch_cautions([trace, other]))
+    assert len(texts) == 2
+    assert "winograd" in texts[0]
+    assert list(launch_cautions([trace, record(launched([kernel(ADD), kernel(CONV)]))])) == []
+
+
+def test_activities_are_the_table_of_old() -> None:
+    """All shapes of a kernel are one line; percent are of the type."""
+    profile = launched(
+        [kernel(CONV, grid=(1, 1, 1)), kernel(CONV, grid=(2, 1, 1), each_ns=2_000.0)],
+        steps=1,
+        copies=(Copy(kind="HtoD", calls=2, total_ns=1_000.0, total_bytes=64),),
+        api_calls=(ApiCall(name="cudaLaunchKernel", calls=2, total_ns=10.0),),
+    )
+    table = activity_table(record(profile))
+    conv, copy, api = table.rows
+    assert (conv.percent, conv.time_ns, conv.calls, conv.average_ns) == (75.0, 3_000.0, 2, 1_500.0)
+    assert (copy.name, copy.percent, copy.total_bytes) == ("[CUDA memcpy HtoD]", 25.0, 64)
+    assert (api.type, api.percent) == ("API calls", 100.0)
+    assert (table.gpu_ns, table.api_ns) == (4_000.0, 10.0)
+
+
+def test_what_is_cut_from_a_table_stands_in_its_last_line() -> None:
+    """Percent still add up to a hundred."""
+    step = [kernel(f"kernel_{number}") for number in range(MOST_ROWS + 5)]
+    table = activity_table(record(launched(step)))
+    assert (table.rows[-1].name, table.rows[-1].is_rest) == ("5 more", True)
+    assert sum(one.percent for one in table.rows) == pytest.approx(100)
+
+
+def test_operators_are_ordered_by_their_own_time() -> None:
+    """Totals of operators that were cut hold each other and are not added."""
+    operators = tuple(
+        Operator(name=f"aten::{n}", calls=1, self_cpu_ns=float(n), cpu_ns=100.0)
+        for n in range(MOST_ROWS + 3)
+    )
+    table = operator_table(record(Profile(tool="torch", operators=operators), kind="torch"))
+    assert table.rows[0].name == f"aten::{MOST_ROWS + 2}"
+    assert (table.rows[-1].name, table.rows[-1].cpu_ns) == ("3 more", None)
+    assert sum(one.self_cpu_ns for one in table.rows) == table.self_cpu_ns
