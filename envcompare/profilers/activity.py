@@ -20,7 +20,7 @@ from envcompare.profiles import Copy, Dim, Kernel
 SEQUENCE_MOST: Final = 100_000
 Kind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream")
+_ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream", "owner")
 _ORDER: Final = ("group", "stream", "device", "end", "start", "correlation", "process")
 Shape = tuple[str, Dim | None, Dim | None]
 
@@ -35,7 +35,10 @@ def _copy_rows() -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """All kernels, and all copies and memsets; a size of -1 is not known."""
+    """All kernels, and all copies and memsets.
+
+    An owner is the number of the operator that caused a row; -1 stands for what is not known.
+    """
 
     kernels: Rows = field(default_factory=_kernel_rows)
     copies: Rows = field(default_factory=_copy_rows)

@@ -60,7 +60,7 @@ def _kernels(export: Export, found: Activity) -> None:
             export.text(KERNELS, "demangledName", name, row=row), (gx, gy, gz), (bx, by, bz),
         )  # fmt: skip
         group = found.group(shape)
-        found.kernels.add(pid, call, start, end, device, context, stream, group, row)
+        found.kernels.add(pid, call, start, end, device, context, stream, -1, group, row)
 
 
 def _copies(export: Export, table: str, kind: str | None) -> Iterator[tuple[int, ...]]:
@@ -77,7 +77,7 @@ def _copies(export: Export, table: str, kind: str | None) -> Iterator[tuple[int,
             raise export.refusal(table, why, row=row)
         name = kind or _DIRECTIONS.get(direction[0], "other")
         place = next(number for number, one in enumerate(KINDS) if one == name)
-        yield (pid, call, start, end, device, context, stream, place, size, row)
+        yield (pid, call, start, end, device, context, stream, -1, place, size, row)
 
 
 def _copy_kinds(export: Export) -> frozenset[int]:

@@ -169,7 +169,8 @@ def test_graphs_traced_as_wholes_are_told(tmp_path: Path) -> None:
     change(
         path,
         "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER, end INTEGER,"
-        " deviceId INTEGER, graphId INTEGER); INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (310, 400, 0, 1);",
+        " deviceId INTEGER, graphId INTEGER);"
+        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (310, 400, 0, 1);",
     )
     profile = read(path)
     assert (profile.busy_ns, profile.kernel_busy_ns) == (265, 160)

@@ -1,0 +1,317 @@
+"""Traces of torch.profiler: what they add up to, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinetotraces import (
+    BACKWARD,
+    Event,
+    copy,
+    event,
+    kernel,
+    launch,
+    operator,
+    step,
+    write,
+)
+
+from envcompare.errors import ProfileError
+from envcompare.profilers.kineto import read
+from envcompare.profiles import Profile
+
+DATA = Path(__file__).resolve().parents[2] / "data/profiles"
+
+
+def of(path: Path, *events: Event, **head: object) -> Profile:
+    """Return the profile of a trace with these events."""
+    return read(write(path / "trace.json", list(events), **head))
+
+
+def value(profile: Profile, name: str) -> float | None:
+    """Return the value of the only quantity of a name."""
+    (found,) = (one.value for one in profile.quantities if one.name == name)
+    return found
+
+
+def test_operators_of_a_real_trace_add_up_as_torch_adds_them() -> None:
+    """Counts, times to the nanosecond and bytes are those of key_averages() of torch 2.13."""
+    averages = json.loads((DATA / "kineto-cpu-averages.json").read_text(encoding="utf-8"))
+    found = [
+        [one.name, one.calls, one.cpu_ns, one.self_cpu_ns, one.self_cpu_bytes]
+        for one in read(DATA / "kineto-cpu.json").operators
+    ]
+    assert averages == sorted(found)
+
+
+def test_a_trace_without_a_gpu_says_so() -> None:
+    """No CUDA data is a state, not an error."""
+    profile = read(DATA / "kineto-cpu.json")
+    assert (profile.kernels, profile.span_ns, profile.busy_ns) == ((), None, None)
+    assert profile.notes == ("no CUDA data: the trace tells of no kernel, copy or memset",)
+
+
+def test_times_are_nanoseconds(tmp_path: Path) -> None:
+    """Microseconds come with three places, or as whole numbers before 2024."""
+    start = 1_790_857_026_000_000.125
+    floats = of(tmp_path, kernel("k", start, 1.001), kernel("k", start + 10, 2.25))
+    whole = of(tmp_path, kernel("k", 1_790_857_026_000_000, 3))
+    assert floats.kernels[0].total_ns == 3251
+    assert whole.kernels[0].total_ns == 3000
+
+
+def test_kernels_copies_and_calls_of_a_step(tmp_path: Path) -> None:
+    """Each is grouped as it is for any other tool."""
+    profile = of(tmp_path, *step(0), *step(1, at=1000.0))
+    kernels = [(one.name[:10], one.calls, one.total_ns, one.op) for one in profile.kernels]
+    assert kernels == [
+        ("volta_sgem", 2, 100_500, "aten::addmm"),
+        ("void at::n", 2, 40_000, "aten::add"),
+    ]
+    assert profile.sequence == (0, 1, 0, 1)
+    copies = [(one.kind, one.calls, one.total_ns, one.total_bytes) for one in profile.copies]
+    assert copies == [("HtoD", 2, 80_000, 8192), ("memset", 2, 5_000, 128)]
+    assert [(one.name, one.calls) for one in profile.api_calls] == [("cudaLaunchKernel", 4)]
+    assert profile.steps == 2
+
+
+def test_busy_time_is_the_union_over_streams(tmp_path: Path) -> None:
+    """What overlaps counts once."""
+    profile = of(
+        tmp_path, kernel("a", 0, 10), kernel("b", 5, 10, stream=8),
+        copy("Memcpy DtoH (Device -> Pinned)", 30, 5, 64),
+    )  # fmt: skip
+    found = (profile.span_ns, profile.busy_ns, profile.kernel_busy_ns, profile.launch_gap_ns)
+    assert found == (35_000, 20_000, 15_000, 15_000)
+
+
+def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
+    """Each has a busy time of its own, and the profile none."""
+    profile = of(tmp_path, kernel("a", 0, 10), kernel("a", 0, 20, device=1))
+    busy = {one.scope: one.value for one in profile.quantities if one.name == "busy_ns"}
+    assert (profile.busy_ns, busy) == (None, {"GPU 0": 10_000, "GPU 1": 20_000})
+
+
+def test_device_time_goes_to_the_operator_and_those_around_it(tmp_path: Path) -> None:
+    """Self is what an operator launched itself."""
+    times = {
+        one.name: (one.self_device_ns, one.device_ns) for one in of(tmp_path, *step()).operators
+    }
+    assert times == {
+        "aten::linear": (0, 50_250), "aten::addmm": (50_250, 50_250), "aten::add": (20_000, 20_000),
+    }  # fmt: skip
+
+
+def test_a_launch_belongs_to_the_operators_of_its_own_thread(tmp_path: Path) -> None:
+    """The backward thread works while the main thread waits in another operator."""
+    profile = of(
+        tmp_path, operator("aten::item", 0, 100), operator("ConvBackward", 10, 50, thread=BACKWARD),
+        launch(1, 20, thread=BACKWARD), kernel("k", 200, 5, correlation=1),
+    )  # fmt: skip
+    assert profile.kernels[0].op == "ConvBackward"
+
+
+def test_share_and_exposed_time_of_collectives(tmp_path: Path) -> None:
+    """Names of several generations and libraries; what compute covers is hidden."""
+    profile = of(
+        tmp_path, kernel("gemm", 0, 60),
+        kernel("ncclDevKernel_AllReduce_Sum_f32", 50, 20, stream=9),
+        kernel("void multimem_all_reduce_kernel<float>(float*)", 100, 10),
+        kernel("void vllm::cross_device_reduce_1stage<float>(int)", 120, 10),
+    )  # fmt: skip
+    assert value(profile, "nccl_share") == pytest.approx(40.0)
+    assert value(profile, "nccl_exposed_ns") == 30_000
+
+
+def test_a_kernel_is_no_collective_for_a_word_inside_its_name(tmp_path: Path) -> None:
+    """A share is not told where nothing was exchanged."""
+    profile = of(tmp_path, kernel("void my_nccl_like(int)", 0, 60), kernel("ncc", 70, 10))
+    assert [one.name for one in profile.quantities] == []
+
+
+def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
+    """Kineto computes it from the launch; it never has the name of a measured one."""
+    key = "est. achieved occupancy %"
+    profile = of(tmp_path, kernel("a", 0, 30, **{key: 100}), kernel("b", 40, 10, **{key: 20.0}))
+    assert value(profile, "estimated_occupancy") == pytest.approx(80.0)
+    assert all(one.name != "occupancy" for one in profile.quantities)
+
+
+def counted(name: str, **counters: object) -> Event:
+    """Return the counters of one kernel."""
+    return event("cuda_profiler_range", name, 0, 1, **counters)
+
+
+def test_counters_come_without_times(tmp_path: Path) -> None:
+    """They are added up over launches; an average is left out and named."""
+    ffma = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
+    average = "sm__warps_active.avg.pct_of_peak_sustained_active"
+    profile = of(
+        tmp_path, counted("gemm", **{ffma: 100, average: 50.0}), counted("gemm", **{ffma: 28}),
+        kernel("gemm", 0, 500),
+    )  # fmt: skip
+    (found,) = profile.kernels
+    assert (found.calls, found.total_ns, found.metrics) == (2, None, {ffma: 128.0})
+    assert (profile.has_time, profile.busy_ns) == (False, None)
+    assert any(average in note for note in profile.notes)
+
+
+def test_memory_goes_to_the_innermost_operator(tmp_path: Path) -> None:
+    """Device and host are told apart; what was freed counts against it."""
+
+    def held(at: float, size: int, kind: int) -> Event:
+        made = event("cpu_instant_event", "[memory]", at, 0, Bytes=size, **{"Device Type": kind})
+        return {**made, "ph": "i"}
+
+    profile = of(
+        tmp_path, operator("outer", 0, 100), operator("inner", 10, 20), held(15, 512, 1),
+        held(50, 64, 0), held(60, -32, 0), held(500, 7, 0),
+    )  # fmt: skip
+    found = {one.name: (one.self_cpu_bytes, one.self_device_bytes) for one in profile.operators}
+    assert found == {"outer": (32, 0), "inner": (0, 512)}
+
+
+def test_head_tells_device_and_rank(tmp_path: Path) -> None:
+    """What stands before the events is read without reading them twice."""
+    known = {"rank": 1, "world_size": 8, "backend": "nccl"}
+    profile = of(tmp_path, kernel("a", 0, 1), distributedInfo=known)
+    assert (profile.devices[0].name, profile.devices[0].compute_capability) == (
+        "NVIDIA A100-SXM4-40GB", "8.0",
+    )  # fmt: skip
+    assert "of a distributed program: rank 1 of 8, backend nccl" in profile.notes
+
+
+def test_categories_of_old_traces_are_known(tmp_path: Path) -> None:
+    """Before 2022 they were written in capitals."""
+    old = [
+        {**one, "cat": {"kernel": "Kernel", "cpu_op": "Operator", "cuda_runtime": "Runtime"}.get(
+            one["cat"], one["cat"])}
+        for one in step()
+    ]  # fmt: skip
+    assert of(tmp_path, *old) == of(tmp_path, *step())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"dur": -1}, "dur is -1, not a time"),
+        ({"dur": None}, "dur is None, not a time"),
+        ({"ts": "12"}, "ts is 12, not a time"),
+        ({"ts": 1e300}, "not a time in microseconds"),
+        ({"name": 7}, "name is 7"),
+        ({"args": []}, "a device or stream is missing"),
+        ({"args": {"device": 0, "stream": 7, "grid": [0, 1, 1]}}, "grid is [0, 1, 1]"),
+        ({"args": {"device": 0, "stream": "7"}}, "stream is '7', not a whole number"),
+        ({"args": {"device": 0, "stream": 7, "est. achieved occupancy %": 400}}, "is 400"),
+    ],
+)
+def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) -> None:
+    """The event is named by its place in the file."""
+    with pytest.raises(ProfileError) as caught:
+        of(tmp_path, kernel("a", 0, 1), {**kernel("b", 5, 1), **change})
+    assert "event 1 of traceEvents" in caught.value.details
+    assert why in caught.value.details
+
+
+@pytest.mark.parametrize("place", range(1, 10))
+def test_the_same_event_twice_is_refused(tmp_path: Path, place: int) -> None:
+    """Traces put together by hand may hold a part twice."""
+    events = step()
+    with pytest.raises(ProfileError) as caught:
+        of(tmp_path, *events, events[place])
+    assert f"event 10 of traceEvents: the same as event {place}" in caught.value.details
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.95, 0.999])
+def test_a_cut_trace_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    """The profile of the first half of a program is not one of the program."""
+    path = write(tmp_path / name, step())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "cut off after" in caught.value.details or "no traceEvents" in caught.value.details
+
+
+def test_a_damaged_packed_trace_is_refused(tmp_path: Path) -> None:
+    """The checksum at the end of a gzip file is looked at."""
+    path = write(tmp_path / "trace.json.gz", step())
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match="cannot trust"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"traceEvents": 3', b"nonsense", b"\x1f\x8b"]
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty file is no empty profile."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError):
+        read(path)
+
+
+def test_packed_and_plain_are_read_the_same(tmp_path: Path) -> None:
+    """The ending does not matter, the content does."""
+    plain = write(tmp_path / "a.json", step())
+    packed = tmp_path / "packed.json"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read(plain).kernels == read(packed).kernels
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(("gemm", "add", "ncclDevKernel_AllReduce")), st.integers(0, 500),
+        st.integers(0, 60), st.integers(7, 9), st.integers(0, 1), st.integers(1, 3),
+    ),
+    max_size=25,
+)  # fmt: skip
+
+
+def built(rows: list[tuple[Any, ...]]) -> list[Event]:
+    """Return kernels, each with a correlation of its own."""
+    return [
+        kernel(
+            name, start, lasts, stream=stream, device=device, grid=[grid, 1, 1], correlation=number
+        )
+        for number, (name, start, lasts, stream, device, grid) in enumerate(rows)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=EVENTS, draw=st.randoms(use_true_random=False))
+def test_order_of_events_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]], draw: random.Random
+) -> None:
+    """Kineto writes events as its threads deliver them."""
+    folder, events = tmp_path_factory.mktemp("kineto"), built(rows)
+    before = of(folder, *events)
+    draw.shuffle(events)
+    assert before == of(folder, *events)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=EVENTS)
+def test_groups_add_up_to_the_events(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]]
+) -> None:
+    """Nothing is lost, and no union exceeds its sum or span on any GPU."""
+    profile = of(tmp_path_factory.mktemp("kineto"), *built(rows))
+    total = sum(row[2] for row in rows) * 1000
+    assert sum(one.total_ns or 0 for one in profile.kernels) == total
+    assert sum(one.calls for one in profile.kernels) == len(profile.sequence) == len(rows)
+    busy = [profile.busy_ns] + [
+        one.value for one in profile.quantities if one.name == "busy_ns"
+    ]  # fmt: skip
+    assert sum(one or 0 for one in busy) <= total
