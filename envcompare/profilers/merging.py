@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from envcompare.profilers.launches import NO_TIME
 from envcompare.profilers.refusing import refusal
-from envcompare.profiles import Dim, Kernel, Profile
+from envcompare.profiles import Device, Dim, Kernel, Profile
 
 _Shape = tuple[str, Dim | None, Dim | None]
 
@@ -33,9 +34,9 @@ def merge(profiles: Sequence[Profile]) -> Profile:
         timed,
         format=" + ".join(dict.fromkeys(one.format for one in profiles)),
         files=tuple(name for one in profiles for name in one.files),
-        devices=tuple(dict.fromkeys(device for one in profiles for device in one.devices)),
+        devices=_devices(profiles),
         kernels=kernels,
-        notes=tuple(dict.fromkeys(note for one in profiles for note in one.notes)),
+        notes=_notes(profiles, has_time=timed.has_time),
         quantities=(),
     )
 
@@ -45,6 +46,20 @@ def _joined(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
     for other in others:
         metrics = other.metrics | metrics
     return msgspec.structs.replace(kernel, metrics=metrics)
+
+
+def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
+    """Return each GPU once: a pass that tells the capability alone adds none to one with names."""
+    told = max(profiles, key=lambda one: sum(device.multiprocessors or 0 for device in one.devices))
+    known = {device.compute_capability for device in told.devices}
+    others = (device for one in profiles for device in one.devices)
+    added = (device for device in others if device.compute_capability not in known)
+    return tuple(dict.fromkeys((*told.devices, *added)))
+
+
+def _notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[str, ...]:
+    notes = dict.fromkeys(note for one in profiles for note in one.notes)
+    return tuple(note for note in notes if not (has_time and note == NO_TIME))
 
 
 def _refuse_other_launches(one: Profile, other: Profile) -> None:

@@ -19,8 +19,8 @@ _FIXED: Final = frozenset({
     "Stream", "Block Size", "Grid Size", "Device", "Device Id", "CC", "Invocations",
 })  # fmt: skip
 _RANGES: Final = (":Push/Pop_Range:", ":Start/Stop_Range:")
-_RANGE_NAME: Final = re.compile(r"[^:\"]*:([^:\"]+)")
 _PATCHING: Final = re.compile(r"Roofline|Source ?Counters")
+_NEEDED: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 _BASE_UNITS: Final = (
     "write it again: `LC_ALL=C ncu --import FILE.ncu-rep --csv --page raw --print-units base`"
 )
@@ -68,8 +68,25 @@ def raw_launches(table: Table) -> tuple[Launch, ...]:
 
 def details_launches(table: Table) -> tuple[Launch, ...]:
     """Return the launches of the details page: a row for each metric of each launch."""
-    needed = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
-    places = [table.column(name) for name in needed]
+    by_launch, first = _details_cells(table)
+    _refuse_cut_launch(table, by_launch)
+    convention = decide_over([one for cells in by_launch.values() for one in cells], table.file)
+    # sections that count instructions, though their rows hide the names of the counters
+    section = table.header.cells.index("Section Name")
+    is_patched = any(_PATCHING.search(row.cells[section]) for row in table.rows)
+    return tuple(
+        _launch(table, row, values(by_launch[ident], convention, table.file), is_patched=is_patched)
+        for ident, row in first.items()
+    )
+
+
+def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
+    """Return the metrics of each launch by its ID, and the first row of each."""
+    lacking = [name for name in _NEEDED if table.column(name) is None]
+    if lacking:
+        why = f"the column {lacking[0]!r} is missing"
+        raise refusal(table.file, line=table.header.line, why=why, hint=_BASE_UNITS)
+    places = [table.header.cells.index(name) for name in _NEEDED]
     for row in table.rows:
         check_width(table, row)
     _check_order(table, table.rows, is_repeated=True)
@@ -77,7 +94,7 @@ def details_launches(table: Table) -> tuple[Launch, ...]:
     first: dict[str, Row] = {}
     seen: set[tuple[str, str, str]] = set()
     for row in table.rows:
-        section, name, unit, text = (row.cells[place] for place in places if place is not None)
+        section, name, unit, text = (row.cells[place] for place in places)
         ident = row.cells[0]
         first.setdefault(ident, row)
         cells = by_launch.setdefault(ident, [])
@@ -88,15 +105,7 @@ def details_launches(table: Table) -> tuple[Launch, ...]:
             raise refusal(table.file, line=row.line, why=why)
         seen.add((ident, section, name))
         cells.append(Cell(row.line, LABELS.get(name, name), unit, text))
-    everything = [one for cells in by_launch.values() for one in cells]
-    _refuse_cut_launch(table, by_launch)
-    # sections that count instructions, though their rows hide the names of the counters
-    is_patched = any(_PATCHING.search(row.cells[places[0] or 0]) for row in table.rows)
-    convention = decide_over(everything, table.file)
-    return tuple(
-        _launch(table, row, values(by_launch[ident], convention, table.file), is_patched=is_patched)
-        for ident, row in first.items()
-    )
+    return by_launch, first
 
 
 def check_width(table: Table, row: Row) -> None:
@@ -174,8 +183,8 @@ def _launch(
     table: Table, row: Row, found: Mapping[str, float], *, is_patched: bool = False
 ) -> Launch:
     told = dict(zip(table.header.cells, row.cells, strict=False))
-    ranges = (text for name, text in told.items() if any(mark in name for mark in _RANGES))
-    named = next((match[1] for text in ranges if (match := _RANGE_NAME.search(text))), "")
+    ranges = (_range(name, text) for name, text in told.items())
+    named = next((one for one in ranges if one), "")
     return Launch(
         line=row.line,
         name=told["Kernel Name"],
@@ -185,6 +194,13 @@ def _launch(
         is_patched=is_patched,
         values=found,
     )
+
+
+def _range(column: str, text: str) -> str:
+    """Return the name of the NVTX range in a cell, which stands where its column says."""
+    titles, parts = column.split(":"), text.strip('"').split(":")
+    place = next((n for n, title in enumerate(titles) if title.endswith("_Range")), None)
+    return parts[place] if place is not None and place < len(parts) else ""
 
 
 def _dim_of(told: Mapping[str, str], what: str) -> tuple[int, int, int] | None:
