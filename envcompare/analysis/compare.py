@@ -120,7 +120,8 @@ def compare_run(folder: RunFolder) -> RunComparison:
     read = _Read(
         run=folder.read_run(),
         samples=samples.samples,
-        events=events.events,
+        # an import may come days after the run: it is no part of its course
+        events=tuple(event for event in events.events if event.what != "imported"),
         fingerprints=folder.read_fingerprints(),
         profiles=read_profiles(folder),
         roofs=read_roofs(folder),

@@ -63,6 +63,9 @@ def import_files(request: Request) -> Imported:
         for file, profile in zip(files, profiles, strict=True)
     )
     folder = _written(request, place, pairs)
+    for record in _restated(request, place):
+        write_profile(folder, record)
+        said.append(f"{record.arm}: {record.name} covers {_counted(record.steps or 0, 'step')} now")
     for file, record in pairs:
         said += [_sentence(record), *_remarks(request, place, file)]
     is_alone = len(place.profiled() | {request.arm}) < 2
@@ -82,6 +85,15 @@ def _new_files(request: Request, place: Place) -> tuple[list[_File], list[str]]:
         known.add(digest)
         files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
     return files, said
+
+
+def _restated(request: Request, place: Place) -> Iterator[ProfileRecord]:
+    """Give the records of files named again that are said to cover another number of steps."""
+    digests = {_digest(path) for path in request.files} if request.steps else set()
+    for one in place.of_arm(request.arm):
+        if digests & set(one.sha256.values()) and one.steps != request.steps and one.profile:
+            profile = msgspec.structs.replace(one.profile, steps=request.steps)
+            yield msgspec.structs.replace(one, steps=request.steps, profile=profile)
 
 
 def _digest(path: Path) -> str:
@@ -189,13 +201,20 @@ def _event(record: ProfileRecord) -> Event:
     )
 
 
+def _counted(count: int, noun: str) -> str:
+    """Return "1 launch", "2 launches"."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{plural * (count != 1)}"
+
+
 def _sentence(record: ProfileRecord) -> str:
     """Say what one file brought: launches, operators, steps, and which tool wrote it."""
     profile = record.profile
     assert profile is not None
     launches = sum(one.calls for one in profile.kernels)
-    counts = [f"{launches} launches of {len(profile.kernels)} kernels"] * bool(profile.kernels)
-    counts += [f"{len(profile.operators)} operators"] * bool(profile.operators)
-    steps = f" in {record.steps} steps" if record.steps else ""
+    kernels, operators = len(profile.kernels), len(profile.operators)
+    counts = [f"{_counted(launches, 'launch')} of {_counted(kernels, 'kernel')}"] * bool(kernels)
+    counts += [_counted(operators, "operator")] * bool(operators)
+    steps = f" in {_counted(record.steps, 'step')}" if record.steps else ""
     tool = f"{profile.tool} {profile.version}".rstrip()
     return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

@@ -200,8 +200,8 @@ def _guards(run: RunComparison) -> list[Item]:
 
 
 def _of_profiles(run: RunComparison) -> list[Item]:
-    """Say what the names of kernels betray, and what else the profiles ask to mind."""
-    texts = (*betrayal_sentences(run), *profile_cautions(run))
+    """Say what names of kernels betray beside confounders, and what to mind of the profiles."""
+    texts = (*betrayal_sentences(run, beside=True), *profile_cautions(run))
     items = [Item(text=f"⚠ {text}") for text in texts]
     if len(items) <= _MOST_ITEMS:
         return items

@@ -52,6 +52,8 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
 
 def missing_sentence(run: RunComparison) -> str:
     """Say why it is not known where a step spends its time, and what mends it."""
+    if not is_timed(run) and len(run.arms) < 2:
+        return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if any(found.state == "ok" for found in passes):
         return "The profiles that were taken do not say where a step spends its time."
@@ -76,9 +78,17 @@ def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     )
 
 
-def betrayal_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say what the names of kernels betray; what the fingerprints tell already is left out."""
-    found = (one for cell in run.profiles for one in cell.betrayed if not one.part_of)
+def betrayal_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
+    """Say what the names of kernels betray; what the fingerprints tell already is left out.
+
+    `beside` leaves out confounders too, for a place where all of the run are told.
+    """
+    found = (
+        one
+        for cell in run.profiles
+        for one in cell.betrayed
+        if not one.part_of and not (beside and one.fact_class == "confounder")
+    )
     return tuple(dict.fromkeys(visible(f"{one.arm}: {_betrayal(one)}") for one in found))
 
 

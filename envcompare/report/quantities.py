@@ -43,6 +43,7 @@ _WORDS: Final[dict[str, str]] = {
     "major_faults": "major page faults",
 }
 _ENDS: Final = {"_ns": ", time", "_bytes": ", bytes", "_share": ", share"}
+_WAYS: Final = {"htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD", "htoh": "HtoH", "ptop": "PtoP"}
 _POWER: Final[dict[str, str]] = {
     "power_w": "power",
     "energy_per_step_j": "energy a step",
@@ -97,7 +98,12 @@ def quantity_name(name: str) -> str:
     if words is not None:
         return words
     if name.startswith("flops_tensor_"):
-        return f"FLOP, {name.removeprefix('flops_tensor_').upper()}, tensor cores"
+        kind = name.removeprefix("flops_tensor_").upper().replace("_DST_", " to ")
+        return f"FLOP, {kind}, tensor cores"
+    start, _, rest = name.partition("_")
+    if start == "memcpy" and "_" in rest:
+        way, _, end = rest.partition("_")
+        name = f"memcpy {_WAYS.get(way, way)}_{end}"
     end = next((end for end in _ENDS if name.endswith(end)), "")
     return f"{name.removesuffix(end).replace('_', ' ')}{_ENDS.get(end, '')}"
 

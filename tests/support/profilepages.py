@@ -351,7 +351,7 @@ def imported_run(*arms: str, **changes: Any) -> RunComparison:
                        state="ok", is_timed=False)
             for arm in arms
         ),
-        "differences": (),
+        "differences": tuple(one for one in found.betrayed if one.arm in arms),
         "startup": (),
         "memory": (),
         "failures": (),

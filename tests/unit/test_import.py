@@ -1,0 +1,388 @@
+"""Importing profiler files: what is kept, what is refused, and what a run folder says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import CELL, blocks, run_record
+
+from envcompare import importing
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
+from envcompare.errors import ConfigError, ProfileError, RunFolderError
+from envcompare.importing import import_files
+from envcompare.importing.place import Request
+from envcompare.planning import resumed
+from envcompare.profilefiles import read_profiles
+from envcompare.records import CellRecord, Event
+from envcompare.report.page import render
+from envcompare.report.summary import markdown
+from envcompare.results import RunFolder
+
+NVPROF = """\
+==1234== NVPROF is profiling process 1234, command: python train.py
+==1234== Profiling application: python train.py
+==1234== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   60.00%  6.0000ms        10  600.00us  590.00us  610.00us  {kernel}
+                   40.00%  4.0000ms        20  200.00us  190.00us  210.00us  [CUDA memcpy HtoD]
+      API calls:  100.00%  20.000ms        10  2.0000ms  1.0000ms  3.0000ms  cudaLaunchKernel
+"""
+WINOGRAD = "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"
+FPROP = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nhwc_tilesize128x64x16"
+
+
+def log(folder: Path, name: str, kernel: str = WINOGRAD) -> Path:
+    """Write a log of nvprof."""
+    path = folder / name
+    path.write_text(NVPROF.format(kernel=kernel), encoding="utf-8")
+    return path
+
+
+def request(tmp_path: Path, *files: Path, **changes: Any) -> Request:
+    """Return the import of a log of nvprof as `vm` into a new run."""
+    fields: dict[str, Any] = {"tool": "nvprof", "arm": "vm", "out": tmp_path / "results"}
+    return Request(files=files, **{**fields, **changes})
+
+
+def two_arms(tmp_path: Path, *, kernel: str = FPROP, **changes: Any) -> RunFolder:
+    """Import a log as vm and one as docker."""
+    first = import_files(request(tmp_path, log(tmp_path, "vm.log"), **changes))
+    second = request(
+        tmp_path, log(tmp_path, "docker.log", kernel), arm="docker", into=first.folder.path,
+        **changes,
+    )  # fmt: skip
+    return import_files(second).folder
+
+
+def measured(tmp_path: Path, **changes: Any) -> RunFolder:
+    """Write a run that timed vm, docker and the control."""
+    folder = RunFolder.create(tmp_path / "results", run_record(**changes))
+    for arm in ("vm", "docker"):
+        folder.append_event(Event(t=1.0, what="arm-ready", host="local", arm=arm))
+    for sample in blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.0}):
+        folder.append_sample(sample)
+    folder.append_event(Event(t=2.0, what="cell-ended", host="local", cell=CELL, state="ok"))
+    folder.append_event(Event(t=3.0, what="run-ended"))
+    folder.close()
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return all files below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def compared(folder: RunFolder) -> RunComparison:
+    """Analyse a run folder that was just written."""
+    return compare_run(RunFolder.open(folder.path))
+
+
+def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: Path) -> None:
+    """The raw file is kept beside its record, and nothing claims to have been timed."""
+    done = import_files(request(tmp_path, log(tmp_path, "vm.log"), steps=5))
+    assert done.is_alone
+    run = done.folder.read_run()
+    assert [(arm.id, arm.is_reference, arm.is_timed) for arm in run.arms] == [("vm", True, False)]
+    (record,) = read_profiles(done.folder)
+    assert (record.kind, record.name, record.steps) == ("imported", "imported-nvprof", 5)
+    assert record.raw == ("profiles/imported_workload_default/vm/imported-nvprof/vm.log",)
+    kept = (done.folder.path / record.raw[0]).read_bytes()
+    assert kept == (tmp_path / "vm.log").read_bytes()
+    assert done.lines == ("vm: 10 launches of 1 kernel in 5 steps, read from nvprof",)
+
+
+def test_a_second_environment_is_compared_with_the_first(tmp_path: Path) -> None:
+    """Kernel sets, quantities and what names betray; no verdict, since nothing was timed."""
+    found = compared(two_arms(tmp_path))
+    assert found.reference_arm == "vm"
+    assert (found.comparisons, found.failures, found.is_complete) == ((), (), True)
+    (cell,) = found.profiles
+    (diff,) = cell.kernel_diffs
+    assert (diff.arm, diff.identical_kernel_set) == ("docker", False)
+    assert {one.key for one in cell.betrayed} >= {"kernels.cudnn"}
+    text = markdown(found)
+    assert "Nothing was timed by envcompare" in text
+    assert "| kernel time, whole profile | 6.00 ms | 6.00 ms ×1.0000 |" in text
+
+
+def test_the_same_kernels_are_said_to_be_the_same(tmp_path: Path) -> None:
+    """One sentence, on the page and on the terminal."""
+    path = tmp_path / "again.log"
+    first = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    path.write_text(log(tmp_path, "vm.log").read_text() + "\n", encoding="utf-8")
+    second = request(tmp_path, path, arm="docker", into=first.folder.path)
+    found = compared(import_files(second).folder)
+    assert "docker and vm ran the same kernels: 1 kernel" in markdown(found).replace("\\", "")
+    assert "ran the same kernels" in render(found)
+
+
+def test_a_refused_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither a new run folder nor a change of one that is there."""
+    bad = tmp_path / "bad.log"
+    bad.write_text(NVPROF.format(kernel=WINOGRAD)[:420], encoding="utf-8")
+    with pytest.raises(ProfileError):
+        import_files(request(tmp_path, log(tmp_path, "vm.log"), bad))
+    assert not (tmp_path / "results").exists()
+    folder = two_arms(tmp_path)
+    before = files_of(folder.path)
+    with pytest.raises(ProfileError):
+        import_files(request(tmp_path, bad, arm="singularity", into=folder.path))
+    assert files_of(folder.path) == before
+
+
+def test_a_copy_that_fails_undoes_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves no run folder without its profiles, and no arm without any."""
+    folder = two_arms(tmp_path)
+    before = files_of(folder.path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(importing.shutil, "copyfile", full)
+    third = log(tmp_path, "third.log", "third_kernel")
+    with pytest.raises(RunFolderError, match="cannot be copied"):
+        import_files(request(tmp_path, third, arm="singularity", into=folder.path))
+    assert files_of(folder.path) == before
+    with pytest.raises(RunFolderError):
+        import_files(request(tmp_path, third, out=tmp_path / "other"))
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_the_same_file_is_not_imported_twice(tmp_path: Path) -> None:
+    """Its launches would count double; under another name it is the same file."""
+    folder = two_arms(tmp_path)
+    before = files_of(folder.path)
+    again = log(tmp_path, "renamed.log", FPROP)
+    done = import_files(request(tmp_path, again, arm="docker", into=folder.path))
+    assert "renamed.log is there already, by its SHA-256" in done.lines[0]
+    assert files_of(folder.path) == before
+    twice = import_files(request(tmp_path, log(tmp_path, "a.log"), log(tmp_path, "b.log")))
+    assert len(read_profiles(twice.folder)) == 1
+
+
+def test_steps_can_be_said_afterwards(tmp_path: Path) -> None:
+    """Naming a file again with --steps changes what its record covers."""
+    folder = two_arms(tmp_path)
+    for arm, kernel in (("vm", WINOGRAD), ("docker", FPROP)):
+        again = log(tmp_path, f"{arm}.log", kernel)
+        done = import_files(request(tmp_path, again, arm=arm, into=folder.path, steps=10))
+        assert done.lines[1] == f"{arm}: imported-nvprof covers 10 steps now"
+    (diff,) = compared(folder).profiles[0].kernel_diffs
+    assert diff.is_per_step
+    assert diff.arm_ns == pytest.approx(600_000)
+
+
+def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Path) -> None:
+    """A slip of the hand would look like perfect agreement."""
+    first = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    same = request(tmp_path, log(tmp_path, "vm.log"), arm="docker", into=first.folder.path)
+    assert import_files(same).lines[1] == (
+        "vm has the same file: between it and docker nothing can differ"
+    )
+
+
+def test_several_files_and_tools_of_one_environment_get_names_of_their_own(tmp_path: Path) -> None:
+    """Equal file names of different folders do not overwrite each other."""
+    other = tmp_path / "other"
+    other.mkdir()
+    pair = (log(tmp_path, "x.log"), log(other, "x.log", FPROP))
+    folder = import_files(request(tmp_path, *pair)).folder
+    records = sorted(read_profiles(folder), key=lambda one: one.name)
+    assert [one.name for one in records] == ["imported-nvprof", "imported-nvprof-2"]
+    assert len({name for one in records for name in one.raw}) == 2
+    for one, path in zip(records, pair, strict=True):
+        assert (folder.path / one.raw[0]).read_bytes() == path.read_bytes()
+
+
+def test_a_trace_in_json_is_kept_without_becoming_a_record(tmp_path: Path) -> None:
+    """A raw file may end in .json as records do."""
+    trace = tmp_path / "trace.json"
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
+    ]
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
+    done = import_files(request(tmp_path, trace, tool="kineto"))
+    (record,) = read_profiles(done.folder)
+    assert record.raw[0].endswith("imported-kineto/trace.json")
+    assert record.profile is not None
+    assert record.profile.operators[0].name == "aten::add"
+
+
+def test_a_large_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read, its digest is kept, and the user is told."""
+    monkeypatch.setattr(importing, "COPY_LIMIT_BYTES", 10)
+    done = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    (record,) = read_profiles(done.folder)
+    assert record.raw == ()
+    assert list(record.sha256) == ["vm.log"]
+    assert "vm.log is not copied" in done.lines[1]
+
+
+def test_no_copy_keeps_the_record_alone(tmp_path: Path) -> None:
+    """What was read is in the record; the file lies where the user has it."""
+    done = import_files(request(tmp_path, log(tmp_path, "vm.log"), is_copied=False))
+    assert not list(done.folder.path.rglob("*.log"))
+    assert len(done.lines) == 1
+
+
+def test_a_hostile_file_name_stays_inside_the_run_folder(tmp_path: Path) -> None:
+    """Blanks, quotes and dots in a name make no path of their own."""
+    path = log(tmp_path, "..-<b>'\u202e x.log")
+    done = import_files(request(tmp_path, path))
+    (record,) = read_profiles(done.folder)
+    kept = (done.folder.path / record.raw[0]).resolve()
+    assert kept.is_relative_to(done.folder.path.resolve())
+    html = render(compared(done.folder), files=done.folder.file_names())
+    assert "<b>" not in html
+    assert "\u202e" not in html
+
+
+def test_the_reference_of_an_imported_run_can_be_chosen(tmp_path: Path) -> None:
+    """The first is a default."""
+    folder = two_arms(tmp_path)
+    again = log(tmp_path, "docker.log", FPROP)
+    import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="docker"))
+    assert compared(folder).reference_arm == "docker"
+    with pytest.raises(ConfigError, match="no environment of the run"):
+        import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="x"))
+
+
+def test_another_workload_makes_another_cell(tmp_path: Path) -> None:
+    """Profiles of other work are never compared with each other."""
+    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"), workload="cnn")).folder
+    other = request(tmp_path, log(tmp_path, "rnn.log", FPROP), workload="rnn", into=folder.path)
+    import_files(other)
+    assert [one.workload for one in folder.read_run().cells] == ["cnn", "rnn"]
+    third = log(tmp_path, "third.log", "k")
+    with pytest.raises(ConfigError, match="several cells"):
+        import_files(request(tmp_path, third, into=folder.path))
+
+
+def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
+    """Verdicts stay as they were; the profiles stand beside them."""
+    folder = measured(tmp_path)
+    before = compared(folder)
+    for arm in ("vm", "docker"):
+        path = log(tmp_path, f"{arm}.log", f"{WINOGRAD}_{'a' * len(arm)}")
+        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+    after = compared(folder)
+    assert after.comparisons == before.comparisons
+    assert after.cells == before.cells
+    assert after.duration_s == before.duration_s
+    assert [one.arm for one in after.profiles[0].kernel_diffs] == ["docker"]
+    assert folder.read_run() == RunFolder.open(folder.path).read_run()
+
+
+def test_an_arm_that_a_timed_run_lacks_is_added_untimed(tmp_path: Path) -> None:
+    """It widens no interval, has no verdict, and does not stop the run from being resumed."""
+    folder = measured(tmp_path)
+    before = compared(folder)
+    for arm, kernel in (("vm", WINOGRAD), ("old", FPROP)):
+        path = log(tmp_path, f"{arm}.log", kernel)
+        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+    after = compared(folder)
+    assert after.planned_comparisons == before.planned_comparisons
+    assert after.comparisons == before.comparisons
+    assert {one.arm: one.is_timed for one in after.arms}["old"] is False
+    assert "old and vm differ" in markdown(after)
+    with pytest.raises(ConfigError, match="cannot be changed"):
+        import_files(
+            request(tmp_path, tmp_path / "old.log", arm="old", into=folder.path, reference="old")
+        )
+
+
+def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
+    """By workload or by the cell's ID."""
+    cells = (
+        CellRecord(id=CELL, host="local", workload="cnn"),
+        CellRecord(id="local/rnn/default", host="local", workload="rnn"),
+    )
+    folder = measured(tmp_path, cells=cells)
+    path = log(tmp_path, "vm.log")
+    with pytest.raises(ConfigError) as caught:
+        import_files(request(tmp_path, path, into=folder.path))
+    assert "local/rnn/default" in caught.value.details
+    with pytest.raises(ConfigError, match="the run has no gpt"):
+        import_files(request(tmp_path, path, into=folder.path, workload="gpt"))
+    import_files(request(tmp_path, path, into=folder.path, workload="rnn"))
+    import_files(request(tmp_path, path, into=folder.path, cell=CELL))
+    assert {one.cell for one in read_profiles(folder)} == {CELL, "local/rnn/default"}
+
+
+def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:
+    """It measures nothing."""
+    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"))).folder
+    with pytest.raises(ConfigError, match="imported profiles"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "vm~control", "a/b", "\u202ex"])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    """An environment's name becomes a folder and a column."""
+    with pytest.raises(ConfigError, match="cannot name"):
+        import_files(request(tmp_path, log(tmp_path, "vm.log"), arm=name))
+    assert not (tmp_path / "results").exists()
+
+
+def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "envcompare", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_says_what_it_found_and_what_comes_next(tmp_path: Path) -> None:
+    """From two logs to a report with two commands, each told by the one before."""
+    log(tmp_path, "vm.log")
+    log(tmp_path, "docker.log", FPROP)
+    first = envcompare("import", "nvprof", "--env", "vm", "vm.log", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "Profiles of vm alone were imported" in first.stdout
+    told = first.stdout.splitlines()[-1].removeprefix("next: envcompare ").split()
+    words = ["docker.log" if one == "FILE…" else "docker" if one == "NAME" else one for one in told]
+    second = envcompare(*words, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    for text in ("differ: 1 only in vm", "kernel time", "cuDNN 7 names", "Nothing was timed"):
+        assert text in second.stdout
+    assert "next:" not in second.stdout
+    path = second.stdout.partition("report: ")[2].strip()
+    assert (tmp_path / path).is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "word"),
+    [
+        (("nvprof", "--env", "vm", "nowhere.log"), 2, "nowhere.log"),
+        (("nvprof", "--env", "vm"), 2, "FILE"),
+        (("nvprof", "vm.log"), 2, "--env"),
+        (("gprof", "--env", "vm", "vm.log"), 2, "gprof"),
+        (("nvprof", "--env", "vm", "--steps", "0", "vm.log"), 2, "--steps"),
+        (("nsys", "--env", "vm", "vm.log"), 5, "vm.log"),
+        (("ncu", "--env", "vm", "vm.log"), 5, "vm.log"),
+        (("kineto", "--env", "vm", "vm.log"), 5, "vm.log"),
+        (("nvprof", "--env", "vm", "--into", "nowhere", "vm.log"), 5, "nowhere"),
+    ],
+)
+def test_a_mistake_ends_in_sentences_and_its_exit_code(
+    tmp_path: Path, arguments: tuple[str, ...], exit_code: int, word: str
+) -> None:
+    """Wrong usage is 2, a file or folder that cannot be trusted is 5; nothing is left behind."""
+    log(tmp_path, "vm.log")
+    done = envcompare("import", *arguments, cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["vm.log"]
