@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +55,7 @@ _POWER: Final[dict[str, str]] = {
     "throttled_share": "time with clocks held down",
     "gpu_utilization_share": "time with a kernel running",
 }
-Key = tuple[str, str, str, str, int]
+Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,9 @@ def quantity_name(name: str) -> str:
 
 
 def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:
-    tables = [_keyed(filter(wanted, arm.quantities)) for arm in one.arms]
+    rows = [[row for row in arm.quantities if wanted(row)] for arm in one.arms]
+    crowded = _crowded(rows)
+    tables = [{_key(row, crowded): row for row in found} for found in rows]
     keys = dict.fromkeys(key for table in tables for key in table)
     return tuple(
         _line([(arm, table.get(key)) for arm, table in zip(one.arms, tables, strict=True)])
@@ -117,16 +120,16 @@ def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[Qu
     )
 
 
-def _keyed(rows: Iterable[QuantityRow]) -> dict[Key, QuantityRow]:
-    """Give each quantity of an arm a key that it shares with its counterpart in another."""
-    found: dict[Key, QuantityRow] = {}
-    for row in rows:
-        number = 0
-        tool = row.source.partition(" ")[0]
-        while (key := (row.name, row.unit, row.kind, tool, number)) in found:
-            number += 1
-        found[key] = row
-    return found
+def _crowded(rows: Iterable[Iterable[QuantityRow]]) -> set[Key]:
+    """Return what several tools say of one arm: there a tool stands beside the same tool alone."""
+    counts = (Counter(_key(row) for row in found) for found in rows)
+    return {key for count in counts for key, times in count.items() if times > 1}
+
+
+def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
+    """Return what a quantity shares with its counterpart in another arm."""
+    key = (row.name, row.unit, row.kind, "")
+    return (*key[:3], row.source.partition(" ")[0]) if key in crowded else key
 
 
 def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:

@@ -232,6 +232,27 @@ def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> 
     assert [cell.text for cell in line.cells] == ["2.00 ms", "3.00 ms"]
 
 
+def test_two_tools_share_a_row_and_each_is_named() -> None:
+    """An old log beside a new trace is side by side; each value says where it is from."""
+    times = {"nvprof": 3e6, "nsys 2024.5": 2e6}
+    arms = tuple(
+        ArmProfiles(
+            arm=arm,
+            passes=passes(),
+            quantities=(quantity("busy_ns", value, kind="imported", source=source),),
+        )
+        for arm, (source, value) in zip(("vm", "docker"), times.items(), strict=True)
+    )
+    (line,) = views(arms=arms).quantities
+    assert [(cell.text, cell.note) for cell in line.cells] == [
+        ("150 µs", "nvprof"), ("100 µs", "nsys 2024.5"),
+    ]  # fmt: skip
+    both = replace(arms[0], quantities=(*arms[0].quantities, *arms[1].quantities))
+    lines = views(arms=(both, arms[1])).quantities
+    assert [line.basis.split(", ")[1] for line in lines] == ["nvprof", "nsys 2024.5"]
+    assert [cell.text for cell in lines[1].cells] == ["100 µs", "100 µs"]
+
+
 def test_power_stands_in_a_section_of_its_own() -> None:
     """It is never among the quantities of the work; a quota on CPUs is no power."""
     view = views()
