@@ -13,7 +13,7 @@ from typing import Final
 
 from envcompare.analysis.profilemodel import KernelClass
 
-_CACHE: Final = 20_000  # distinct names of one comparison
+_CACHE: Final = 2**18  # distinct names of one comparison, of both arms
 _LONGEST: Final = 4_096  # characters that are read; template names grow without bound
 
 _ANONYMOUS: Final = re.compile(

@@ -131,10 +131,13 @@ def _ordered(before: Side, after: Side) -> Counter[tuple[int, int, MatchRule]]:
         for one, other in zip(*tokens, strict=True)
     ]
     matches = align((len(before.window), len(after.window)), levels)
-    return Counter(
-        (before.window[match.before], after.window[match.after], rules[match.level])
-        for match in matches
-    )
+    found: Counter[tuple[int, int, MatchRule]] = Counter()
+    for match in matches:
+        one, other = before.window[match.before], after.window[match.after]
+        # a tool that tells no shape cannot have paired by it
+        is_shapeless = match.level == 0 and before.kernels[one].grid is None
+        found[one, other, rules[1 if is_shapeless else match.level]] += 1
+    return found
 
 
 def _tokens(side: Side, *, has_operators: bool) -> list[list[tuple[object, ...]]]:

@@ -79,15 +79,20 @@ def table_roofs(device: Device, *, host: str) -> Roofs | str:
     )
 
 
+def is_named(device: Device) -> bool:
+    """Tell whether a profile names its GPU; some files tell its compute capability alone."""
+    return bool(device.name) and not device.name.startswith("compute capability")
+
+
 def device_of(devices: Sequence[Device]) -> Device | str:
     """Return the one device that all profiles are of, or why there is none."""
-    named = [one for one in devices if one.name]
+    named = [one for one in devices if is_named(one)]
     if not named:
         return "no profile names its GPU"
     if len({_short(one.name) for one in named}) > 1:
         names = ", ".join(dict.fromkeys(one.name for one in named))
         return f"the profiles are of different GPUs ({names})"
-    capabilities = (one.compute_capability for one in named if one.compute_capability)
+    capabilities = (one.compute_capability for one in devices if one.compute_capability)
     return replace(
         named[0],
         compute_capability=next(capabilities, ""),

@@ -12,6 +12,7 @@ from envcompare.analysis.activities import activity_table, operator_table, pass_
 from envcompare.analysis.kernelbuilds import Side, betrayed
 from envcompare.analysis.kerneldiff import kernel_diff
 from envcompare.analysis.ledger import trace_ledger
+from envcompare.analysis.peaks import is_named
 from envcompare.analysis.profilechecks import (
     launch_cautions,
     partial_records,
@@ -119,18 +120,14 @@ def _has_operators(record: ProfileRecord) -> bool:
 
 
 def _devices(cell: ProfiledCell) -> tuple[str, ...]:
-    names = (
-        device.name
-        for record in usable(cell.records)
-        for device in profile_of(record).devices
-        if device.name
-    )
-    return tuple(dict.fromkeys(names))
+    devices = (one for record in usable(cell.records) for one in profile_of(record).devices)
+    return tuple(dict.fromkeys(one.name for one in devices if is_named(one)))
 
 
 def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
     for arm in cell.arms:
-        pair = choose_pair(cell.of(cell.reference), cell.of(arm), has_kernels)
+        both = cell.of(cell.reference), cell.of(arm)
+        pair = choose_pair(*both, _has_timed_kernels) or choose_pair(*both, has_kernels)
         if pair is not None:
             yield kernel_diff(
                 profile_of(pair[0]),
@@ -138,6 +135,10 @@ def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
                 names=(cell.reference, arm),
                 source=_sources(*pair),
             )
+
+
+def _has_timed_kernels(record: ProfileRecord) -> bool:
+    return has_kernels(record) and is_trace(record)
 
 
 def _sources(before: ProfileRecord, after: ProfileRecord) -> str:

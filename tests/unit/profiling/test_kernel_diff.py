@@ -155,3 +155,10 @@ def test_hundred_thousand_launches_of_two_builds_are_compared() -> None:
     before, after = (launched([kernel(pair[side]) for pair in names], steps=200) for side in (0, 1))
     made = diff(before, after)
     assert sum(row.arm_launches for row in made.rows) == pytest.approx(500)
+
+
+def test_tool_that_tells_no_shape_pairs_by_name() -> None:
+    """The rule that is shown is the one that was applied."""
+    step = [kernel(CONV, grid=None, block=None), kernel(ADD, grid=None, block=None)]
+    made = diff(launched(step), launched(step))
+    assert {row.rule for row in made.rows} == {"name and launch order"}
