@@ -33,6 +33,8 @@ _METRIC: Final = re.compile(
 )
 _DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
 _KERNEL: Final = re.compile(r"^\s+Kernel: (.+?)\s*$")
+_OUTPUT: Final = re.compile(r"[^\s\d]")
+_NO_CALLS: Final = "No API activities were profiled"
 _MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …`, or use --csv"
 
 
@@ -70,6 +72,8 @@ class Reader:
             self._text_summary(rows)
         elif _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
             self._text_metrics(rows, is_events=not _TEXT_METRICS.match(text))
+        elif text.startswith(_NO_CALLS):
+            self._part.sections.add("API calls")
         elif _TRACE.match(text):
             why = "this is a trace of single calls; only summaries and metrics are read"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
@@ -85,8 +89,17 @@ class Reader:
         if title == "Profiling result:":
             self._section = "GPU activities"
             self._begin(number, process)
-        if title.startswith("No API activities were profiled"):
+        if title.startswith(_NO_CALLS):
             self._part.sections.add("API calls")
+
+    def _ends(self, number: int, text: str) -> bool:
+        """Say whether a line ends a table in text: rows are indented, or begin with their share."""
+        said = _SAID.match(text)
+        if said:
+            self._message(number, said[1], said[2])
+        elif text.startswith(_NO_CALLS):
+            self._part.sections.add("API calls")
+        return not text.strip() or _OUTPUT.match(text) is not None
 
     def _begin(self, number: int, process: str) -> None:
         twice = next((one for one in self.parts if process and one.process == process), None)
@@ -101,14 +114,7 @@ class Reader:
 
     def _text_summary(self, rows: Iterator[tuple[int, str]]) -> None:
         for number, text in rows:
-            if not text.strip():
-                return
-            said = _SAID.match(text)
-            if said:
-                self._message(number, said[1], said[2])
-                return
-            if text.startswith("No API activities were profiled"):
-                self._part.sections.add("API calls")
+            if self._ends(number, text):
                 return
             found = _ACTIVITY.match(text)
             if found is None:
@@ -122,12 +128,9 @@ class Reader:
         device = kernel = ""
         self._part.has_events = self._part.has_events or is_events
         for number, text in rows:
-            said = _SAID.match(text)
-            if said or not text.strip():
-                if said:
-                    self._message(number, said[1], said[2])
-                return
             named, of_kernel = _DEVICE.match(text), _KERNEL.match(text)
+            if not named and self._ends(number, text):
+                return
             if named or of_kernel:
                 device = named[1] if named else device
                 kernel = of_kernel[1] if of_kernel else ""
@@ -145,10 +148,8 @@ class Reader:
         units: Mapping[str, str] = {}
         is_summary = "Time(%)" in columns
         for line, text in rows:
-            said = _SAID.match(text)
-            if said or not text.strip():
-                if said:
-                    self._message(line, said[1], said[2])
+            if not text.strip() or _SAID.match(text):
+                self._ends(line, text)
                 return
             cells = csv_row(line, text, file=self._file).cells
             if len(cells) != len(columns):

@@ -1,0 +1,231 @@
+"""Logs of nvprof, text and CSV: what they add up to, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ncutexts import DATA
+
+from envcompare.errors import ProfileError
+from envcompare.profilers import nvprof
+from envcompare.profiles import Profile
+
+GEMM = "void gemm<float, int=128>(float const *, float*, int)"
+RELU = "relu_kernel(float*, int)"
+SUMMARY = (DATA / "nvprof_summary.log").read_text(encoding="utf-8")
+METRICS = (DATA / "nvprof_metrics.log").read_text(encoding="utf-8")
+LOGS = sorted(path.name for path in DATA.glob("nvprof_*"))
+
+
+def profile_of(folder: Path, text: str) -> Profile:
+    """Return the profile of a log with this text."""
+    path = folder / "a.log"
+    path.write_text(text, encoding="utf-8")
+    return nvprof.read(path)
+
+
+def refusal_of(folder: Path, text: str) -> ProfileError:
+    """Return the error that reading this text raises."""
+    with pytest.raises(ProfileError) as told:
+        profile_of(folder, text)
+    return told.value
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text with their ends."""
+    return text.splitlines(keepends=True)
+
+
+def test_summary_is_read_with_a_unit_in_each_cell() -> None:
+    """Kernels, copies and API calls each go where they belong, all in ns."""
+    profile = nvprof.read(DATA / "nvprof_summary.log")
+    assert [(one.name, one.calls, one.total_ns) for one in profile.kernels] == [
+        (GEMM, 200, 1e9),
+        (RELU, 100, 5e8),
+    ]
+    assert [(one.kind, one.calls, one.total_ns) for one in profile.copies] == [
+        ("HtoD", 10, 8e7),
+        ("DtoH", 5, 1.5e7),
+        ("memset", 4, 5e6),
+    ]
+    assert [(one.name, one.min_ns) for one in profile.api_calls] == [
+        ("cudaMalloc", 1000),
+        ("cudaLaunchKernel", 300_000),
+    ]
+
+
+def test_summary_before_cuda_9_has_sections_in_the_place_of_a_column() -> None:
+    """The API calls follow in a table of their own."""
+    profile = nvprof.read(DATA / "nvprof_summary_old.log")
+    assert [(one.calls, one.total_ns) for one in profile.kernels] == [(300, 3e9)]
+    assert [(one.name, one.calls) for one in profile.api_calls] == [("cudaLaunch", 400)]
+
+
+def test_summary_in_csv_takes_its_units_from_the_second_row() -> None:
+    """The columns of one row have units of their own."""
+    profile = nvprof.read(DATA / "nvprof_summary.csv")
+    assert (profile.kernels[0].total_ns, profile.kernels[0].min_ns) == (1e9, 4.1e6)
+    assert profile.format == "csv summary"
+
+
+def test_counts_are_the_average_times_the_invocations() -> None:
+    """Never the maximum, never a sum over names."""
+    kernel = nvprof.read(DATA / "nvprof_metrics.log").kernels[0]
+    assert kernel.calls == 200
+    assert kernel.metrics["dram_read_transactions"] == 200 * 1_100_000
+    assert kernel.metrics["flop_count_sp"] == pytest.approx(200 * 2.1092e10)
+
+
+def test_units_and_levels_of_metrics_are_read() -> None:
+    """GB/s and MB/s are no longer told apart by the reader's luck."""
+    gemm, relu = nvprof.read(DATA / "nvprof_metrics.log").kernels
+    assert gemm.metrics["dram_read_throughput"] == pytest.approx(114.22e9)
+    assert relu.metrics["dram_read_throughput"] == pytest.approx(222.94e6)
+    assert (gemm.metrics["dram_utilization"], relu.metrics["dram_utilization"]) == (5, 8)
+    assert gemm.metrics["warp_execution_efficiency"] == pytest.approx(86.99)
+
+
+def test_time_is_not_taken_from_a_run_that_counts() -> None:
+    """The kernels of a metrics log have no time."""
+    profile = nvprof.read(DATA / "nvprof_metrics.log")
+    assert not profile.has_time
+    assert [one.total_ns for one in profile.kernels] == [None, None]
+
+
+def test_rounding_of_large_counts_is_told_for_text_and_not_for_csv() -> None:
+    """Text prints 2.1092e+10 where CSV prints every digit."""
+    assert any("rounded" in note for note in nvprof.read(DATA / "nvprof_metrics.log").notes)
+    exact = nvprof.read(DATA / "nvprof_metrics.csv")
+    assert exact.notes == ()
+    assert exact.kernels[0].metrics["flop_count_sp"] == 200 * 21_092_123_456
+
+
+def test_several_processes_are_added_up(tmp_path: Path) -> None:
+    """Each process has its own tables."""
+    profile = profile_of(tmp_path, SUMMARY + SUMMARY.replace("4711", "4712"))
+    assert [(one.calls, one.total_ns) for one in profile.kernels] == [(400, 2e9), (200, 1e9)]
+    assert "2 processes are added up" in profile.notes
+
+
+def test_averages_cut_to_whole_nanoseconds_are_no_contradiction(tmp_path: Path) -> None:
+    """5 calls in 46.237us average 9.2470us, as nvprof prints it."""
+    text = (
+        "==1== Profiling result:\n"
+        "Time(%)      Time     Calls       Avg       Min       Max  Name\n"
+        "100.00%  46.237us         5  9.2470us     704ns  42.174us  k(int)\n"
+        "\n==1== API calls:\nNo API activities were profiled.\n"
+    )
+    assert profile_of(tmp_path, text).kernels[0].total_ns == 46_237
+
+
+def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
+    """What ends in $ may stand for several kernels."""
+    profile = profile_of(tmp_path, SUMMARY.replace(RELU, "relu_kern$"))
+    assert profile.notes == ("some names end in $: nvprof cut them to the width of the terminal",)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no summary and no metrics"),
+        ("hello\n", "no summary and no metrics"),
+        ("".join(lines_of(SUMMARY)[:-1]), "add up to 75.00 %, not to 100 %"),
+        ("".join(lines_of(SUMMARY)[:-2]), "the API calls, which close a summary, are missing"),
+        ("".join(lines_of(SUMMARY)[:7]), "not to 100 %"),
+        (SUMMARY[:-20], "a row that is cut"),
+        (SUMMARY[:-1], "the last line has no end"),
+        (SUMMARY + SUMMARY, "process 4711 reports a second time"),
+        (SUMMARY.replace(RELU, GEMM), "stands there twice"),
+        (SUMMARY.replace("   200  5.0000ms", "   300  5.0000ms"), "300 calls of 5e+06 ns are not"),
+        (SUMMARY.replace("4.1000ms", "5.1000ms", 1), "outside its minimum and maximum"),
+        (SUMMARY.replace("62.50%", "57.50%").replace(" 5.00%", "10.00%"), "% of the time, but"),
+        (SUMMARY.replace("1.00000s", "1.00000x"), "no number with a unit that is known"),
+        (SUMMARY.replace("  1.00000s", "  1,00000s"), "no number with a unit that is known"),
+        (SUMMARY.replace("      100  ", "       -1  "), "a row that is cut"),
+        ("".join(lines_of(METRICS)[:-1]), "the last kernel lacks achieved_occupancy"),
+        (METRICS[:-12], "a row that is cut"),
+        (METRICS + lines_of(METRICS)[-1], "stands there twice"),
+        (METRICS.replace("        100       ", "        101       ", 1), "has 101 invocations in"),
+        (METRICS.replace("222.94MB/s", "222.94XB/s"), "no number with a unit that is known"),
+        (METRICS.replace("1100000", "1900000"), "outside its minimum and maximum"),
+        (METRICS + SUMMARY, "a summary and metrics of one run"),
+        ("==1== Error: Internal profiling error 3999:999.\n" + SUMMARY, "nvprof says: Error"),
+        ("==1== Warning: 4 records have invalid timestamps\n" + SUMMARY, "nvprof says: Warning"),
+        ("======== Warning: No CUDA application was profiled, exiting\n", "No CUDA application"),
+        ("==1== Profiling result:\nNo kernels were profiled.\n", "no summary and no metrics"),
+        ("==1== Profiling result:\n   Start  Duration   Grid Size\n", "a trace of single calls"),
+    ],
+)  # fmt: skip
+def test_log_that_cannot_be_trusted_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    """A log that was cut or contradicts itself is never read as a whole one."""
+    error = refusal_of(tmp_path, text)
+    assert why in error.details
+    assert error.brief == "cannot trust a.log"
+    assert error.hint
+
+
+def test_row_that_is_cut_is_told_with_its_line(tmp_path: Path) -> None:
+    """The line is where to look."""
+    assert refusal_of(tmp_path, SUMMARY[:-20]).details.startswith("line 12: ")
+
+
+def test_row_of_csv_that_is_cut_is_refused(tmp_path: Path) -> None:
+    """CSV says by its cells and quotes where it ends."""
+    text = (DATA / "nvprof_summary.csv").read_text(encoding="utf-8")
+    assert "a line that was cut" in refusal_of(tmp_path, text[:-5]).details
+    assert "the row is cut" in refusal_of(tmp_path, text[:-21] + "\n").details
+
+
+def test_csv_without_units_is_refused(tmp_path: Path) -> None:
+    """Times without a unit are no times."""
+    text = (DATA / "nvprof_summary.csv").read_text(encoding="utf-8")
+    error = refusal_of(tmp_path, text.replace(",%,ms,,us,us,us,\n", ""))
+    assert "the row of units below the header is missing" in error.details
+
+
+def test_database_of_nvprof_is_told_from_its_log(tmp_path: Path) -> None:
+    """The export is read by nvprof, whose print is read here."""
+    path = tmp_path / "a.nvprof"
+    path.write_bytes(b"SQLite format 3\0" + b"\0" * 100)
+    with pytest.raises(ProfileError) as told:
+        nvprof.read(path)
+    assert "nvprof --import-profile a.nvprof --csv" in told.value.hint
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), name=st.sampled_from(LOGS))
+def test_cut_log_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
+) -> None:
+    """A log that was cut anywhere but between processes or behind whole kernels is refused."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    whole = nvprof.read(DATA / name)
+    path = tmp_path_factory.mktemp("cut") / "a.log"
+    path.write_text(text[: data.draw(st.integers(0, len(text) - 1))], encoding="utf-8")
+    try:
+        cut = nvprof.read(path)
+    except ProfileError:
+        return
+    assert cut.kernels == whole.kernels[: len(cut.kernels)] or not cut.has_time
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data(), name=st.sampled_from(LOGS))
+def test_spoilt_log_is_read_or_refused_and_never_breaks(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
+) -> None:
+    """Whatever stands in a log, the reader ends with a profile or with its own error."""
+    content = bytearray((DATA / name).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    path = tmp_path_factory.mktemp("spoilt") / "a.log"
+    path.write_bytes(bytes(content))
+    try:
+        profile = nvprof.read(path)
+    except ProfileError:
+        return
+    assert all(kernel.calls > 0 for kernel in profile.kernels)
