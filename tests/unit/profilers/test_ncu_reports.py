@@ -1,0 +1,75 @@
+"""Reports of Nsight Compute, read by the real program and the real module where they are."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from envcompare.errors import ProfileError
+from envcompare.profilers import ncu
+from envcompare.profilers.metricchoice import choose, offered_metrics
+
+SAMPLES = sorted(Path("/usr/share/doc/nsight-compute/examples").glob("*/*.ncu-rep"))
+PROGRAM = shutil.which("ncu")
+needs_ncu = pytest.mark.skipif(PROGRAM is None, reason="needs ncu on PATH")
+needs_sample = pytest.mark.skipif(
+    not SAMPLES or (PROGRAM is None and find_spec("ncu_report") is None),
+    reason="needs a sample report of Nsight Compute, and ncu or the module ncu_report",
+)
+
+
+@needs_sample
+def test_report_holds_what_its_csv_holds(tmp_path: Path) -> None:
+    """Shape, device and every metric agree."""
+    report = ncu.read(SAMPLES[0])
+    argv = [PROGRAM or "ncu", "--import", str(SAMPLES[0]), "--csv", "--page", "raw"]
+    done = subprocess.run(
+        [*argv, "--print-units", "base"], capture_output=True, check=True, env={"LC_ALL": "C"}
+    )
+    path = tmp_path / "a.csv"
+    path.write_bytes(done.stdout)
+    table = ncu.read(path)
+    assert (report.kernels, report.devices) == (table.kernels, table.devices)
+    assert report.kernels[0].metrics["dram__bytes_read.sum"] > 0
+
+
+@needs_sample
+@pytest.mark.parametrize("size", [0, 100, 20_000, 100_000])
+def test_report_that_was_cut_is_refused(tmp_path: Path, size: int) -> None:
+    """The module opens some of them and finds launches without a metric."""
+    path = tmp_path / "cut.ncu-rep"
+    path.write_bytes(SAMPLES[0].read_bytes()[:size])
+    with pytest.raises(ProfileError) as told:
+        ncu.read(path)
+    assert told.value.brief == "cannot trust cut.ncu-rep"
+    assert "damaged, cut off, or of a newer ncu" in told.value.hint
+
+
+@pytest.mark.skipif(find_spec("ncu_report") is not None, reason="the module ncu_report is here")
+def test_report_without_a_reader_tells_both_ways_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optional module, or the command that prints CSV."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ProfileError) as told:
+        ncu.read(tmp_path / "run.ncu-rep")
+    assert "pip install 'envcompare-bench[ncu]'" in told.value.hint
+    command = "LC_ALL=C ncu --import run.ncu-rep --csv --page raw --print-units base"
+    assert command in told.value.hint
+
+
+@needs_ncu
+@pytest.mark.parametrize(("capability", "chip"), [("7.0", "gv100"), ("8.0", "ga100")])
+def test_installed_ncu_offers_what_is_chosen(capability: str, chip: str) -> None:
+    """The names are those of a real version, without a GPU."""
+    argv = [PROGRAM or "ncu", "--query-metrics", "--chips", chip]
+    done = subprocess.run(argv, capture_output=True, check=True, text=True)
+    offered = offered_metrics(done.stdout)
+    assert len(offered) > 1000
+    passes = choose(capability, ncu_version="2022.3", offered=offered)
+    assert {"dram__bytes_read.sum", "gpu__time_duration.sum"} <= set(passes.memory)
+    assert "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum" in passes.flops
