@@ -12,13 +12,12 @@ from envcompare.analysis.profilemodel import (
     OperatorTable,
 )
 from envcompare.report.kernels import short_name
-from envcompare.report.numbers import NOT_MEASURED, counted, size
-from envcompare.report.units import number_text, time_text
+from envcompare.report.numbers import NOT_MEASURED, counted
+from envcompare.report.units import bytes_text, number_text, time_text
 
 ACTIVITY_HEADS: Final = ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
 _OPERATOR_HEADS: Final = ("Self CPU %", "Self CPU", "CPU total", "CPU time avg")
 _DEVICE_HEADS: Final = ("Self CUDA", "Self CUDA %", "CUDA total")
-_MEMORY_HEADS: Final = ("Self CPU Mem", "Self CUDA Mem")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +39,15 @@ class Listing:
     rows: tuple[ListedRow, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The columns that not every table of operators has."""
+
+    device: bool
+    cpu_bytes: bool
+    device_bytes: bool
+
+
 def activity_listing(table: ActivityTable, *, arm: str, most: int) -> Listing:
     """Return the table of GPU activities and API calls, as nvprof's summary has it."""
     rows = [row for row in table.rows if row.type == "GPU activities"][:most]
@@ -55,20 +63,22 @@ def activity_listing(table: ActivityTable, *, arm: str, most: int) -> Listing:
 def operator_listing(table: OperatorTable, *, arm: str, most: int) -> Listing:
     """Return the table of operators, as torch.profiler's has it."""
     rows = table.rows[:most]
-    has_device = any(row.self_device_ns is not None for row in rows)
-    has_memory = any(
-        value is not None for row in rows for value in (row.self_cpu_bytes, row.self_device_bytes)
+    shown = _Columns(
+        device=any(row.self_device_ns is not None for row in rows),
+        cpu_bytes=any(row.self_cpu_bytes is not None for row in rows),
+        device_bytes=any(row.self_device_bytes is not None for row in rows),
     )
     return Listing(
         title=f"Operators of {arm}",
         note=_note(table.source, table.steps, len(table.rows) - len(rows)),
         heads=(
             *_OPERATOR_HEADS,
-            *_DEVICE_HEADS * has_device,
-            *_MEMORY_HEADS * has_memory,
+            *_DEVICE_HEADS * shown.device,
+            *("Self CPU Mem",) * shown.cpu_bytes,
+            *("Self CUDA Mem",) * shown.device_bytes,
             "# of Calls",
         ),
-        rows=tuple(_operator(row, has_device=has_device, has_memory=has_memory) for row in rows),
+        rows=tuple(_operator(row, shown) for row in rows),
     )
 
 
@@ -93,10 +103,9 @@ def _activity(row: ActivityRow) -> ListedRow:
     )
 
 
-def _operator(row: OperatorRow, *, has_device: bool, has_memory: bool) -> ListedRow:
+def _operator(row: OperatorRow, shown: _Columns) -> ListedRow:
     average = None if row.cpu_ns is None or not row.calls else row.cpu_ns / row.calls
     device = (time_text(row.self_device_ns), _percent(row.self_device_percent))
-    memory = (size(row.self_cpu_bytes), size(row.self_device_bytes))
     return ListedRow(
         name=short_name(row.name),
         values=(
@@ -104,8 +113,9 @@ def _operator(row: OperatorRow, *, has_device: bool, has_memory: bool) -> Listed
             time_text(row.self_cpu_ns),
             time_text(row.cpu_ns),
             time_text(average),
-            *(*device, time_text(row.device_ns)) * has_device,
-            *memory * has_memory,
+            *(*device, time_text(row.device_ns)) * shown.device,
+            *(bytes_text(row.self_cpu_bytes),) * shown.cpu_bytes,
+            *(bytes_text(row.self_device_bytes),) * shown.device_bytes,
             number_text(row.calls),
         ),
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.profilemodel import Ledger, LedgerPart
+from envcompare.analysis.profilemodel import Basis, Ledger, LedgerPart
 from envcompare.report.marks import Change, signed_bar
 from envcompare.report.numbers import MINUS, listed
 from envcompare.report.units import TimeScale, time_text
 
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
-_ALL: Final = 0.9995
+_WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,18 @@ def ledger_view(ledger: Ledger, *, reference: str) -> LedgerView:
 
 
 def largest_parts(ledger: Ledger) -> str:
-    """Return "+1.93 ms a step, of it idle +1.55 ms (80 %) and memcpy +120 µs (6 %)"."""
+    """Return "+1.93 ms a step on the GPU, of it idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
+
+    Shares are left out where parts outweigh the whole in both directions.
+    """
     ordered = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))
     named = [part for part in ordered if abs(part.share or 0.0) >= _LEAST_SHARE][:_LARGEST]
-    texts = [f"{_short(part.label)} {_signed(part.change_ns)} ({_share(part)})" for part in named]
-    change = f"{_signed(ledger.change_ns)}{_a_step(ledger)}"
+    has_shares = all(-_LEAST_SHARE < (part.share or 0.0) <= 1 for part in named)
+    texts = [
+        f"{_short(part.label)} {_signed(part.change_ns)}{f' ({_share(part)})' * has_shares}"
+        for part in named
+    ]
+    change = f"{_signed(ledger.change_ns)}{_a_step(ledger)} {_WHERE[ledger.basis]}"
     return f"{change}, of it {listed(texts)}" if texts else change
 
 

@@ -13,8 +13,8 @@ from envcompare.report.kernels import KernelView, kernel_view
 from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import LedgerView, ledger_view
 from envcompare.report.links import Link, link
-from envcompare.report.numbers import counted
-from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines
+from envcompare.report.numbers import counted, listed
+from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines, unmeasured
 from envcompare.report.rooflines import RooflineView, roofline_view
 from envcompare.texts import one_line
 
@@ -37,6 +37,15 @@ class PassRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """The profiles that are missing for one reason."""
+
+    names: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledView:
     """Everything about the profiles of one cell."""
 
@@ -48,7 +57,8 @@ class ProfiledView:
     cautions: tuple[str, ...]
     betrayed: tuple[str, ...]
     passes: tuple[PassRow, ...]
-    missing: tuple[PassRow, ...]
+    missing: tuple[Missing, ...]
+    unmeasured: tuple[tuple[str, str], ...]  # names, and why
     ledgers: tuple[LedgerView, ...]
     kernels: tuple[KernelView, ...]
     quantities: tuple[QuantityLine, ...]
@@ -110,7 +120,8 @@ def _view(
         cautions=one.cautions,
         betrayed=tuple(_betrayed(found) for found in one.betrayed),
         passes=rows,
-        missing=tuple(row for row in rows if row.state == "missing"),
+        missing=_missing(rows),
+        unmeasured=unmeasured(one),
         ledgers=tuple(ledger_view(found, reference=one.reference) for found in one.ledgers),
         kernels=tuple(
             kernel_view(found, reference=one.reference, most=most) for found in one.kernel_diffs
@@ -121,6 +132,26 @@ def _view(
         roofline=roofline_view(one),
         roofline_reason=one.roofline_reason,
     )
+
+
+def _missing(rows: tuple[PassRow, ...]) -> tuple[Missing, ...]:
+    """Return each reason once, with the profiles that are missing for it."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        if row.state == "missing":
+            found.setdefault((row.text, row.hint), {}).setdefault(row.arm, []).append(row.name)
+    return tuple(
+        Missing(names=_grouped(by_arm), reason=reason, hint=hint)
+        for (reason, hint), by_arm in found.items()
+    )
+
+
+def _grouped(by_arm: dict[str, list[str]]) -> str:
+    """Return "nsys and ncu-memory of vm and docker; nsys of singularity"."""
+    arms: dict[str, list[str]] = {}
+    for arm, names in by_arm.items():
+        arms.setdefault(listed(names, most=6), []).append(arm)
+    return "; ".join(f"{names} of {listed(of, most=6)}" for names, of in arms.items())
 
 
 def _pass(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRow:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
-from envcompare.report.numbers import NOT_MEASURED
+from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.units import quantity_text, ratio_text
 from envcompare.texts import one_line
 
@@ -77,10 +77,26 @@ class QuantityLine:
     basis: str
     cells: tuple[Cell, ...]
 
+    @property
+    def is_measured(self) -> bool:
+        """Say whether any arm has a value."""
+        return any(cell.text != NOT_MEASURED for cell in self.cells)
+
 
 def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what was counted in the work: everything but power, energy and clocks."""
-    return _lines(one, lambda row: not is_power(row.name))
+    lines = _lines(one, lambda row: not is_power(row.name))
+    return tuple(line for line in lines if line.is_measured)
+
+
+def unmeasured(one: CellProfiles) -> tuple[tuple[str, str], ...]:
+    """Return what no arm has a value of, as names by their reason."""
+    found: dict[str, list[str]] = {}
+    for line in _lines(one, lambda row: not is_power(row.name)):
+        if not line.is_measured:
+            reasons = dict.fromkeys(cell.note for cell in line.cells if cell.note)
+            found.setdefault("; or ".join(reasons), []).append(line.name)
+    return tuple((listed(names, most=20), reason) for reason, names in found.items())
 
 
 def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:

@@ -10,6 +10,7 @@ from envcompare.report.numbers import MINUS, NOT_MEASURED, three_digits
 
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
 _COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
 _NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
@@ -32,6 +33,14 @@ def quantity_text(value: float | None, unit: str) -> str:
         return f"{_prefixed(value)}{unit}"
     number = number_text(value)
     return f"{number} {unit}" if unit else number
+
+
+def bytes_text(count: float | None) -> str:
+    """Return memory in binary units, such as "0 B", "312 B", "−4.50 KiB" and "1.00 MiB"."""
+    if count is None:
+        return NOT_MEASURED
+    size, unit = next((pair for pair in _BINARY if abs(count) >= pair[0]), (1, "B"))
+    return f"{number_text(count) if size == 1 else three_digits(count / size)} {unit}"
 
 
 def number_text(value: float) -> str:

@@ -116,7 +116,9 @@ def test_the_ledger_adds_up_and_names_its_largest_part_first() -> None:
     assert sum(part.change_ns for part in found.parts) == found.change_ns
     assert view.total.change == "+1.94"
     assert [row.change for row in view.rows] == ["+0.16", "+0.11", "+0.12", "0.00", "+1.55"]
-    assert largest_parts(found).startswith("+1.94 ms a step, of it GPU idle +1.55 ms (80 %)")
+    assert largest_parts(found).startswith(
+        "+1.94 ms a step on the GPU, of it GPU idle +1.55 ms (80 %)"
+    )
 
 
 def test_a_ledger_draws_less_to_the_left_and_more_to_the_right() -> None:
@@ -134,7 +136,7 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     html = render(profiled_run())
     assert NOT_PROFILED not in html
     answer = text_of(html, "answer")
-    assert "docker, cnn: +1.94 ms a step, of it GPU idle +1.55 ms (80 %)" in answer
+    assert "docker, cnn: +1.94 ms a step on the GPU, of it GPU idle +1.55 ms (80 %)" in answer
     assert "1 kernel replaced and 1 only in docker. " in answer
     assert "singularity, cnn: the same 2 kernels as vm, as often." in answer
 
@@ -209,14 +211,47 @@ def test_quantities_stand_side_by_side_with_rule_tool_and_ratio() -> None:
 def test_what_is_missing_says_why_and_is_never_0_or_blank() -> None:
     """The reason is the quantity's own, or that of the pass that would have given it."""
     view = views()
-    reads = next(one for one in view.quantities if one.name == "device memory, read")
-    assert reads.cells[0].note == "this chip does not tell reads from writes"
     both = next(one for one in view.quantities if one.name == "device memory, both ways")
     assert both.cells[2].note == "ERR_NVGPUCTRPERM: no permission to read counters"
     for line in (*view.quantities, *view.power):
         for cell in line.cells:
             assert cell.text not in {"", "0"}
             assert cell.note or cell.text != "not measured"
+
+
+def test_what_no_arm_has_is_told_once_with_its_reasons() -> None:
+    """A table of rows without a number would hide those with one."""
+    view = views()
+    ((names, reason),) = view.unmeasured
+    assert names == "device memory, read"
+    assert reason.startswith("this chip does not tell reads from writes; or ERR_NVGPUCTRPERM")
+    assert "device memory, read" not in {line.name for line in view.quantities}
+    assert "Not measured, device memory, read: this chip" in text_of(render(profiled_run()), "why")
+
+
+def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
+    """Six refusals of one cause are one sentence."""
+    names = ("nsys", "ncu-memory")
+    refused = tuple(
+        PassState(kind=name, name=name, state="missing", reason="no GPU to look into")
+        for name in names
+    )
+    arms = tuple(ArmProfiles(arm=arm, passes=refused) for arm in ("vm", "docker"))
+    (one,) = views(arms=arms).missing
+    assert one.names == "nsys and ncu-memory of vm and docker"
+
+
+def test_shares_are_left_out_where_parts_outweigh_the_whole() -> None:
+    """254 % of a change is no help on the first screen; the table has it."""
+    parts = (
+        replace(ledger().parts[0], change_ns=2_120_000, share=2.54),
+        replace(ledger().parts[1], change_ns=-1_330_000, share=-1.6),
+    )
+    found = ledger(basis="timing", parts=parts, change_ns=833_000)
+    assert largest_parts(found) == (
+        "+833 µs a step on the clock, of it GEMM and convolution +2.12 ms and element-wise −1.33 ms"
+    )
+    assert ledger_view(found, reference="vm").rows[0].share == "254 %"
 
 
 def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> None:
@@ -406,7 +441,7 @@ def test_notes_tell_what_kernel_names_betray() -> None:
     """Another library is a reason to doubt, said beside the numbers."""
     notes = [one.columns[0] for one in terminal_lines(profiled_run()) if one.role == "note"]
     assert any(text.startswith("⚠ docker: Kernel names carry cuDNN 7 names") for text in notes)
-    assert any(text.startswith("docker, cnn: +1.94 ms a step") for text in notes)
+    assert any(text.startswith("docker, cnn: +1.94 ms a step on the GPU") for text in notes)
 
 
 def test_an_untimed_arm_beside_timed_ones_keeps_their_verdicts() -> None:
