@@ -9,14 +9,14 @@ import resource
 from typing import Any, Callable
 
 from cgroups import memory_peak_bytes, own_group, read_text, throttled_ns
-from perfevents import HARDWARE, RAW, SOFTWARE, TRACEPOINT, Counted, Counters, Event
+from perfevents import HARDWARE, RAW, SOFTWARE, TASK_CLOCK, TRACEPOINT, Counted, Counters, Event
 
 # Numbers of perf_sw_ids and perf_hw_id (linux/perf_event.h).
 SOFTWARE_EVENTS = (
     Event("page_faults", SOFTWARE, 2, in_user_space=True),
     Event("context_switches", SOFTWARE, 3),
     Event("cpu_migrations", SOFTWARE, 4),
-    Event("task_clock_ns", SOFTWARE, 1, in_user_space=True),
+    TASK_CLOCK,
 )
 HARDWARE_EVENTS = tuple(
     Event(name, HARDWARE, number, in_user_space=True)
@@ -173,6 +173,6 @@ def _sum(parts: list[tuple[Counted, int]]) -> Counted:
     if lacking is not None:
         return lacking
     total = sum((one.value or 0) * factor for one, factor in parts)
-    return Counted(
-        total, scope=", ".join(dict.fromkeys(one.scope for one, _ in parts if one.scope))
-    )
+    scopes = dict.fromkeys(one.scope for one, _ in parts if one.scope)
+    is_whole = all(one.has_kernel for one, _ in parts)
+    return Counted(total, scope=", ".join(scopes), has_kernel=is_whole)

@@ -47,6 +47,9 @@ class Event(NamedTuple):
     in_user_space: bool = False
 
 
+TASK_CLOCK = Event("task_clock_ns", SOFTWARE, 1, in_user_space=True)
+
+
 class Counted(NamedTuple):
     """What was counted, or why nothing was."""
 
@@ -54,6 +57,7 @@ class Counted(NamedTuple):
     scope: str = ""
     reason: str = ""
     hint: str = ""
+    has_kernel: bool = True  # false where the kernel's part of the work was not allowed
 
 
 class RefusedError(Exception):
@@ -75,7 +79,7 @@ class Counter:
             if error.number not in {errno.EACCES, errno.EPERM} or not event.in_user_space:
                 raise
             self._files = _open_all(event, threads, _DISABLED | _INHERIT | _NO_KERNEL)
-            self.has_kernel = False
+            self.has_kernel = event == TASK_CLOCK  # a clock runs on, whatever is excluded
 
     def start(self) -> None:
         """Begin to count."""
@@ -97,9 +101,8 @@ class Counter:
             if running_ns:
                 share = min(share, running_ns / enabled_ns)
                 total += value * enabled_ns / running_ns
-        parts = [] if self.has_kernel else ["without the kernel's part"]
-        parts += [f"extrapolated from {share:.0%} of the time"] if share < 1 else []
-        return Counted(total if share < 1 else int(total), scope=", ".join(parts))
+        scope = f"extrapolated from {share:.0%} of the time" if share < 1 else ""
+        return Counted(total if share < 1 else int(total), scope=scope, has_kernel=self.has_kernel)
 
     def close(self) -> None:
         """Give the counters back."""

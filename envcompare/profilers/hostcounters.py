@@ -46,6 +46,7 @@ class _Counter(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = ""
     reason: str = ""
     hint: str = ""
+    has_kernel: bool = True
 
 
 class _Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +77,14 @@ def hints(values: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:
+    """Return a counter as a quantity; counted without the kernel it is another quantity."""
     unit, source = _SOURCES.get(name, ("events", _PERF))
     rule: Rule = "maximum" if name in _PEAKS else "sum"
     whose = f"{steps} steps, all threads of the worker"
-    parts = (_SCOPES.get(name, ""), counter.scope, "" if name in _PEAKS else whose)
+    space = "" if counter.has_kernel else "user space alone, by the rights of the worker"
+    parts = (_SCOPES.get(name, ""), counter.scope, space, "" if name in _PEAKS else whose)
     return Quantity(
-        name=name,
+        name=name if counter.has_kernel else f"{name}_user",
         value=counter.value,
         unit=unit,
         rule=rule,

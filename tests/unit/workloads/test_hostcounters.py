@@ -94,6 +94,36 @@ def test_counter_has_a_value_or_a_reason_and_never_both() -> None:
     assert {"cycles", "instructions", "context_switches", "task_clock_ns"} < set(counted(int))
 
 
+UNPRIVILEGED = """
+import ctypes, json, os, sys
+sys.path.insert(0, sys.argv[1])
+import hostcounters
+os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own /proc stays readable
+print(json.dumps(hostcounters.count(lambda: bytearray(5_000_000), 5)["counters"]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_what_a_plain_user_may_not_count_is_told_apart() -> None:
+    """Where the kernel's part is closed, counts are marked as without it, and clocks go on."""
+    level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    folder = str(Path(hostcounters.__file__).parent)
+    argv = [sys.executable, "-B", "-c", UNPRIVILEGED, folder]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["minor_faults"]["value"] > 0
+    if level == 2:
+        assert found["page_faults"]["has_kernel"] is False
+        assert found["page_faults"]["value"] > 0
+        assert (found["task_clock_ns"]["value"] > 0, found["task_clock_ns"]["has_kernel"]) == (
+            True,
+            True,
+        )
+        assert found["context_switches"]["value"] is None
+        assert "perf_event_paranoid is 2" in found["context_switches"]["reason"]
+
+
 def test_system_calls_are_counted_where_the_kernel_shows_its_events() -> None:
     """Elsewhere what is missing is named, and how it is made readable."""
     found = counted(read_once, 20)["system_calls"]
