@@ -8,6 +8,7 @@ import re
 import resource
 from typing import Any, Callable
 
+import rapl
 from cgroups import memory_peak_bytes, own_group, read_text, throttled_ns
 from perfevents import HARDWARE, RAW, SOFTWARE, TASK_CLOCK, TRACEPOINT, Counted, Counters, Event
 
@@ -52,7 +53,7 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     events = [*([calls] if calls else []), *SOFTWARE_EVENTS, *HARDWARE_EVENTS, *flops]
     with contextlib.closing(Counters(events)) as counters:
         # What reads the one must not be counted by the other: outwards in the same order.
-        quota_ns, before = throttled_ns(own_group("cpu")), _plain()
+        quota_ns, energy, before = throttled_ns(own_group("cpu")), rapl.read(), _plain()
         counters.start()
         for _ in range(k):
             step()
@@ -60,6 +61,7 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
         after = _plain()
         before["throttled_ns"], after["throttled_ns"] = quota_ns, throttled_ns(own_group("cpu"))
         counted = {**_differences(before, after), **_with_flops(counters.read(), weights)}
+    counted["cpu_energy_j"] = _energy(energy, rapl.read())
     if calls is None:
         counted["system_calls"] = Counted(None, reason=NO_TRACEFS, hint=NO_TRACEFS_HINT)
     counted["max_rss_bytes"] = Counted(_usage().ru_maxrss * 1024, scope="peak of the process")
@@ -70,6 +72,13 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
         reason="" if peak else NO_GROUP,
     )
     return {"counters": {name: one._asdict() for name, one in counted.items()}}
+
+
+def _energy(before: rapl.Reading, after: rapl.Reading) -> Counted:
+    taken = rapl.joules(before, after)
+    if taken is None:
+        return Counted(None, reason=after.reason or rapl.ABSENT, hint=after.hint)
+    return Counted(taken, scope="whole processors, whatever else runs included")
 
 
 def _usage() -> resource.struct_rusage:

@@ -32,6 +32,7 @@ _SOURCES: dict[str, tuple[str, str]] = {  # unit and source; any other is counte
     "cpu_flops_fp32": ("FLOP", _PERF),
     "cpu_flops_fp64": ("FLOP", _PERF),
     "system_calls": ("calls", _PERF),
+    "cpu_energy_j": ("J", "RAPL"),
 }
 _PEAKS = frozenset({"max_rss_bytes", "cgroup_peak_bytes"})
 _SCOPES = {
