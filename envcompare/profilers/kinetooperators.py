@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from envcompare.profilers.nsysranges import innermost, launching_calls
+from envcompare.profilers.placing import innermost, launching_calls
 from envcompare.profilers.rows import Table
 from envcompare.profiles import Operator
 

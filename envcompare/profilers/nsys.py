@@ -22,9 +22,7 @@ from envcompare.profilers.nsysfile import HINT, Export, opened
 from envcompare.profilers.nsysranges import (
     MARK,
     Mask,
-    innermost,
     inside,
-    launching_calls,
     marks,
     read_ranges,
 )
@@ -35,6 +33,7 @@ from envcompare.profilers.nsystables import (
     read_devices,
 )
 from envcompare.profilers.pergpu import over_devices, used_devices
+from envcompare.profilers.placing import innermost, launching_calls
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.rows import Table
 from envcompare.profiles import ApiCall, Profile

@@ -139,7 +139,7 @@ def opened(path: Path) -> Iterator[Export]:
         if verdict != "ok":
             raise refusal(path.name, why=f"the database is damaged: {verdict}", hint=HINT)
         yield Export(path.name, connection)
-    except (sqlite3.Error, OverflowError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise refusal(path.name, why=f"the database is damaged: {error}", hint=HINT) from error
     finally:
         if connection is not None:

@@ -31,8 +31,6 @@ _DIRECTIONS: Final = {
     8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
 }  # fmt: skip
 _VERSIONED: Final = re.compile(r"_v\d+$")
-# The upper bits of a globalTid are those of the globalPid; the lowest 24 are the thread.
-THREAD_BITS: Final = 24
 
 
 def read_activity(export: Export) -> Activity:

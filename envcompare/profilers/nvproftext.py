@@ -24,6 +24,8 @@ _TEXT_METRICS: Final = re.compile(
 )
 _TEXT_EVENTS: Final = re.compile(r"^Invocations\s+Event Name\s+Min\s+Max\s+Avg(?:\s+Total)?\s*$")
 _CSV: Final = re.compile(r'^"?(?:Type"?,"?)?Time\(%\)"?,|^"?Device"?,"?Kernel"?,"?Invocations"?,')
+_SUMMARY: Final = ("Name", "Time(%)", "Time", "Calls", "Avg", "Min", "Max")
+_METRICS: Final = ("Device", "Kernel", "Invocations", "Metric Name", "Min", "Max", "Avg")
 _TRACE: Final = re.compile(r'^\s*"?Start"?(?:\s+|,)"?Duration"?')
 _ACTIVITY: Final = re.compile(
     r"^\s*(?:([A-Z][^:%]*):)?\s*(\d+\.\d+%)\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s\s(\S.*)$"
@@ -147,6 +149,9 @@ class Reader:
         columns = csv_row(number, header, file=self._file).cells
         units: Mapping[str, str] = {}
         is_summary = "Time(%)" in columns
+        for name in _SUMMARY if is_summary else _METRICS:
+            if name not in columns:
+                self._refuse(number, f"the header has no column {name}")
         for line, text in rows:
             if not text.strip() or _SAID.match(text):
                 self._ends(line, text)
@@ -161,9 +166,7 @@ class Reader:
             elif is_summary:
                 self._csv_activity(line, told, units)
             else:
-                parts = tuple(
-                    told[name] for name in ("Invocations", "Metric Name", "Min", "Max", "Avg")
-                )
+                parts = tuple(told[name] for name in _METRICS[2:])
                 self._add_metric(line, (told["Device"], told["Kernel"]), parts)
 
     def _units(self, line: int, told: Mapping[str, str]) -> Mapping[str, str]:
@@ -174,8 +177,8 @@ class Reader:
     def _csv_activity(self, line: int, told: Mapping[str, str], units: Mapping[str, str]) -> None:
         if "Type" in told:
             self._section = SECTIONS.get(told["Type"], "other")
-        numbers = ("Time(%)", "Time", "Calls", "Avg", "Min", "Max")
-        self._add_activity(line, told["Name"], tuple(told[name] + units[name] for name in numbers))
+        numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
+        self._add_activity(line, told["Name"], numbers)
 
     def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
         percent, time, average, least, most = (

@@ -10,6 +10,7 @@ from typing import Final
 from envcompare.errors import ConfigError
 from envcompare.profilers.derive import with_quantities
 from envcompare.profilers.merging import merge
+from envcompare.profilers.plausible import refuse_impossible
 from envcompare.profilers.recognising import recognise
 from envcompare.profilers.refusing import refusal
 from envcompare.profiles import Profile
@@ -50,7 +51,9 @@ def read(tool: str, paths: Sequence[Path]) -> Profile:
         )
     for path in paths:
         _refuse_other_tool(tool, path)
-    return with_quantities(merge([_reader(tool)(path) for path in paths]))
+    profile = with_quantities(merge([_reader(tool)(path) for path in paths]))
+    refuse_impossible(profile)
+    return profile
 
 
 def _refuse_other_tool(tool: str, path: Path) -> None:
