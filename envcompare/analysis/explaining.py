@@ -74,6 +74,7 @@ def _cell(
         log_ratios={
             arm: one.interval.mean for (name, arm), one in settled.items() if name == cell.id
         },
+        is_net=data.metric[0] == "net",
     )
 
 

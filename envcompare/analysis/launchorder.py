@@ -1,9 +1,9 @@
 """Pair two lists of launches by their order: exact first, then ever more loosely in the gaps.
 
 Each level aligns the longest common subsequence (Myers, An O(ND) Difference Algorithm and Its
-Variations, 1986) and hands what lies between its matches to the next level. The number of
-differences is bounded at each level, so that lists with nothing in common cost little: they fall
-through to the next level whole.
+Variations, 1986) and hands what lies between its matches to the next level. After so many
+differences the best path so far is kept and the alignment goes on from its end, so that lists of
+any kind take a time that grows with their length.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-MOST_DIFFERENCES = 800  # of one alignment, insertions and deletions
+MOST_DIFFERENCES = 300  # insertions and deletions before a path is kept for good
 
 Token = Callable[[int], Hashable]
 
@@ -61,32 +61,34 @@ def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
 
 
 def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
-    """Return the matches of a longest common subsequence; none where that is too far off."""
-    one = [level.before(place) for place in gap[0]]
-    other = [level.after(place) for place in gap[1]]
-    shortest = min(len(one), len(other))
-    head = 0
-    while head < shortest and one[head] == other[head]:
-        head += 1
-    tail = 0
-    while tail < shortest - head and one[-1 - tail] == other[-1 - tail]:
-        tail += 1
-    middle = _myers(one[head : len(one) - tail], other[head : len(other) - tail])
-    places = [
-        *((place, place) for place in range(head)),
-        *((a + head, b + head) for a, b in middle),
-        *((len(one) - place, len(other) - place) for place in range(tail, 0, -1)),
-    ]
-    return [(gap[0].start + a, gap[1].start + b) for a, b in places]
+    """Return the matches of a common subsequence, the longest where the lists are not far apart."""
+    one = [(level.before(place), place) for place in gap[0]]
+    other = [(level.after(place), place) for place in gap[1]]
+    # what one list alone has cannot match, and would count as a difference
+    shared = {token for token, _ in one} & {token for token, _ in other}
+    one = [each for each in one if each[0] in shared]
+    other = [each for each in other if each[0] in shared]
+    tokens = [token for token, _ in one], [token for token, _ in other]
+    found: list[tuple[int, int]] = []
+    a, b = 0, 0
+    while a < len(one) and b < len(other):
+        matched, (x, y) = _myers(tokens[0][a:], tokens[1][b:])
+        found += [(one[a + i][1], other[b + j][1]) for i, j in matched]
+        a, b = a + x, b + y
+    return found
 
 
-def _myers(one: list[Hashable], other: list[Hashable]) -> list[tuple[int, int]]:
-    """Return the matches of a shortest edit script of at most MOST_DIFFERENCES, or none."""
-    if not one or not other:
-        return []
+def _myers(
+    one: list[Hashable], other: list[Hashable]
+) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Return the matches of a shortest edit script and where it ends: both ends, or further on.
+
+    With more than MOST_DIFFERENCES it ends where the path that came furthest does.
+    """
     ends = {1: 0}  # the furthest place in `one` on each diagonal
     trace: list[dict[int, int]] = []
-    for cost in range(min(len(one) + len(other), MOST_DIFFERENCES) + 1):
+    best = (0, 0)
+    for cost in range(MOST_DIFFERENCES + 1):
         trace.append(dict(ends))
         for diagonal in range(-cost, cost + 1, 2):
             x = _start(ends, diagonal, cost)[0]
@@ -95,8 +97,10 @@ def _myers(one: list[Hashable], other: list[Hashable]) -> list[tuple[int, int]]:
                 x, y = x + 1, y + 1
             ends[diagonal] = x
             if x >= len(one) and y >= len(other):
-                return _walked_back(trace, x, y)
-    return []
+                return _walked_back(trace, x, y), (x, y)
+            if cost == MOST_DIFFERENCES and x <= len(one) and y <= len(other):
+                best = max(best, (x, y), key=sum)
+    return _walked_back(trace, *best), best
 
 
 def _start(ends: dict[int, int], diagonal: int, cost: int) -> tuple[int, int]:

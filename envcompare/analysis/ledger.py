@@ -58,7 +58,7 @@ class Division:
     """A step of one arm, divided into parts that add up to its whole."""
 
     parts: Mapping[Part, float]
-    rule: str
+    rules: tuple[str, ...]  # sentences
 
 
 def difference(before: Division, after: Division, *, arm: str, basis: Basis, whole: str) -> Ledger:
@@ -69,7 +69,7 @@ def difference(before: Division, after: Division, *, arm: str, basis: Basis, who
         arm=arm,
         basis=basis,
         whole=whole,
-        rule=" ".join(dict.fromkeys((before.rule, after.rule))),
+        rule=" ".join(dict.fromkeys((*before.rules, *after.rules))),
         reference_ns=sum(own.values()),
         arm_ns=sum(other.values()),
         change_ns=change,
@@ -140,12 +140,12 @@ def _divided(profile: Profile, *, has_span: bool) -> Division:
     steps = profile.steps or 1
     span, busy = profile.span_ns, profile.busy_ns
     if not has_span or span is None or busy is None:
-        return Division(parts=_each(sums, 1 / steps), rule=_NO_TIME_LINE)
+        return Division(parts=_each(sums, 1 / steps), rules=(_NO_TIME_LINE,))
     parts, rule = _exclusive(sums, busy, _exposed(profile))
     listed = sum(parts.values())
     parts["idle"] = max(0.0, span - busy)
     parts["rest"] = max(0.0, span - parts["idle"] - listed)
-    return Division(parts=_each(parts, 1 / steps), rule=rule)
+    return Division(parts=_each(parts, 1 / steps), rules=(rule,))
 
 
 def _sums(profile: Profile) -> dict[Part, float]:

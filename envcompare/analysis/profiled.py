@@ -42,6 +42,7 @@ from envcompare.records import (
 )
 
 Records = tuple[ProfileRecord, ...]
+_NET = "the verdict leaves out the wait for a CPU that others held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class ProfiledCell:
     differences: tuple[FactDifference, ...] = ()  # of the fingerprints
     energy: Mapping[str, tuple[Quantity, ...]] = field(default_factory=dict)  # of the timing pass
     log_ratios: Mapping[str, float] = field(default_factory=dict)  # that the verdicts rest on
+    is_net: bool = False  # the verdicts leave out the wait for a CPU that others held
 
     def of(self, arm: str) -> Records:
         """Return the profiles of an arm."""
@@ -167,7 +169,10 @@ def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
             arm=arm,
             modes=_modes(cell, arm),
         )
-        return timed if isinstance(timed, Ledger) else ""
+        if isinstance(timed, str):
+            return ""
+        is_left_out = cell.is_net and any(one.part == "wait" for one in timed.parts)
+        return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
     made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
     change = _timed_change(cell, arm)
     if isinstance(made, str) or change is None or not made.is_per_step:

@@ -19,13 +19,19 @@ from envcompare.records import Block, Measured, ProcessRun
 _ONE_THREAD: Final = "On a CPU is the CPU time of the process; the rest is what no clock explains."
 _SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
 _MANY_THREADS: Final = (
-    "Several threads computed, so that CPU time says nothing of the clock: what was neither "
-    "waiting nor stopped counts as on a CPU."
+    "CPU time and waiting together are more than the clock shows, as where several threads "
+    "compute: what was neither waiting nor stopped counts as on a CPU."
 )
 _PROGRAM: Final = (
     "On a CPU is the program and the children it waited for; the rest is waiting, for a CPU too."
 )
 _PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
+_CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
+_MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
+_TOO_SHORT: Final = (
+    "own work and work inside the kernel are not told apart: the pass that counted host events "
+    "was shorter than 1 s"
+)
 
 
 class Modes(NamedTuple):
@@ -50,7 +56,8 @@ def timing_ledger(
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
         return "the work runs on a GPU, so that only a trace tells its parts"
-    split = modes or (None, None)
+    is_told = modes is not None and min(map(sum, modes)) >= _MODES_NS
+    split = modes if modes and is_told else (None, None)
     divisions = [_divided(each, split[place]) for place, each in enumerate((before, after))]
     is_program = isinstance(before[0], ProcessRun)
     made = difference(
@@ -64,7 +71,7 @@ def timing_ledger(
         made,
         source=f"timing pass, means of {count}",
         timing_change_ns=made.change_ns,
-        notes=tuple(_notes(before, after)),
+        notes=(*_notes(before, after), *((_TOO_SHORT,) if modes and not is_told else ())),
     )
 
 
@@ -79,11 +86,12 @@ def _divided(measured: Sequence[Measured], modes: Modes | None) -> Division:
 def _of_programs(runs: Sequence[ProcessRun]) -> Division:
     wall = _mean(run.wall_ns for run in runs)
     user, system = _mean(run.user_ns for run in runs), _mean(run.sys_ns for run in runs)
-    rule, scale = _PROGRAM, 1.0
+    rules: tuple[str, ...] = (_PROGRAM,)
+    scale = 1.0
     if user + system > wall:
-        rule, scale = f"{_PROGRAM} {_PARALLEL}", wall / (user + system)
+        rules, scale = (_PROGRAM, _PARALLEL), wall / (user + system)
     parts: dict[Part, float] = {"user": user * scale, "system": system * scale}
-    return Division(parts={**parts, "rest": max(0.0, wall - sum(parts.values()))}, rule=rule)
+    return Division(parts={**parts, "rest": max(0.0, wall - sum(parts.values()))}, rules=rules)
 
 
 def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
@@ -95,16 +103,14 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
     waited = min(waited, wall - quota)
     left = wall - quota - waited
     cpu = sum(sum(block.cpu_ns) for block in blocks) / steps
-    rule = _ONE_THREAD if cpu <= left else _MANY_THREADS
+    rules = (_ONE_THREAD if cpu <= left * _CLOCKS_APART else _MANY_THREADS,)
     parts: dict[Part, float] = _on_cpu(min(cpu, left), modes)
-    if modes and "user" in parts:
-        rule = f"{rule} {_SPLIT}"
-    parts |= {"wait": waited, "throttled": quota}
-    return Division(parts={**parts, "rest": max(0.0, left - min(cpu, left))}, rule=rule)
+    parts |= {"wait": waited, "throttled": quota, "rest": max(0.0, left - cpu)}
+    return Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)
 
 
 def _on_cpu(cpu: float, modes: Modes | None) -> dict[Part, float]:
-    if modes is None or modes.user_ns + modes.sys_ns <= 0:
+    if modes is None:
         return {"cpu": cpu}
     user = cpu * modes.user_ns / (modes.user_ns + modes.sys_ns)
     return {"user": user, "system": cpu - user}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
 
@@ -136,6 +136,7 @@ STEPS = st.lists(KERNELS, min_size=1, max_size=8)
 ORDERS = st.sampled_from([{}, {"sequence": ()}, {"steps": 3}])
 
 
+@settings(deadline=None)
 @given(STEPS, STEPS, ORDERS)
 def test_every_launch_is_in_exactly_one_row(
     one: list[Kernel], other: list[Kernel], changes: dict[str, Any]

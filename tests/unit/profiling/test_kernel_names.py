@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.analysis.kernelnames import (
@@ -114,6 +114,7 @@ def test_name_cut_by_the_tool_is_known() -> None:
     assert identity("elementwise_kernel_with_a_lo$") == "elementwise_kernel_with_a_lo"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300) | st.text(alphabet="<>(){}#,: _aA19[]'lambda", max_size=6_000))
 def test_any_text_has_identity_family_and_class(name: str) -> None:
     """No name, however odd, breaks the reading of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from random import Random
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.analysis.launchorder import Level, Match, align
@@ -26,6 +28,7 @@ def longest(one: list[int], other: list[int]) -> int:
     return table[-1][-1]
 
 
+@settings(deadline=None)
 @given(LISTS, LISTS)
 def test_matches_are_a_longest_common_subsequence(one: list[int], other: list[int]) -> None:
     """No pair is missed, none is made up, none crosses another."""
@@ -36,6 +39,7 @@ def test_matches_are_a_longest_common_subsequence(one: list[int], other: list[in
     assert len(made) == longest(one, other)
 
 
+@settings(deadline=None)
 @given(LISTS, LISTS)
 def test_looser_level_pairs_only_between_the_matches(one: list[int], other: list[int]) -> None:
     """A second level in which all is equal fills each gap as far as the shorter side reaches."""
@@ -64,3 +68,15 @@ def test_long_list_with_few_changes_is_aligned_around_them() -> None:
     one = [number % 40 for number in range(20_000)]
     other = [*one[:7_000], *one[7_001:15_000], 99, *one[15_001:]]
     assert len(aligned(one, other)) == 19_998
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.randoms(use_true_random=False), st.integers(2, 30))
+def test_lists_far_apart_are_still_aligned_in_order(source: Random, kinds: int) -> None:
+    """Beyond the bound on differences a path is kept and gone on from: no end, no crossing."""
+    one, other = ([source.randrange(kinds) for _ in range(700)] for _ in range(2))
+    made = aligned(one, other)
+    assert all(one[match.before] == other[match.after] for match in made)
+    assert [m.before for m in made] == sorted({m.before for m in made})
+    assert [m.after for m in made] == sorted({m.after for m in made})
+    assert len(made) >= 100

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders import block
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, NCCL, kernel, launched
 
@@ -18,7 +18,7 @@ from envcompare.records import ProcessRun
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(
-    Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rule=st.just("rule")
+    Division, parts=st.dictionaries(st.sampled_from(list(LABELS)), TIMES), rules=st.just(("rule",))
 )
 
 
@@ -42,6 +42,7 @@ def parts(made: Ledger) -> dict[str, tuple[int, int]]:
     return {part.part: (part.reference_ns, part.arm_ns) for part in made.parts}
 
 
+@settings(deadline=None)
 @given(DIVISIONS, DIVISIONS)
 def test_any_division_sums_exactly(before: Division, after: Division) -> None:
     """Rounding loses nothing and moves no part by more than a nanosecond."""
@@ -136,6 +137,7 @@ def traces(draw: st.DrawFn) -> Profile:
     return launched(kernels, steps=1, span_ns=span, busy_ns=busy, quantities=(quantity,))
 
 
+@settings(deadline=None)
 @given(traces(), traces())
 def test_ledger_of_any_traces_sums_to_the_change_of_their_spans(
     before: Profile, after: Profile
@@ -162,12 +164,21 @@ def test_blocks_are_divided_into_work_wait_and_quota() -> None:
 
 def test_cpu_time_is_split_as_the_host_pass_saw_it() -> None:
     """User and system come from another pass, and it is said."""
-    modes = Modes(user_ns=3.0, sys_ns=1.0), Modes(user_ns=1.0, sys_ns=1.0)
+    modes = Modes(user_ns=3e9, sys_ns=1e9), Modes(user_ns=1e9, sys_ns=1e9)
     made = timing_ledger([block()], [block()], arm="docker", modes=modes)
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert parts(made)["system"] == (2_475_000, 4_950_000)
-    assert "host events" in made.rule
+    assert made.rule.count("host events") == 1
+
+
+def test_modes_of_a_short_pass_are_not_told_apart() -> None:
+    """The kernel counts them in ticks of milliseconds."""
+    modes = Modes(user_ns=3e8, sys_ns=1e8), Modes(user_ns=1e9, sys_ns=1e9)
+    made = timing_ledger([block()], [block()], arm="docker", modes=modes)
+    assert isinstance(made, Ledger)
+    assert "system" not in parts(made)
+    assert "shorter than 1 s" in made.notes[-1]
 
 
 def test_work_of_several_threads_is_not_more_than_the_clock() -> None:
@@ -176,7 +187,7 @@ def test_work_of_several_threads_is_not_more_than_the_clock() -> None:
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert made.arm_ns == 10_000_000
-    assert "Several threads" in made.rule
+    assert "several threads" in made.rule
 
 
 def test_blocks_on_a_gpu_have_no_such_ledger() -> None:
@@ -197,6 +208,7 @@ def test_processes_are_divided_into_user_system_and_rest() -> None:
     assert parts(made) == {"user": (60, 60), "system": (20, 20), "rest": (20, 20)}
 
 
+@settings(deadline=None)
 @given(*(st.integers(0, 10**9) for _ in range(4)))
 def test_ledger_of_any_block_sums_to_the_clock(wall: int, cpu: int, wait: int, stop: int) -> None:
     """Whatever the kernel tells, no part is negative and all make the whole."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, kernel, launched, record
 
@@ -229,6 +229,7 @@ def test_without_counters_no_point_is_drawn_and_it_is_said() -> None:
     assert "no profile holds the FLOPs" in made.missing[0]
 
 
+@settings(deadline=None)
 @given(
     flops=st.floats(1, 1e15), size=st.floats(1, 1e12), each=st.floats(1, 1e9),
 )  # fmt: skip
