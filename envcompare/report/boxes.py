@@ -20,6 +20,7 @@ from envcompare.report.profilewords import (
     WHY_LINK,
     betrayal_sentences,
     is_timed,
+    missing_sentence,
     profile_cautions,
     why_sentences,
 )
@@ -131,7 +132,8 @@ def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
 
 def _why_of_profiles(run: RunComparison) -> list[Item]:
     """Name the largest parts of a difference and the kernels that were replaced."""
-    items = [Item(text=text) for text in why_sentences(run)[:_MOST_ITEMS]]
+    texts = why_sentences(run)[:_MOST_ITEMS] or (missing_sentence(run),)
+    items = [Item(text=text) for text in texts]
     if run.profiles:
         items[-1] = replace(items[-1], href=WHY_HREF, link=WHY_LINK)
     return items

@@ -122,8 +122,9 @@ def _share(part: LedgerPart) -> str:
 
 
 def _short(label: str) -> str:
-    """Return a label without what explains it."""
-    return label.partition(":")[0]
+    """Return a label for a list in a sentence: no colon with what explains it, no comma."""
+    head, _, rest = label.partition(":")[0].partition(", ")
+    return f"{head} ({rest})" if rest else head
 
 
 def _a_step(ledger: Ledger) -> str:

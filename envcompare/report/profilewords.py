@@ -35,23 +35,31 @@ def untimed_arms(run: RunComparison) -> frozenset[str]:
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
     """Say where the change of a step comes from and whether kernels were replaced.
 
-    The largest change stands first; without any profile, the reason and what mends it.
+    The largest change stands first. Of a difference that was not decided no parts are named; what
+    has neither parts nor kernels to name is left out.
     """
-    labels = cell_labels(run)
+    labels, undecided = cell_labels(run), _undecided(run)
     found = []
-    for one, arm, ledger, diff in _compared(run):
+    for one, arm, known, diff in _compared(run):
+        ledger = None if (one.cell, arm) in undecided else known
         parts = [largest_parts(ledger)] if ledger else []
         parts += [short_sentence(diff, reference=one.reference)] if diff else []
         if parts:
             size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
             found.append((-size, f"{arm}, {labels.get(one.cell, one.cell)}: {'; '.join(parts)}."))
-    if not found:
-        return (missing_sentence(run),)
     return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
+
+
+def _undecided(run: RunComparison) -> set[tuple[str, str]]:
+    return {
+        (one.cell, one.arm) for one in run.comparisons if one.outcome not in {"slower", "faster"}
+    }
 
 
 def missing_sentence(run: RunComparison) -> str:
     """Say why it is not known where a step spends its time, and what mends it."""
+    if any(one.ledgers for one in run.profiles):
+        return "Where a step spends its time is told for every comparison:"
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]

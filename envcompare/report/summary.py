@@ -14,6 +14,7 @@ from envcompare.report.numbers import NOT_MEASURED, milliseconds
 from envcompare.report.profilewords import (
     betrayal_sentences,
     is_timed,
+    missing_sentence,
     profile_cautions,
     why_sentences,
 )
@@ -188,6 +189,8 @@ def _notes_of_profiles(run: RunComparison) -> list[str]:
         return []
     cautions = (*betrayal_sentences(run), *profile_cautions(run))
     found = [*why_sentences(run)[:_MOST_CAUTIONS]]
+    if not found and not any(one.ledgers for one in run.profiles):
+        found = [missing_sentence(run)]
     return found + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]
 
 
