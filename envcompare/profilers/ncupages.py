@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,9 @@ def values(cells: Sequence[Cell], convention: Convention, file: str) -> dict[str
             why = f"{cell.metric} is {cell.text!r}, which is no number"
             raise refusal(file, line=cell.line, why=why, hint=_BASE_UNITS)
         value = convention.value(cell.text) * measured.factor
+        if not 0 <= value < math.inf:
+            why = f"{cell.metric} is {cell.text}, which cannot be"
+            raise refusal(file, line=cell.line, why=why)
         if found.setdefault(cell.metric, value) != value:
             why = f"{cell.metric} is told twice for a launch: {found[cell.metric]:g} and {value:g}"
             raise refusal(file, line=cell.line, why=why)

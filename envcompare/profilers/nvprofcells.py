@@ -8,7 +8,7 @@ from typing import Final
 
 from envcompare.profilers.units import read_unit
 
-_NUMBER: Final = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
 _LEVEL: Final = re.compile(r"(?:Idle|Low|Mid|High|Max) \((\d+)\)")
 
 

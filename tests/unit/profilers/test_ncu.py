@@ -162,6 +162,8 @@ DETAILS = details((0, TIME, "ns", "10"), (0, BYTES, "byte", "64"), (1, TIME, "ns
         (GOOD + GOOD, 5, "a second table begins"),
         (GOOD.replace(BYTES, TIME), 1, "stands there twice"),
         (GOOD.replace('"64"', '"6 apples"'), 3, "which is no number"),
+        (GOOD.replace('"64"', '"-64"'), 3, "dram__bytes.sum is -64, which cannot be"),
+        (GOOD.replace('"64"', '"1e999"'), 3, "which cannot be"),
         (GOOD.replace('"64"', '"1.234"'), 3, "may be"),
         (GOOD + "done in 3 s\n", 5, "cells where the header has"),
         (DETAILS + DETAILS.splitlines(keepends=True)[-1], 6, "of launch 1 stands there twice"),

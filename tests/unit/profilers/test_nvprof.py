@@ -149,6 +149,7 @@ def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
         (METRICS[:-12], "a row that is cut"),
         (METRICS + lines_of(METRICS)[-1], "stands there twice"),
         (METRICS.replace("        100       ", "        101       ", 1), "has 101 invocations in"),
+        (METRICS.replace("     1100000", "    -1100000"), "no number with a unit that is known"),
         (METRICS.replace("222.94MB/s", "222.94XB/s"), "no number with a unit that is known"),
         (METRICS.replace("1100000", "1900000"), "outside its minimum and maximum"),
         (METRICS + SUMMARY, "a summary and metrics of one run"),
