@@ -144,6 +144,7 @@ class CellRun:
             toolbox=Toolbox(transport=self.site.transport, choice=choice),
             environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
             scratch=self.site.scratch,
+            sweep=self.site.sweep_arm,
             folder=self.folder,
         )
         prior = tuple(one for one in read_profiles(self.folder) if one.cell == self.cell.id)

@@ -244,6 +244,10 @@ class Site:
                 said += [f"{name}: removed what was left of the run ({count})"] * bool(count)
         return tuple(said)
 
+    def sweep_arm(self, arm: str) -> None:
+        """End what is left in the environment of an arm while none of its workers is needed."""
+        environment(self.seats[arm].arm.environment).sweep(self.transport, self.run_id)
+
     def close(self) -> tuple[str, ...]:
         """Sweep, remove the run's folder from the host, end the connection; say what was left."""
         said = self.sweep()

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from envcompare.errors import (
-    CommandTimeoutError,
     EnvcompareError,
     ProfileError,
-    StackError,
+    TransportError,
+    UnusableError,
     WorkloadError,
 )
 from envcompare.measure.bench import Bench
@@ -54,6 +54,7 @@ class Stand:
     toolbox: Toolbox
     environments: dict[str, str]  # of each arm
     scratch: Callable[[str], str]  # the folder that an arm may write to
+    sweep: Callable[[str], object]  # ends what is left of an arm: nsys leaves an agent behind
     folder: RunFolder
 
 
@@ -146,7 +147,9 @@ class ProfilePass:
         try:
             make_folder(self.stand.transport, folder)
             record = self._seen_around(arm, kind, found)
-        except (WorkloadError, ProfileError, StackError, CommandTimeoutError) as error:
+        except TransportError:
+            raise
+        except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
             record = self._lacking(arm, kind, _reason(error), error.hint)
         self._keep(record)
@@ -197,6 +200,7 @@ class ProfilePass:
             worker.quit(ENDING_LIMIT_S)
         finally:
             worker.kill()
+            self.stand.sweep(arm)
         if reply.reason:
             raise ProfileError("the steps could not be marked", details=reply.reason)
         path = export(self.stand.transport, profiler, said=worker.tail())

@@ -273,6 +273,7 @@ def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
         toolbox=Toolbox(transport=LOCAL, choice="auto"),
         environments=dict.fromkeys(made.arms, "vm"),
         scratch=lambda arm: str(path / f"scratch-{arm}"),
+        sweep=lambda _arm: None,
         folder=made.recorder.folder,
     )
 
