@@ -37,17 +37,28 @@ class _Peaks(msgspec.Struct, frozen=True):
 def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[Roofs | None, str]:
     """Return the roofs of a device and a sentence: what they lack, or why there are none.
 
-    Those measured on the device come first; the table is used only where it names one variant.
+    Those measured on the device come first, with the table's for precisions that were not
+    measured; the table is used only where it names one variant.
     """
-    for one in measured:
-        if _is_same(device, one) and (one.flops_per_s or one.bytes_per_s):
-            return one, ""
-    reasons = [one.reason for one in measured if one.reason]
     found = table_roofs(device, host=host)
+    own = next((one for one in measured if _is_same(device, one) and one.flops_per_s), None)
+    if own is not None:
+        return _completed(own, found)
     if isinstance(found, Roofs):
+        reasons = [one.reason for one in measured if one.reason]
         why = f": {reasons[0]}" if reasons else ""
         return found, f"The roofs were not measured{why}; the table's are an upper bound."
     return None, found
+
+
+def _completed(own: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
+    """Add the peaks of precisions that were not measured, and say which these are."""
+    peaks = {} if isinstance(table, str) else table.flops_per_s
+    added = {name: peak for name, peak in peaks.items() if name not in own.flops_per_s}
+    if not added:
+        return own, ""
+    said = f"Not measured but of the table of peaks: {', '.join(added)}."
+    return replace(own, flops_per_s={**own.flops_per_s, **added}), said
 
 
 def table_roofs(device: Device, *, host: str) -> Roofs | str:

@@ -163,12 +163,10 @@ def _on_cpu(
     by_arm: Mapping[str, Records], measured: Sequence[Roofs], steps_ns: Mapping[str, float]
 ) -> Roofline | str:
     """Hold the FLOPs of the model against the roof of the CPU; its bytes are not known."""
-    roofs = next((one for one in measured if one.is_measured and "fp32" in one.flops_per_s), None)
+    cpus = [one for one in measured if not one.uuid]
+    roofs = next((one for one in cpus if one.is_measured and "fp32" in one.flops_per_s), None)
     if roofs is None:
-        reasons = [one.reason for one in measured if one.reason]
-        return (
-            reasons[0] if reasons else "no profile names kernels, and no roof of a CPU was measured"
-        )
+        return _why_none(by_arm, cpus)
     points = [
         replace(_point(arm, work, roofs, work.time_ns), kernel_class=None, is_total=True)
         for arm, records in by_arm.items()
@@ -184,6 +182,19 @@ def _on_cpu(
     return replace(
         _drawn(device, roofs, points, notes=(note,), missing=()), level="the CPU's memory"
     )
+
+
+def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
+    """Return why there is neither a trace of a GPU nor a roof of a CPU."""
+    reasons = [one.reason for one in cpus if one.reason]
+    traces = [
+        record.reason
+        for records in by_arm.values()
+        for record in records
+        if record.kind == "nsys" and record.reason
+    ]
+    why = (*reasons, *traces, "no profile names kernels, and no roof of a CPU was measured")
+    return why[0]
 
 
 def _model(records: Records, step_ns: float | None) -> Work | None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from traces import ADD, CONV, kernel, launched, record
 
 from envcompare.analysis.kernelwork import kernel_work
@@ -154,8 +155,13 @@ def test_tool_without_shapes_is_joined_by_name() -> None:
 def test_roofs_measured_on_the_device_come_before_the_table() -> None:
     """Another device's roofs are nobody else's."""
     other = Roofs(host="local", device="NVIDIA L4", source="measured", is_measured=True,
-                  bytes_per_s=1.0)  # fmt: skip
-    assert roofs_of(A100, (other, MEASURED), host="local") == (MEASURED, "")
+                  flops_per_s={"fp32": 1.0})  # fmt: skip
+    own, added = roofs_of(A100, (other, MEASURED), host="local")
+    assert own is not None
+    assert own.is_measured
+    assert own.flops_per_s["fp32"] == 1e13
+    assert own.flops_per_s["fp64"] == 9.75e12
+    assert "of the table of peaks: fp64" in added
     fallback, said = roofs_of(A100, (other,), host="local")
     assert fallback is not None
     assert not fallback.is_measured
@@ -220,6 +226,14 @@ def test_cpu_is_held_against_its_measured_roof_of_computing() -> None:
     (one,) = made.points
     assert one.flops_per_s == pytest.approx(5e10)
     assert (one.floor_ns, one.bound, one.bytes) == (pytest.approx(1e7), None, None)
+
+
+def test_roof_of_a_gpu_is_none_of_the_cpu() -> None:
+    """Work on the CPU of a machine with a GPU has no roof, and the missing trace says why."""
+    lost = record(None, state="missing", reason="the workload ran on the CPU")
+    gpu = replace(MEASURED, uuid="GPU-1")
+    found = roofline({"vm": (lost,)}, (gpu,), host="local", steps_ns={"vm": 1.0})
+    assert found == "the workload ran on the CPU"
 
 
 def test_without_counters_no_point_is_drawn_and_it_is_said() -> None:
