@@ -55,7 +55,7 @@ def whole_run(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Done:
     return envcompare(
         tmp_path_factory.mktemp("whole"),
         *("--hosts", lab.alias, "--envs", "vm,docker,singularity", "--workloads", "cnn,rnn"),
-        *("--budget", "25", "--seed", "5"),
+        *("--budget", "25", "--seed", "5", "--profile", "none"),
     )
 
 
