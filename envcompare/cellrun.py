@@ -18,11 +18,12 @@ from envcompare.measure.gpusampler import sampler_command, sampling
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
+from envcompare.measure.roofs import measure_roofs, roofs_command
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.plan import Cell, Plan
-from envcompare.profilefiles import read_profiles
+from envcompare.profilefiles import read_profiles, read_roofs, write_roofs
 from envcompare.profilers.choosing import Toolbox
 from envcompare.profilers.wrapping import Profiler
 from envcompare.programs import Program
@@ -156,6 +157,38 @@ class CellRun:
             profiles.decline((arm,), reason=failure.brief, hint=failure.hint)
         self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
         self.display.say(f"  {self.cell.id}: {profiles.measure()}")
+        if all(one.host != self.cell.host for one in read_roofs(self.folder)):
+            bench.check_interruption()
+            self._measure_roofs(bench)
+
+    def _measure_roofs(self, bench: Bench) -> None:
+        """Measure the bounds of the device that the reference ran on, once for a host."""
+        facts = next(
+            (
+                one.facts
+                for one in self.folder.read_fingerprints()
+                if (one.cell, one.arm) == (self.cell.id, bench.reference)
+            ),
+            {},
+        )
+        seat = self.site.seats[bench.reference]
+        command = roofs_command(
+            seat.prepared.interpreter,
+            self.site.workloads,
+            device="cuda" if facts.get("gpu.name") else "cpu",
+            threads=bench.design.threads,
+            cpus=self.experiment.pin,
+        )
+        roofs = measure_roofs(
+            self.site.transport,
+            self.site.wrapped(seat, command, self.site.mounts),
+            host=self.cell.host,
+            cache=self.site.cache,
+            facts=facts,
+        )
+        write_roofs(self.folder, roofs)
+        if roofs.reason:
+            self.display.say(f"  {self.cell.id}: {roofs.reason}")
 
     def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
