@@ -224,7 +224,9 @@ def _confounders(run: RunComparison) -> list[Item]:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(Item(text=text, href=HREF, link=LINK))
             continue
-        seen = list(dict.fromkeys(one.evidence for one in found if one.evidence))
+        # the names of kernels are long, and stand under Why with all they betray
+        told = (one.evidence for one in found if not one.key.startswith("kernels."))
+        seen = list(dict.fromkeys(text for text in told if text))
         remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))
         text = f"⚠ {arm}: {listed(names, most=4)} may be the cause as well as the environment."
         how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""

@@ -14,6 +14,7 @@ from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import LedgerView, ledger_view
 from envcompare.report.links import Link, link
 from envcompare.report.numbers import counted, listed
+from envcompare.report.profilewords import by_arms
 from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines, unmeasured
 from envcompare.report.rooflines import RooflineView, roofline_view
 from envcompare.texts import one_line
@@ -118,7 +119,7 @@ def _view(
         arms=tuple(arm.arm for arm in one.arms),
         devices=tuple(dict.fromkeys(one.devices)),
         cautions=one.cautions,
-        betrayed=tuple(_betrayed(found) for found in one.betrayed),
+        betrayed=by_arms((found.arm, _betrayed(found)) for found in one.betrayed),
         passes=rows,
         missing=_missing(rows),
         unmeasured=unmeasured(one),
@@ -171,7 +172,7 @@ def _pass(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRow:
 
 def _betrayed(one: FactDifference) -> str:
     how = f" To tell it apart: {one.remedy}." if one.remedy else ""
-    return f"{one.arm}: {one.evidence or one.sentence}{how}"
+    return f"{one.evidence or one.sentence}{how}"
 
 
 def _listings(arm: ArmProfiles, most: int) -> tuple[Listing, ...]:

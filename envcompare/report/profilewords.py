@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from envcompare.analysis.model import RunComparison
@@ -11,6 +11,7 @@ from envcompare.records import FactDifference
 from envcompare.report.kernels import kernel_sentence, short_sentence
 from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import largest_parts
+from envcompare.report.numbers import listed
 from envcompare.texts import one_line, visible
 
 WHY_HREF: Final = "#why"
@@ -97,7 +98,17 @@ def betrayal_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str
         for one in cell.betrayed
         if not one.part_of and not (beside and one.fact_class == "confounder")
     )
-    return tuple(dict.fromkeys(visible(f"{one.arm}: {_betrayal(one)}") for one in found))
+    return by_arms((one.arm, _betrayal(one)) for one in found)
+
+
+def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return each text once, behind the arms it is said of: "docker and singularity: …"."""
+    arms: dict[str, list[str]] = {}
+    for arm, text in told:
+        arms.setdefault(text, []).append(arm)
+    return tuple(
+        visible(f"{listed(list(dict.fromkeys(of)), most=6)}: {text}") for text, of in arms.items()
+    )
 
 
 def profile_cautions(run: RunComparison) -> tuple[str, ...]:
@@ -113,11 +124,16 @@ def profile_cautions(run: RunComparison) -> tuple[str, ...]:
 
 
 def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
-    """Return the lead and the rest of what is said first of an arm that was not timed."""
+    """Return the lead and the rest of what is said first of an arm that was not timed.
+
+    That nothing was timed is said once where it holds for the whole run.
+    """
     sentences = kernel_sentences(run, arm)
     if not sentences:
         sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
-    return sentences[0], " ".join((*sentences[1:], NOT_TIMED))
+    others = [one.arm for one in run.arms if one.arm != run.reference_arm]
+    caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
+    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
 
 
 def _betrayal(one: FactDifference) -> str:
