@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.kernelnames import classify, is_tensor_core
+from envcompare.analysis.kernelnames import classify
 from envcompare.analysis.profilechoice import profile_of, source_of
 from envcompare.analysis.profilemodel import (
     ActivityRow,
@@ -17,6 +17,7 @@ from envcompare.analysis.profilemodel import (
     PassState,
 )
 from envcompare.profiles import Kernel, Operator, Profile, ProfileRecord
+from envcompare.tensorcores import is_tensor_core
 
 MOST_ROWS: Final = 40  # of one table and type; the rest is summed
 

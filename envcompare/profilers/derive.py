@@ -42,8 +42,8 @@ def _derived(profile: Profile) -> list[Quantity]:
     found = [*_times(facts), *(one for copy in profile.copies for one in _copied(facts, copy))]
     if facts.names:
         memory, flops = memory_quantities(facts), flop_quantities(facts)
-        found += [*memory, *flops, _intensity(facts, memory, flops), *rate_quantities(facts)]
-    return found
+        found += [*memory, *flops, _intensity(facts, memory, flops)]
+    return [*found, *rate_quantities(facts)]
 
 
 def _times(facts: Facts) -> list[Quantity]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from envcompare.profilers.deriving import Facts
 from envcompare.profiles import Quantity
+from envcompare.tensorcores import is_tensor_core
 
 _WARP_THREADS: Final = 32
 _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -15,7 +16,9 @@ _PIPES: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc
 
 
 def rate_quantities(facts: Facts) -> list[Quantity]:
-    """Return the rates of a profile that holds counters."""
+    """Return the rates of a profile; one without counters has the guess of tensor cores alone."""
+    if not facts.names:
+        return _tensor_share_by_names(facts)
     found = [_occupancy(facts)] if facts.has((_OCCUPANCY,)) else []
     found += [_warp_efficiency(facts)] if facts.has((_ACTIVE, _THREADS)) else []
     return found + ([_tensor_share(facts)] if facts.has(_PIPES) else [])
@@ -60,3 +63,14 @@ def _tensor_share(facts: Facts) -> Quantity:
         if any(kernel.metrics[pipe] > 0 for pipe in pipes)
     )
     return facts.ok(name, 100 * busy / facts.kernel_ns, unit, "ratio of sums")
+
+
+def _tensor_share_by_names(facts: Facts) -> list[Quantity]:
+    """Return the share of kernel time in kernels whose names speak of tensor cores."""
+    if not facts.kernel_ns:
+        return []
+    kernels = facts.profile.kernels
+    named = sum(one.total_ns or 0.0 for one in kernels if is_tensor_core(one.name))
+    value = 100 * named / facts.kernel_ns
+    reason = "a guess by the names of kernels; counters of ncu tell it"
+    return [facts.ok("tensor_core_share", value, "%", "ratio of sums", reason=reason)]

@@ -24,7 +24,7 @@ LAYERS = (
         "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
         "arms", "choice", "programs",
     ),
-    ("command", "console", "interrupt", "profiles", "records"),
+    ("command", "console", "interrupt", "profiles", "records", "tensorcores"),
     ("errors", "texts"),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -181,6 +181,21 @@ def test_tensor_share_is_the_time_of_kernels_that_used_the_pipe() -> None:
     assert found["tensor_core_share"].value == 50
 
 
+def test_tensor_share_of_a_trace_is_a_guess_by_names() -> None:
+    """It is said to be one; a kernel that names the CUDA cores is none."""
+    kernels = tuple(
+        Kernel(name=name, calls=1, total_ns=time)
+        for name, time in (
+            ("ampere_fp16_s16816gemm_fp16_128x64", 30.0),
+            ("ampere_sgemm_128x64_nn", 60.0),
+            ("relu(float *)", 10.0),
+        )
+    )
+    found = quantities(Profile(tool="nsys", kernels=kernels))["tensor_core_share"]
+    assert found.value == 30
+    assert "a guess by the names" in found.reason
+
+
 def test_intensity_says_what_is_not_counted_in_it() -> None:
     """CUDA cores alone are not all that computes on this GPU."""
     metrics = {**sass(fadd=64, fmul=0, ffma=0), "dram__bytes.sum": 32.0}
@@ -208,6 +223,7 @@ def test_trace_has_times_and_copies_and_no_counters() -> None:
     assert {name: one.value for name, one in found.items()} == {
         "launch_count": 3, "kernel_time_ns": 30, "busy_ns": 36, "launch_gap_ns": 4,
         "memcpy_htod_ns": 5, "memcpy_htod_bytes": 64, "memset_ns": 1, "memset_bytes": None,
+        "tensor_core_share": 0,
     }  # fmt: skip
     assert (found["busy_ns"].rule, found["launch_gap_ns"].rule) == ("union", "difference")
 
@@ -221,7 +237,11 @@ def test_quantity_of_the_reader_stays_and_none_is_there_twice() -> None:
     once = with_quantities(source)
     assert once.quantities[0] == said
     assert with_quantities(once) == once
-    assert [one.name for one in once.quantities] == ["launch_count", "kernel_time_ns"]
+    assert [one.name for one in once.quantities] == [
+        "launch_count",
+        "kernel_time_ns",
+        "tensor_core_share",
+    ]
 
 
 def test_metrics_of_nvprof_give_the_same_quantities() -> None:

@@ -10,9 +10,9 @@ from envcompare.analysis.kernelnames import (
     classify,
     family,
     identity,
-    is_tensor_core,
     is_truncated,
 )
+from envcompare.tensorcores import is_tensor_core
 
 BUILT = (
     "void at::native::_GLOBAL__N__51_tmpxft_{}_Activation_compute_{}_cpp1_ii_{}::clamp<float>(int)"
