@@ -48,7 +48,9 @@ def test_mistake_ends_in_sentences_and_its_exit_code(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "doctor", "build", "report", "list", "clean"])
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "doctor", "build", "import", "report", "list", "clean"]
+)
 def test_help_says_what_a_command_does(tmp_path: Path, command: str) -> None:
     """Every command explains itself in a sentence."""
     done = envcompare(command, "--help", cwd=tmp_path)
