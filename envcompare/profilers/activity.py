@@ -20,17 +20,17 @@ from envcompare.profiles import Copy, Dim, Kernel
 SEQUENCE_MOST: Final = 100_000
 Kind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream", "owner")
+ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream", "owner")
 _ORDER: Final = ("group", "stream", "device", "end", "start", "correlation", "process")
 Shape = tuple[str, Dim | None, Dim | None]
 
 
 def _kernel_rows() -> Rows:
-    return Rows(*_ROW, "group")
+    return Rows(*ROW, "group")
 
 
 def _copy_rows() -> Rows:
-    return Rows(*_ROW, "kind", "bytes")
+    return Rows(*ROW, "kind", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

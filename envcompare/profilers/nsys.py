@@ -28,9 +28,10 @@ from envcompare.profilers.nsysranges import (
 )
 from envcompare.profilers.nsystables import (
     graph_launches,
-    read_activity,
     read_calls,
+    read_copies,
     read_devices,
+    read_kernels,
 )
 from envcompare.profilers.pergpu import over_devices, used_devices
 from envcompare.profilers.placing import innermost, launching_calls
@@ -98,13 +99,13 @@ def _profile(export: Export, file: str) -> Profile:
 
 
 def _trace(export: Export) -> _Trace:
-    activity = read_activity(export)
+    kernels, shapes = read_kernels(export)
     calls, names = read_calls(export)
     ranges, texts = read_ranges(export)
     return _Trace(
-        kernels=in_launch_order(activity.kernels.table()),
-        shapes=tuple(activity.shapes),
-        copies=activity.copies.table(),
+        kernels=in_launch_order(kernels),
+        shapes=shapes,
+        copies=read_copies(export),
         graphs=graph_launches(export),
         calls=calls,
         call_names=names,
@@ -166,10 +167,11 @@ def _ops(trace: _Trace) -> list[str]:
 
 def _api_calls(trace: _Trace) -> tuple[ApiCall, ...]:
     durations = trace.calls["end"] - trace.calls["start"]
-    return tuple(
+    found = [
         ApiCall(name=trace.call_names[number], **times)
         for number, times in value_groups(trace.calls["name"], durations)
-    )
+    ]
+    return tuple(sorted(found, key=lambda call: (-call.total_ns, call.name)))
 
 
 def _notes(trace: _Trace, export: Export) -> Iterator[str]:

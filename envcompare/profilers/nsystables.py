@@ -6,12 +6,15 @@ Columns are named, since every release adds some; what a release does not have i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
-from envcompare.profilers.activity import KINDS, Activity
+import numpy as np
+import numpy.typing as npt
+
+from envcompare.profilers.activity import KINDS, ROW, Kind, Shape
 from envcompare.profilers.nsysfile import Export
-from envcompare.profilers.rows import Rows, Table, first_duplicate
+from envcompare.profilers.rows import Table, columns, first_duplicate
 from envcompare.profiles import Device
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -22,60 +25,94 @@ CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _GPUS: Final = "TARGET_INFO_GPU"
 _COPY_NAMES: Final = "ENUM_CUDA_MEMCPY_OPER"
 
+Numbers = npt.NDArray[np.int64]
+
 _WHEN: Final = ("start", "end", "deviceId", "streamId")
 _WHO: Final = ("contextId", "correlationId", "globalPid")
 _SHAPE: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # CUpti_ActivityMemcpyKind; arrays (A) lie in the memory of the device.
-_DIRECTIONS: Final = {
+_DIRECTIONS: Final[dict[int, Kind]] = {
     0: "other", 1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD",
     8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
 }  # fmt: skip
+_NOTHING: Final = np.empty(0, dtype=np.int64)
 _VERSIONED: Final = re.compile(r"_v\d+$")
 
 
-def read_activity(export: Export) -> Activity:
-    """Return kernels, copies and memsets; raises ProfileError for a row that cannot be."""
-    found = Activity()
-    if export.has(KERNELS):
-        _kernels(export, found)
-        refuse_duplicates(export, KERNELS, found.kernels.table())
-    for table, kind in ((COPIES, None), (MEMSETS, "memset")):
+def read_kernels(export: Export) -> tuple[Table, list[Shape]]:
+    """Return the kernels, and the shapes their `group` column counts.
+
+    Raises ProfileError for a row that cannot be.
+    """
+    if not export.has(KERNELS):
+        return columns(dict.fromkeys((*ROW, "group", "place"), _NOTHING)), []
+    found = export.numbers(KERNELS, (*_WHEN, "demangledName", *_SHAPE), _WHO)
+    below = np.flatnonzero(np.min([found[name] for name in _SHAPE], axis=0) < 1)
+    if len(below):
+        row = int(found["place"][below[0]])
+        raise export.refusal(KERNELS, "a grid or block below 1", row=row)
+    firsts, groups = _distinct([found[name] for name in ("demangledName", *_SHAPE)])
+    shapes: list[Shape] = []
+    for first in found[firsts]:
+        name = _text(export, KERNELS, "demangledName", first)
+        gx, gy, gz, bx, by, bz = (int(first[one]) for one in _SHAPE)
+        shapes.append((name, (gx, gy, gz), (bx, by, bz)))
+    table = columns({**_shared(found), "group": groups, "place": found["place"]})
+    refuse_duplicates(export, KERNELS, table)
+    return table, shapes
+
+
+def read_copies(export: Export) -> Table:
+    """Return copies and memsets; raises ProfileError for a row that cannot be."""
+    parts = [columns(dict.fromkeys((*ROW, "kind", "bytes", "place"), _NOTHING))]
+    for table in (COPIES, MEMSETS):
         if export.has(table):
-            before = len(found.copies)
-            for row in _copies(export, table, kind):
-                found.copies.add(*row)
-            refuse_duplicates(export, table, found.copies.table()[before:])
-    return found
+            parts.append(_copies(export, table))
+            refuse_duplicates(export, table, parts[-1])
+    return np.concatenate(parts)
 
 
-def _kernels(export: Export, found: Activity) -> None:
-    needed = (*_WHEN, "demangledName", *_SHAPE)
-    for cells in export.rows(KERNELS, needed, _WHO):
-        start, end, device, stream, name, gx, gy, gz, bx, by, bz, context, call, pid, row = cells
-        if min(gx, gy, gz, bx, by, bz) < 1:
-            raise export.refusal(KERNELS, "a grid or block below 1", row=row)
-        shape = (
-            export.text(KERNELS, "demangledName", name, row=row), (gx, gy, gz), (bx, by, bz),
-        )  # fmt: skip
-        group = found.group(shape)
-        found.kernels.add(pid, call, start, end, device, context, stream, -1, group, row)
+def _copies(export: Export, table: str) -> Table:
+    own = (*_WHEN, "bytes", *(("copyKind",) if table == COPIES else ()))
+    found = export.numbers(table, own, _WHO)
+    for row in found[found["bytes"] < 0]:
+        raise export.refusal(table, f"{row['bytes']} bytes", row=int(row["place"]))
+    kinds = np.full(len(found), KINDS.index("memset"))
+    if table == COPIES:
+        known = _copy_kinds(export)
+        numbers, firsts, inverse = np.unique(
+            found["copyKind"], return_index=True, return_inverse=True
+        )
+        for number, first in zip(numbers.tolist(), firsts, strict=True):
+            if number not in known:
+                why = f"copyKind {number} is none that CUDA has"
+                raise export.refusal(table, why, row=int(found["place"][first]))
+        named = [KINDS.index(_DIRECTIONS.get(number, "other")) for number in numbers.tolist()]
+        kinds = np.array(named)[inverse]
+    cells = {**_shared(found), "kind": kinds, "bytes": found["bytes"]}
+    return columns({**cells, "place": found["place"]})
 
 
-def _copies(export: Export, table: str, kind: str | None) -> Iterator[tuple[int, ...]]:
-    """Yield rows of copies; a memset has no direction."""
-    known = _copy_kinds(export)
-    needed = (*_WHEN, "bytes", *(() if kind else ("copyKind",)))
-    for cells in export.rows(table, needed, _WHO):
-        start, end, device, stream, size = cells[:5]
-        *direction, context, call, pid, row = cells[5:]
-        if size < 0:
-            raise export.refusal(table, f"{size} bytes", row=row)
-        if direction and direction[0] not in known:
-            why = f"copyKind {direction[0]} is none that CUDA has"
-            raise export.refusal(table, why, row=row)
-        name = kind or _DIRECTIONS.get(direction[0], "other")
-        place = next(number for number, one in enumerate(KINDS) if one == name)
-        yield (pid, call, start, end, device, context, stream, -1, place, size, row)
+def _shared(found: Table) -> dict[str, Numbers]:
+    """Return the columns that kernels and copies have alike."""
+    names = ("globalPid", "correlationId", "start", "end", "deviceId", "contextId", "streamId")
+    cells = {ours: found[name] for ours, name in zip(ROW, names, strict=False)}
+    return {**cells, "owner": np.full(len(found), -1)}
+
+
+def _distinct(parts: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """Return the first place of each distinct row of these columns, and each row's number."""
+    numbers = np.zeros(len(parts[0]), dtype=np.int64)
+    firsts = np.zeros(0, dtype=np.int64)
+    for part in parts:
+        values, own = np.unique(part, return_inverse=True)
+        both = numbers * len(values) + own
+        _, firsts, numbers = np.unique(both, return_index=True, return_inverse=True)
+    return firsts, numbers
+
+
+def _text(export: Export, table: str, column: str, row: np.void) -> str:
+    return export.text(table, column, int(row[column]), row=int(row["place"]))
 
 
 def _copy_kinds(export: Export) -> frozenset[int]:
@@ -86,22 +123,26 @@ def _copy_kinds(export: Export) -> frozenset[int]:
 
 def graph_launches(export: Export) -> Table:
     """Return graphs traced as wholes: work whose kernels the export does not tell."""
-    found = Rows("start", "end", "device", "correlation", "process")
-    if export.has(GRAPHS):
-        for cells in export.rows(GRAPHS, ("start", "end", "deviceId"), _WHO[1:]):
-            found.add(*cells)
-    return found.table()
+    names = ("start", "end", "device", "correlation", "process", "place")
+    if not export.has(GRAPHS):
+        return columns(dict.fromkeys(names, _NOTHING))
+    found = export.numbers(GRAPHS, ("start", "end", "deviceId"), _WHO[1:])
+    return columns(dict(zip(names, (found[one] for one in found.dtype.names or ()), strict=True)))
 
 
 def read_calls(export: Export) -> tuple[Table, list[str]]:
     """Return the API calls, and the names their `name` column counts."""
-    found, names = Rows("thread", "start", "end", "correlation", "name"), dict[str, int]()
-    if export.has(CALLS):
-        needed, optional = ("start", "end", "nameId"), ("globalTid", "correlationId")
-        for start, end, number, thread, call, row in export.rows(CALLS, needed, optional):
-            text = _VERSIONED.sub("", export.text(CALLS, "nameId", number, row=row))
-            found.add(thread, start, end, call, names.setdefault(text, len(names)), row)
-    table = found.table()
+    ours = ("start", "end", "name", "thread", "correlation", "place")
+    if not export.has(CALLS):
+        return columns(dict.fromkeys(ours, _NOTHING)), []
+    optional = ("globalTid", "correlationId")
+    found = export.numbers(CALLS, ("start", "end", "nameId"), optional)
+    cells = dict(zip(ours, (found[one] for one in found.dtype.names or ()), strict=True))
+    _, firsts, inverse = np.unique(found["nameId"], return_index=True, return_inverse=True)
+    names: dict[str, int] = {}
+    texts = (_VERSIONED.sub("", _text(export, CALLS, "nameId", row)) for row in found[firsts])
+    numbers = np.array([names.setdefault(text, len(names)) for text in texts])
+    table = columns({**cells, "name": numbers[inverse]})
     refuse_duplicates(export, CALLS, table)
     return table, list(names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,15 @@ class Rows:
     def table(self) -> Table:
         """Return all rows as a structured array."""
         return np.array(self._cells).view([(name, np.int64) for name in self._names])
+
+
+def columns(cells: Mapping[str, npt.NDArray[np.int64]]) -> Table:
+    """Return a table of these columns, which are of one length."""
+    length = len(next(iter(cells.values())))
+    table: Table = np.empty(length, dtype=[(name, np.int64) for name in cells])
+    for name, values in cells.items():
+        table[name] = values
+    return table
 
 
 def first_duplicate(table: Table) -> tuple[int, int] | None:
