@@ -20,6 +20,7 @@ _COMPILED: Final = re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])")
 _TAGGED: Final = re.compile(
     r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
 )
+_CHOSEN: Final = ("kernels.architecture", "kernels.cutlass")  # one library has several of them
 _SHOWN: Final = 100  # characters of a name
 _REMEDY: Final = "profile both arms with the software of one image"
 
@@ -34,9 +35,13 @@ class _Sign:
     generations: tuple[tuple[str, str], ...] = ()  # words for a pattern
 
 
-_CUDNN_7: Final = r"(?:maxwell|volta|turing)_\w*cudnn|winograd_nonfused|scudnn_winograd"
-_CUDNN_8: Final = r"xmma_\w*(?:fprop|dgrad|wgrad)|nchwtonhwckernel|cudnn_infer|cudnn::cnn"
-_CUDNN_9: Final = r"cudnn_generated|cudnn::engines_precompiled"
+# dgrad_engine kept its old name, and kernels of before stayed in cuDNN 8 for some shapes
+_CUDNN_7: Final = r"cudnn::detail::(?!dgrad_engine)"
+_CUDNN_8: Final = (
+    r"cudnn::(?:cnn|ops)::|xmma_\w*(?:fprop|dgrad|wgrad)|cudnn_(?:infer|train|generated)"
+)
+_EARLY: Final = r"(?:maxwell|volta|turing)_\w*cudnn_|winograd_nonfused"
+_UNSURE: Final = "scudnn and Winograd kernels"
 _SIGNS: Final = (
     _Sign(
         key="kernels.build",
@@ -54,8 +59,8 @@ _SIGNS: Final = (
         meaning="cuDNN is of another generation, or chose its algorithms otherwise",
         generations=(
             ("cuDNN 7 names", _CUDNN_7),
-            ("cuDNN 8 names", _CUDNN_8),
-            ("cuDNN 9 names", _CUDNN_9),
+            ("names of cuDNN 8 and later", _CUDNN_8),
+            (_UNSURE, _EARLY),
         ),
     ),
     _Sign(
@@ -113,13 +118,19 @@ def _difference(
         key=sign.key,
         reference=texts[0],
         value=texts[1],
-        # one library can launch kernels of two generations: only strangers accuse it
-        fact_class="possible-influence" if before & after else "confounder",
+        fact_class="confounder" if _is_proof(sign, before, after) else "possible-influence",
         sentence=f"Kernel names carry {texts[0]} in the reference and {texts[1]} here: "
         f"{sign.meaning}.",
         evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {sign.meaning}.",
         remedy=_REMEDY,
     )
+
+
+def _is_proof(sign: _Sign, before: set[str], after: set[str]) -> bool:
+    """Tell whether one build cannot have launched both, however it chose its algorithms."""
+    if sign.key in _CHOSEN:
+        return False
+    return bool(before - {_UNSURE} and after - {_UNSURE}) and not before & after - {_UNSURE}
 
 
 def _is_same(sign: _Sign, reference: Side, arm: Side) -> bool:

@@ -22,12 +22,13 @@ _ANONYMOUS: Final = re.compile(
 )
 _LAMBDA: Final = re.compile(
     r"\{lambda\([^{}]{0,500}\)#\d+\}|'lambda\d*'(?:\([^()]{0,500}\))?|\{unnamed type#\d+\}"
-    r"|__nv_(?:h?d|hd?)l_wrapper_t\b"
+    r"|\[lambda\([^\[\]]{0,500}\) \(instance \d+\)\]|__nv_(?:h?d|hd?)l_wrapper_t\b"
 )
 _SPACES: Final = re.compile(r"\s+")
 _TIGHT: Final = re.compile(r"\s*([<>,()*&:{}\[\]])\s*")
-_INTEGER: Final = re.compile(
+_INTEGER: Final = re.compile(  # 4, (int)4, int=4 and 4ul, as different tools write it
     r"\((?:unsigned )?(?:int|long|bool|char|short)\)(?=-?\d)|(?<=\d)[uU]?[lL]+\b"
+    r"|\b(?:unsigned )?(?:int|long|bool|char|short)=(?=-?\d)"
 )
 _CLONE: Final = re.compile(r" ?\[clone [^\]]*\]$")
 
@@ -46,7 +47,7 @@ _MARKERS: Final = re.compile(
 _NCCL: Final = re.compile(r"ncclDevKernel_|ncclKernel_|nccl(?=[A-Z])")
 _TRITON_NUMBER: Final = re.compile(r"^(triton_\w*?)_\d+(?:d(?:\d+d?)*)?$")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_TELLING: Final = re.compile(r"Functor|Ops?$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
+_TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
 _PARTED: Final = re.compile(r"_{2,}")
 
 _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
@@ -54,24 +55,19 @@ _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("memset", r"^\[cuda memset|^memset"),
     ("communication", r"nccl|rccl|nvshmem|multimem|cross_device_reduce|all_?reduce|all_?gather"),
     ("communication", r"all_?to_?all|reduce_?scatter|sendrecv|symm_?mem|(?:one|two)_shot"),
+    ("communication", r"int(?:er|ra)node"),
     ("attention", r"flash|fmha|attention|sdpa|attn"),
     ("rnn", r"rnn|lstm|(?<![a-z])gru(?![a-z])"),
     ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|instance_?norm|bn_[fb]w"),
     ("normalisation", r"rowwisemoments|gamma_?beta|(?<![a-z])lrn"),
     ("gemm", r"gemm|gemv|winograd|[dw]grad|fprop|xmma|splitk|im2col|col2im|vol2col|[sh]cudnn"),
     ("gemm", r"(?<![a-z])conv(?!ert)|convol|(?<!\d)(?:884|1688|16816)(?!\d)|[hgw]mma|nvjet"),
-    ("gemm", r"dot_kernel|cutlass"),
+    ("gemm", r"dot_kernel|cutlass|fft2d_[rc]2[rc]"),
     ("reduction", r"reduce|reduction|softmax|triton_(?:red|per)|argm(?:ax|in)|logsumexp|nll_?loss"),
     ("reduction", r"(?<![a-z])scan|cumsum"),
-    (
-        "element-wise",
-        r"element_?wise|elemwise|pointwise|triton_poi|fill|multi_?tensor_?apply|clamp",
-    ),
-    (
-        "element-wise",
-        r"relu|sigmoid|tanh|activation|(?:op|add|scale)_?tensor|copy_?kernel|catarray",
-    ),
-    ("element-wise", r"dropout"),
+    ("element-wise", r"element_?wise|elemwise|pointwise|triton_poi|fill|multi_?tensor_?apply"),
+    ("element-wise", r"relu|sigmoid|tanh|activation|clamp|dropout|copy_?kernel|catarray|cwise"),
+    ("element-wise", r"(?:op|add|scale)_?tensor"),
 )
 _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
 

@@ -38,30 +38,37 @@ def test_sign_in_one_arm_alone_accuses_nobody() -> None:
 
 
 def test_generations_of_libraries_are_told_by_their_names() -> None:
-    """Winograd of old against implicit GEMM, two names of one collective."""
+    """CuDNN moved its kernels from one namespace to others, NCCL renamed its own."""
     made = found(
-        {"volta_scudnn_winograd_128x128_ldg1_ldg4_relu", "ncclKernel_AllReduce(W)"},
-        {"sm80_xmma_fprop_implicit_gemm_f32f32", "ncclDevKernel_AllReduce(A*)"},
+        {"void cudnn::detail::wgrad_alg0_engine<float>(int)", "ncclKernel_AllReduce(W)"},
+        {"void cudnn::cnn::wgrad_alg0_engine<float>(int)", "ncclDevKernel_AllReduce(A*)"},
     )
     assert made["kernels.cudnn"].reference == "cuDNN 7 names"
-    assert made["kernels.cudnn"].value == "cuDNN 8 names"
+    assert made["kernels.cudnn"].value == "names of cuDNN 8 and later"
     assert made["kernels.nccl"].value == "NCCL after 2.18"
-    assert made["kernels.architecture"].fact_class == "confounder"
+    assert {one.fact_class for one in made.values()} == {"confounder"}
 
 
-def test_overlapping_signs_are_a_possible_influence() -> None:
-    """One library can launch kernels of two generations."""
-    both = {"volta_scudnn_128x64", "sm80_xmma_fprop_implicit_gemm"}
-    made = found(both, {"sm80_xmma_fprop_implicit_gemm"})
+def test_winograd_of_old_is_no_proof_of_another_library() -> None:
+    """CuDNN 8 still has it and may choose it, for want of memory for one."""
+    made = found({"volta_scudnn_winograd_128x128_ldg1"}, {"sm80_xmma_fprop_implicit_gemm_f32"})
     assert made["kernels.cudnn"].fact_class == "possible-influence"
+    assert made["kernels.architecture"].fact_class == "possible-influence"
+    assert "or chose its algorithms otherwise" in made["kernels.cudnn"].sentence
+
+
+def test_kernel_that_kept_its_name_tells_no_generation() -> None:
+    """It stands in the old namespace in both."""
+    kept = "void cudnn::detail::dgrad_engine<float, 512>(int)"
+    assert found({kept}, {"void cudnn::cnn::wgrad_alg0_engine<float>(int)"}) == {}
 
 
 def test_library_of_a_known_version_is_not_accused() -> None:
     """Where both fingerprints name one cuDNN, its choice of algorithm is no other build."""
     facts: Facts = {"cuda.cudnn": 90100}
-    made = found(
-        {"volta_scudnn_128x64"}, {"sm80_xmma_fprop_implicit_gemm"}, facts=(facts, dict(facts))
-    )
+    before, after = {"cudnn::detail::bn_bw<float>"}, {"cudnn::cnn::conv<float>"}
+    assert "kernels.cudnn" in found(before, after)
+    made = found(before, after, facts=(facts, dict(facts)))
     assert "kernels.cudnn" not in made
 
 

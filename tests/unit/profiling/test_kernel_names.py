@@ -31,6 +31,11 @@ BUILT = (
             "void k<4, f()::{lambda(int)#1}, Array<char*, 1> >(int)",
             "k<(int)4, f()::{lambda(int)#2}, Array<char *, 1ul>>(int, T2)",
         ),
+        (
+            "void k<int=4, bool=1, double const >(double const *)",
+            "void k<(int)4, (bool)1, double const>(T1)",
+        ),
+        ("void k<f()::{lambda()#2}>(int)", "void k<f()::[lambda() (instance 2)]>(T1)"),
     ],
 )
 def test_builds_of_one_source_share_an_identity(one: str, other: str) -> None:
@@ -84,6 +89,14 @@ def test_family_outlives_architecture_and_version(one: str, other: str) -> None:
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(X)", "communication"),
         ("[CUDA memcpy HtoD]", "memcpy"),
         ("[CUDA memset]", "memset"),
+        ("cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_kernel0_0", "attention"),
+        ("cudnn_generated_fort_native_sm80_convFwd_pointwise_kernel0_0", "gemm"),
+        ("void fft2d_r2c_32x32<float, false, 0u>(float2*)", "gemm"),
+        (
+            "void Eigen::internal::EigenMetaKernel<Eigen::TensorCwiseBinaryOp<S> >(int)",
+            "element-wise",
+        ),
+        ("void deep_ep::internode::dispatch<false, 8>(int)", "communication"),
         ("void at::native::max_pool_forward_nchw<float>(int)", "other"),
     ],
 )
