@@ -42,6 +42,7 @@ LIMITS_S: dict[PassName, float] = {
     **dict.fromkeys(INSIDE, 300.0), "nsys": 300.0, "ncu-memory": 1800.0, "ncu-flops": 1800.0
 }  # fmt: skip
 SLOWER = 20  # times, that a step of many seconds may be under a profiler
+_TOO_LARGE = f"its trace is larger than {KEPT_BYTES >> 20} MiB and was left on the host"
 _CUT = f"only the first {MOST_LAUNCHES} launches of kernels were counted: not all of the steps"
 
 
@@ -187,8 +188,9 @@ class ProfilePass:
         if profile is None:
             return self._lacking(worker.arm, kind, reply.reason, reply.hint)
         record = self._record(worker.arm, kind, hello, profile, raw)
+        reason = _TOO_LARGE if reply.file and raw is None else reply.reason
         hint = reply.hint or hint_of(kind, reply.values)
-        return msgspec.structs.replace(record, reason=reply.reason, hint=hint)
+        return msgspec.structs.replace(record, reason=reason, hint=hint)
 
     def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
@@ -211,7 +213,10 @@ class ProfilePass:
             fetch(self.stand.transport, path, target)
             profile = read(profiler.tool.name, (target,))
         profile = msgspec.structs.replace(
-            profile, version=profiler.tool.version, steps=steps, has_time=kind != "ncu-flops"
+            profile,
+            version=profiler.tool.version,
+            steps=steps,
+            has_time=profile.has_time and kind != "ncu-flops",
         )
         return cut_at(MOST_LAUNCHES, self._record(arm, kind, hello, profile, raw))
 

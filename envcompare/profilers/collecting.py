@@ -15,7 +15,7 @@ from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 EXPORT_LIMIT_S = 600.0
-KEPT_BYTES = 64 << 20  # of a raw file, compressed by its tool; a larger one is read and left
+KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
 
 # $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
 # raw file into a report; the host has it, of the same version.
@@ -81,7 +81,7 @@ def export(transport: Transport, profiler: Profiler, *, said: str) -> str:
     raise ProfileError(
         f"the report of {tool.name} cannot be exported",
         details=result.tail(1),
-        hint=f"run {tool.program} by hand on the report in the run folder",
+        hint=f"install on the host what {tool.importer or tool.program} misses there",
     )
 
 

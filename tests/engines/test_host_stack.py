@@ -105,16 +105,8 @@ def test_a_host_python_without_torch_leaves_the_arms_not_run(lab: Lab, tmp_path:
     done = envcompare(
         tmp_path,
         *("--hosts", lab.alias, "--envs", "vm,docker", "--stacks", "host"),
-        *(
-            "--workloads",
-            "cnn",
-            "--budget",
-            "8",
-            "--profile",
-            "none",
-            "--host-python",
-            "/usr/bin/python3",
-        ),
+        *("--workloads", "cnn", "--budget", "8", "--profile", "none"),
+        *("--host-python", "/usr/bin/python3"),
     )
     assert done.exit_code == 3
     assert done.outcomes()[("cnn", "docker-host")] == "not-run"
