@@ -19,6 +19,7 @@ _CATEGORIES: Final = {
     "user_annotation": "annotation", "cpu_instant_event": "memory",
 }  # fmt: skip
 _COPY: Final = re.compile(r"Memcpy (HtoD|DtoH|DtoD|HtoH|PtoP)")
+_PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 _OCCUPANCY: Final = "est. achieved occupancy %"
 OCCUPANCY_PARTS: Final = 1000
@@ -134,11 +135,12 @@ def _is_size(value: object) -> bool:
 
 def _copy(trace: Trace, number: int, event: Event, found: Found) -> None:
     name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
-    kind = "memset" if name.lower().startswith("memset") else "other"
-    if match := _COPY.match(name):
-        kind = match[1]
-    place = next(at for at, one in enumerate(KINDS) if one == kind)
-    found.activity.copies.add(*_where(trace, number, event), place, size, number)
+    match = _COPY.match(name)
+    kind: str = match[1] if match else "other"
+    if name.lower().startswith("memset"):
+        kind = "memset"
+    where = _where(trace, number, event)
+    found.activity.copies.add(*where, _PLACES[kind], size, number)
 
 
 def _call(trace: Trace, number: int, event: Event, found: Found) -> None:

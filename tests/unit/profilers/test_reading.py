@@ -1,0 +1,91 @@
+"""The door to all readers: whose file it is, and what is said of another tool's."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pytest
+from kinetotraces import step, write
+from profilefuzz import NAMES, Seed, seeds
+
+from envcompare.errors import ConfigError, ProfileError
+from envcompare.profilers.plausible import refuse_impossible
+from envcompare.profilers.reading import read
+from envcompare.profilers.recognising import recognise
+from envcompare.profiles import Kernel, Profile
+
+SEEDS = [pytest.param(name, seed, id=seed.name) for name in NAMES for seed in seeds(name)]
+
+
+@pytest.mark.parametrize(("reader", "seed"), SEEDS)
+def test_a_file_is_known_by_what_stands_in_it(reader: str, seed: Seed, tmp_path: Path) -> None:
+    """Names of files are the user's own."""
+    path = tmp_path / "a file"
+    path.write_bytes(seed.content)
+    assert recognise(path) == reader
+
+
+@pytest.mark.parametrize(("reader", "seed"), SEEDS)
+@pytest.mark.parametrize("asked", NAMES)
+def test_the_file_of_another_tool_is_refused_by_its_name(
+    reader: str, seed: Seed, asked: str, tmp_path: Path
+) -> None:
+    """The hint is the command that reads it."""
+    path = tmp_path / seed.name
+    path.write_bytes(seed.content)
+    if reader == asked:
+        assert read(asked, [path]).tool == asked
+    else:
+        with pytest.raises(ProfileError) as caught:
+            read(asked, [path])
+        assert caught.value.hint == f"use `envcompare import {reader}`"
+
+
+def test_a_database_of_nvprof_is_not_one_of_nsys(tmp_path: Path) -> None:
+    """Both name their tables as CUPTI does."""
+    path = tmp_path / "nvprof.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE StringTable (_id_ INTEGER, value TEXT)")
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER)")
+    database.close()
+    assert recognise(path) == "nvprof"
+
+
+def test_a_packed_trace_is_known(tmp_path: Path) -> None:
+    """Only its first bytes are unpacked for that."""
+    path = tmp_path / "trace"
+    path.write_bytes(gzip.compress(write(tmp_path / "a.json", step()).read_bytes()))
+    assert recognise(path) == "kineto"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """It is an error of the file, not of the program."""
+    with pytest.raises(ProfileError) as caught:
+        read("nsys", [tmp_path / "none.sqlite"])
+    assert "none.sqlite" in caught.value.brief
+    assert "No such file" in caught.value.details
+
+
+@pytest.mark.parametrize(("tool", "count"), [("gdb", 1), ("nsys", 0), ("nsys", 2), ("kineto", 2)])
+def test_wrong_usage_is_said(tool: str, count: int, tmp_path: Path) -> None:
+    """A tool there is none of, and more files than make one profile."""
+    with pytest.raises(ConfigError):
+        read(tool, [tmp_path / "a"] * count)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Kernel(name="k", calls=0, total_ns=1),
+        Kernel(name="k", calls=1, total_ns=-1),
+        Kernel(name="k", calls=1, total_ns=float("nan")),
+        Kernel(name="k", calls=2, total_ns=10, max_ns=11.5),
+        Kernel(name="k", calls=1, total_ns=None, metrics={"dram__bytes.sum": float("inf")}),
+    ],
+)
+def test_an_impossible_number_is_refused_whoever_read_it(kernel: Kernel) -> None:
+    """The last look at what any reader returns."""
+    with pytest.raises(ProfileError, match="cannot trust a"):
+        refuse_impossible(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
