@@ -12,6 +12,10 @@ from envcompare.profiles import Dim, Kernel
 
 MOST_IN_SEQUENCE: Final = 100_000
 NO_TIME: Final = "no time is taken: counting SASS instructions changes it, 146 times in one case"
+CONTROLS_UNTOLD: Final = (
+    "the file does not tell cache and clock control: by default ncu empties the caches before each "
+    "pass, so bytes of device memory are an upper bound, and locks the clock"
+)
 _DIM: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
 Shape = tuple[str, Dim | None, Dim | None]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from envcompare.profilers import ncureport
-from envcompare.profilers.launches import Counted, Launch, counted
+from envcompare.profilers.launches import CONTROLS_UNTOLD, Counted, Launch, counted
 from envcompare.profilers.ncudevices import devices_of
 from envcompare.profilers.ncupages import details_launches, raw_launches
 from envcompare.profilers.ncusummary import summary_kernels
@@ -14,27 +13,21 @@ from envcompare.profilers.ncutext import Table, find_table
 from envcompare.profilers.tables import read_lines
 from envcompare.profiles import Device, Profile
 
-_CONTROLS_UNTOLD: Final = (
-    "the file does not tell cache and clock control: by default ncu empties the caches before each "
-    "pass, so bytes of device memory are an upper bound, and locks the clock"
-)
 
-
-def read(path: Path, *, controls: str = _CONTROLS_UNTOLD) -> Profile:
+def read(path: Path) -> Profile:
     """Return the profile in a `.ncu-rep` report or in CSV of Nsight Compute 2020 to 2026.
 
-    `controls` is what is known of --cache-control and --clock-control. Raises ProfileError for a
-    file that cannot be read or trusted, with the line and the reason.
+    Raises ProfileError for a file that cannot be read or trusted, with the line and the reason.
     """
     if path.suffix == ".ncu-rep":
         report = ncureport.read_report(path)
         found = counted(report.launches)
-        return _profile(path, report.format, found, report.devices, controls)
+        return _profile(path, report.format, found, report.devices)
     table = find_table(read_lines(path), file=path.name)
     if table.header.cells[0] == "Process ID":
-        return _profile(path, "csv summary", summary_kernels(table), devices_of(table), controls)
+        return _profile(path, "csv summary", summary_kernels(table), devices_of(table))
     page, launches = _page(table)
-    return _profile(path, page, counted(launches), devices_of(table), controls)
+    return _profile(path, page, counted(launches), devices_of(table))
 
 
 def _page(table: Table) -> tuple[str, tuple[Launch, ...]]:
@@ -43,9 +36,7 @@ def _page(table: Table) -> tuple[str, tuple[Launch, ...]]:
     return "csv raw", raw_launches(table)
 
 
-def _profile(
-    path: Path, page: str, found: Counted, devices: tuple[Device, ...], controls: str
-) -> Profile:
+def _profile(path: Path, page: str, found: Counted, devices: tuple[Device, ...]) -> Profile:
     return Profile(
         tool="ncu",
         format=page,
@@ -54,5 +45,5 @@ def _profile(
         kernels=found.kernels,
         sequence=found.sequence,
         has_time=found.has_time,
-        notes=(*found.notes, controls) if controls else found.notes,
+        notes=(*found.notes, CONTROLS_UNTOLD),
     )

@@ -7,8 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from envcompare.errors import ConfigError
 from envcompare.profilers.derive import with_quantities
+from envcompare.profilers.launches import CONTROLS_UNTOLD
 from envcompare.profilers.merging import merge
 from envcompare.profilers.plausible import refuse_impossible
 from envcompare.profilers.recognising import recognise
@@ -34,8 +37,11 @@ _KINDS: Final = {
 }
 
 
-def read(tool: str, paths: Sequence[Path]) -> Profile:
+def read(tool: str, paths: Sequence[Path], *, version: str = "", controls: str = "") -> Profile:
     """Read what one tool wrote, quantities included; passes of ncu and nvprof become one profile.
+
+    Who ran the tool may know what its file does not tell: its version, and how it treated caches
+    and clocks.
 
     Raises ConfigError for an unknown tool or not just one file, ProfileError for a file that
     cannot be trusted or is another tool's, and for passes whose launches differ.
@@ -51,7 +57,10 @@ def read(tool: str, paths: Sequence[Path]) -> Profile:
         )
     for path in paths:
         _refuse_other_tool(tool, path)
-    profile = with_quantities(merge([_reader(tool)(path) for path in paths]))
+    merged = merge([_reader(tool)(path) for path in paths])
+    notes = (controls if controls and note == CONTROLS_UNTOLD else note for note in merged.notes)
+    told = replace(merged, version=version or merged.version, notes=tuple(notes))
+    profile = with_quantities(told)
     refuse_impossible(profile)
     return profile
 

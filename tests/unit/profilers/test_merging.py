@@ -77,3 +77,12 @@ def test_tool_that_writes_one_file_takes_one(tmp_path: Path) -> None:
         read("nsys", files(tmp_path, "", ""))
     with pytest.raises(ConfigError):
         read("ncu", [])
+
+
+def test_what_the_caller_knows_stands_in_the_profile(tmp_path: Path) -> None:
+    """The version goes into the source of each quantity, the controls in the place of the note."""
+    paths = files(tmp_path, memory("a"))
+    assert any("upper bound" in note for note in read("ncu", paths).notes)
+    profile = read("ncu", paths, version="2024.1", controls="caches are kept")
+    assert profile.notes == ("caches are kept",)
+    assert {one.source for one in profile.quantities} == {"ncu 2024.1"}
