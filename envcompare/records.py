@@ -146,6 +146,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     uuid: str
     t_ns: Annotated[tuple[int, ...], Meta(description="CLOCK_MONOTONIC of the host")]
     power_mw: tuple[int | None, ...]
+    has_instant_power: Annotated[
+        bool, Meta(description="else the power is a mean, on most GPUs over a second")
+    ] = False
     energy_mj: Annotated[tuple[int | None, ...], Meta(description="since the driver was loaded")]
     sm_mhz: tuple[int | None, ...]
     memory_mhz: tuple[int | None, ...]

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import select
+import struct
 import sys
 import time
 from functools import partial
@@ -22,6 +23,9 @@ PERIOD_S = 0.05
 NICENESS = 19  # what is timed must not wait for this
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 _ON_CHIP = 0  # nvmlTemperatureSensors_t, the only one of them
+# nvmlFieldValue_t: field, scope, timestamp, latency, type, nvmlReturn_t, and a union of 8 bytes.
+_FIELD = struct.Struct("=IIqqIII4x")
+_POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, in mW
 Reader = Callable[[], Any]
 
 
@@ -33,7 +37,11 @@ class Gpu:
         call = "nvmlDeviceGetHandleByIndex_v2"
         library.ask(call, ctypes.c_uint(index), ctypes.byref(device))
         self.uuid = library.text("nvmlDeviceGetUUID", device)
+        instant = partial(_instant_power, library, device)
+        self.has_instant_power = attempt(instant) is not None
         readers = _readers(library, device)
+        if self.has_instant_power:
+            readers["power_mw"] = instant
         # What is refused once is refused always: it is not asked for again.
         self._readers = {name: read for name, read in readers.items() if attempt(read) is not None}
         self._nothing = dict.fromkeys(readers)
@@ -42,7 +50,8 @@ class Gpu:
         """Return one reading; its time is that just before the first call."""
         now_ns = time.monotonic_ns()
         found = {name: attempt(read) for name, read in self._readers.items()}
-        return {"uuid": self.uuid, "t_ns": now_ns, **self._nothing, **found}
+        head = {"uuid": self.uuid, "t_ns": now_ns, "has_instant_power": self.has_instant_power}
+        return {**head, **self._nothing, **found}
 
 
 def _readers(library: Library, device: ctypes.c_void_p) -> dict[str, Reader]:
@@ -57,6 +66,19 @@ def _readers(library: Library, device: ctypes.c_void_p) -> dict[str, Reader]:
         "throttling": lambda: wide("nvmlDeviceGetCurrentClocksThrottleReasons"),
         "utilization_percent": lambda: _utilization(library, device),
     }
+
+
+def _instant_power(library: Library, device: ctypes.c_void_p) -> int:
+    """Return the power of now; what nvmlDeviceGetPowerUsage gives is on most GPUs that of a second.
+
+    Raises NvmlError where the GPU or its driver does not say it.
+    """
+    field = ctypes.create_string_buffer(_FIELD.pack(_POWER_INSTANT, 0, 0, 0, 0, 0, 0), _FIELD.size)
+    library.ask("nvmlDeviceGetFieldValues", device, ctypes.c_int(1), field)
+    *_, status, value = _FIELD.unpack(field.raw)
+    if status != 0:
+        raise NvmlError(f"field {_POWER_INSTANT}: {status}")
+    return int(value)
 
 
 def _number(library: Library, device: ctypes.c_void_p, call: str, *which: int) -> int:

@@ -15,7 +15,8 @@ from envcompare.profiles import Quantity, Rule
 from envcompare.records import Block, GpuReading
 
 Floats = npt.NDArray[np.float64]
-SOURCE, COUNTER = "NVML, power readings", "NVML, total energy counter"
+SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
+COUNTER = "NVML, total energy counter"
 # The counter is coarse: nvmlDeviceGetTotalEnergyConsumption is good for differences from 1 s on,
 # and the power of most boards is a mean over up to 1 s (nvmlDeviceGetPowerUsage).
 WINDOW_NS = 1_000_000_000
@@ -154,9 +155,11 @@ def _energy(
         return tuple(_missing(name, NOT_COVERED) for name in names)
     joules = float(np.sum(curve.change(seen) if is_counted else curve.integral(seen)))
     starts, ends = bounds(seen)
-    steps, source = sum(block.k for block in seen), COUNTER if is_counted else SOURCE
+    is_instant = all(reading.has_instant_power for reading in readings)
+    steps = sum(block.k for block in seen)
+    source = COUNTER if is_counted else INSTANT if is_instant else SOURCE
     scope = f"{len(seen)} of {len(blocks)} blocks, the whole board, idle power included"
-    if not is_counted and not _is_long(seen):
+    if source == SOURCE and not _is_long(seen):
         scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
     samples = None if batch is None else joules / (steps * batch)
     values = (joules * 1e9 / float(np.sum(ends - starts)), joules / steps, samples)

@@ -26,6 +26,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     t_ns: int
+    has_instant_power: bool = False
     power_mw: int | None = None
     energy_mj: int | None = None
     sm_mhz: int | None = None
@@ -88,6 +89,7 @@ def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
                 cell=cell,
                 uuid=uuid,
                 t_ns=tuple(line.t_ns for line in piece),
+                has_instant_power=all(line.has_instant_power for line in piece),
                 power_mw=tuple(line.power_mw for line in piece),
                 energy_mj=tuple(line.energy_mj for line in piece),
                 sm_mhz=tuple(line.sm_mhz for line in piece),

@@ -35,15 +35,21 @@ int nvmlDeviceGetClockInfo(void *d, int type, unsigned *mhz) { *mhz = 1000 + typ
 int nvmlDeviceGetTemperature(void *d, int sensor, unsigned *c) { *c = 40; return sensor; }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *mask) {
     *mask = 1ULL << 40 | 4; return 0; }
+struct field { unsigned id, scope; long long at, latency; int type, status;
+    union { double d; unsigned u; unsigned long long l; } value; };
+int nvmlDeviceGetFieldValues(void *d, int count, struct field *f) {
+    f->type = 1; f->value.l = ~0ULL; f->value.u = 500000 + (power += 1000);
+    f->status = f->id == 186 && count == 1 && INSTANT && !second(d) ? 0 : 3; return 0; }
 struct shares { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *d, struct shares *s) {
     s->gpu = 97; s->memory = 30; return second(d) * 3; }
 """
 
 
-def build_nvml(folder: Path, *, count: int = 2, init: int = 0) -> str:
+def build_nvml(folder: Path, *, count: int = 2, init: int = 0, instant: int = 1) -> str:
     """Compile the library for so many GPUs and return its path."""
     path = folder / "libnvidia-ml.so.1"
-    argv = ["gcc", "-shared", "-fPIC", "-w", f"-DCOUNT={count}", f"-DINIT={init}"]
+    scripted = (f"-DCOUNT={count}", f"-DINIT={init}", f"-DINSTANT={instant}")
+    argv = ["gcc", "-shared", "-fPIC", "-w", *scripted]
     subprocess.run([*argv, "-x", "c", "-", "-o", path], input=SOURCE, text=True, check=True)
     return str(path)

@@ -73,6 +73,18 @@ def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
     assert "look more alike than they are" in found["energy_per_step_j"].scope
 
 
+def test_power_of_now_is_smeared_over_no_neighbour() -> None:
+    """Short blocks are told apart by it, and nothing is said of a mean."""
+    times = [float(t) for t in range(0, 1001, 50)]
+    instant = msgspec.structs.replace(reading(times, times), has_instant_power=True)
+    found = named(arm_quantities([run_of(100, 100)], [instant]))
+    assert (found["power_w"].source, found["power_w"].value) == (
+        energy.INSTANT,
+        pytest.approx(150),
+    )
+    assert "more alike" not in found["power_w"].scope
+
+
 def test_warm_up_and_dropped_blocks_are_left_out() -> None:
     """They are no part of any verdict either."""
     times = [float(t) for t in range(0, 1001, 50)]

@@ -65,7 +65,7 @@ def steps_of(values: tuple[int | None, ...]) -> list[int]:
 @NEEDS_GCC
 def test_readings_of_every_gpu_are_kept_when_the_pass_is_over(tmp_path: Path) -> None:
     """Each call of the library gets what its header asks for; what it refuses is not 0."""
-    found, kept = sampled_enough(command(build_nvml(tmp_path)))
+    found, kept = sampled_enough(command(build_nvml(tmp_path, instant=0)))
     assert found.reason == ""
     assert found.readings == tuple(kept)
     first, second = kept
@@ -81,6 +81,20 @@ def test_readings_of_every_gpu_are_kept_when_the_pass_is_over(tmp_path: Path) ->
     assert set(first.throttling) == {1 << 40 | 4}
     assert (set(first.utilization_percent), set(second.utilization_percent)) == ({97}, {None})
     assert set(second.power_mw) == set(second.energy_mj) == {None}
+
+
+@NEEDS_GCC
+@pytest.mark.parametrize(("instant", "least_mw"), [(1, 600_000), (0, 100_000)])
+def test_power_of_now_is_read_where_the_driver_says_it(
+    tmp_path: Path, instant: int, least_mw: int
+) -> None:
+    """Else the usual one, which is a mean; the second GPU refuses both."""
+    found, _ = sampled_enough(command(build_nvml(tmp_path, instant=instant)))
+    first, second = found.readings
+    assert (first.has_instant_power, second.has_instant_power) == (bool(instant), False)
+    powers = [power for power in first.power_mw if power is not None]
+    assert least_mw < min(powers) <= max(powers) < least_mw + 400_000
+    assert set(second.power_mw) == {None}
 
 
 @NEEDS_GCC
