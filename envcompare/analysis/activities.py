@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.analysis.kernelnames import classify
+from envcompare.analysis.kernelnames import classify, shown
 from envcompare.analysis.profilechoice import profile_of, source_of
 from envcompare.analysis.profilemodel import (
     ActivityRow,
@@ -19,7 +19,7 @@ from envcompare.analysis.profilemodel import (
 from envcompare.profiles import Kernel, Operator, Profile, ProfileRecord
 from envcompare.tensorcores import is_tensor_core
 
-MOST_ROWS: Final = 40  # of one table and type; the rest is summed
+MOST_ROWS: Final = 25  # of one table and type; the rest is summed
 
 
 def pass_state(record: ProfileRecord) -> PassState:
@@ -88,7 +88,7 @@ def _row(
 ) -> ActivityRow:
     return ActivityRow(
         type="API calls" if kind == "API calls" else "GPU activities",
-        name=name,
+        name=shown(name),
         percent=0.0,
         time_ns=time_ns,
         calls=calls,

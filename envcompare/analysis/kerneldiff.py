@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.analysis.kernelnames import classify, is_truncated
+from envcompare.analysis.kernelnames import classify, is_truncated, shown
 from envcompare.analysis.launchpairs import MOST_LAUNCHES, Pair, Side, pairs, sides
 from envcompare.analysis.profilemodel import DiffKind, KernelDiff, KernelDiffRow
 from envcompare.profiles import Profile
 
-MOST_ROWS: Final = 30  # of one kind; the rest is summed
+MOST_ROWS: Final = 20  # of one kind; the rest is summed
 _KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
 _MOST_OPERATORS: Final = 3
 _DIGITS: Final = 6  # launches of a step that agree so far are the same
@@ -118,8 +118,8 @@ def _row(kind: DiffKind, one: _Sum, before: Side, after: Side) -> KernelDiffRow:
         kind=kind,
         rule=one.first.rule,
         kernel_class=classify(named.name) if named else "other",
-        reference_name=own.name if own else "",
-        arm_name=other.name if other else "",
+        reference_name=shown(own.name) if own else "",
+        arm_name=shown(other.name) if other else "",
         op=", ".join(ops[:_MOST_OPERATORS]) + more,
         reference_ns=one.before_ns,
         arm_ns=one.after_ns,

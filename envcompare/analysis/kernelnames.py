@@ -14,6 +14,7 @@ from typing import Final
 from envcompare.analysis.profilemodel import KernelClass
 
 _CACHE: Final = 2**18  # distinct names of one comparison, of both arms
+_SHOWN: Final = 500  # characters that are written into comparison.json
 _LONGEST: Final = 4_096  # characters that are read; template names grow without bound
 
 _ANONYMOUS: Final = re.compile(
@@ -104,6 +105,11 @@ def classify(name: str) -> KernelClass:
             if pattern.search(text):
                 return kernel_class
     return "other"
+
+
+def shown(name: str) -> str:
+    """Return a name as comparison.json keeps it; the whole stands in the profile."""
+    return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
 
 
 def is_truncated(name: str) -> bool:

@@ -82,7 +82,8 @@ def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) ->
             "another program, or other steps."
         )
     strange = [seen[key] for key in seen.keys() - own.keys()]
-    lacking = [] if is_partial else [own[key] for key in own.keys() - seen.keys()]
+    is_whole = not is_partial and profile_of(other).steps is not None
+    lacking = [own[key] for key in own.keys() - seen.keys()] if is_whole else []
     for found, which in ((strange, names[1]), (lacking, names[0])):
         if found:
             yield f"In {arm}, only {which} has {_listed(found)}: the passes ran other kernels."

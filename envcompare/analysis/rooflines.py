@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from envcompare.analysis.kernelnames import classify
+from envcompare.analysis.kernelnames import classify, shown
 from envcompare.analysis.kernelwork import Records, Work, kernel_work
 from envcompare.analysis.peaks import device_of, roofs_of
 from envcompare.analysis.profilechoice import has_kernels, profile_of, usable
@@ -121,7 +121,7 @@ def _point(arm: str, work: Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
     floor = max(floors) if floors else None
     return RooflinePoint(
         arm=arm,
-        name=work.name,
+        name=shown(work.name),
         precision=precisions[0] if len(precisions) == 1 else "mixed",
         precisions=precisions,
         kernel_class=classify(work.name),

@@ -154,3 +154,26 @@ def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
     assert (run.comparisons, found.kernel_diffs[0].arm) == ((), "docker")
     assert found.ledgers[0].is_per_step is False
     assert "kernels.cudnn" in {one.key for one in found.betrayed}
+
+
+def test_work_on_a_gpu_that_nobody_sampled_says_so(tmp_path: Path) -> None:
+    """Power is missing with its reason, beside the timing of both arms."""
+    samples = tuple(replace(b, gpu_ns=b.wall_ns) for b in blocks({"vm": 1.0, "docker": 1.0}))
+    found = only(compared(tmp_path, samples=samples))
+    power = {arm.arm: arm.quantities[0] for arm in found.arms}
+    assert [one.name for one in power.values()] == ["power_w", "power_w"]
+    assert power["docker"].reason == "no GPU was sampled beside the timing pass"
+
+
+def test_imported_arm_beside_timed_ones_is_compared_with_the_reference(tmp_path: Path) -> None:
+    """It has kernels and no verdict."""
+    old = ArmRecord(id="old", environment="vm", is_timed=False)
+    made = RunFolder.create(tmp_path, run_record(arms=(*run_record().arms, old)))
+    for sample in blocks({"vm": 1.0, "docker": 1.0}):
+        made.append_sample(sample)
+    for arm, kind in (("vm", "nsys"), ("old", "imported")):
+        write_profile(made, record(launched([kernel(CONV)]), arm=arm, kind=kind))
+    made.close()
+    run = compare_run(made)
+    assert {one.arm for one in run.comparisons} == {"docker", "vm~control"}
+    assert [one.arm for one in only(run).kernel_diffs] == ["old"]

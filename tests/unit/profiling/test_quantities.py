@@ -127,6 +127,13 @@ def test_passes_that_ran_other_kernels_are_said() -> None:
     assert list(launch_cautions([trace, record(launched([kernel(ADD), kernel(CONV)]))])) == []
 
 
+def test_kernels_that_a_cut_pass_lacks_are_no_finding() -> None:
+    """A pass without steps was ended within them."""
+    trace = record(launched([kernel(CONV), kernel(ADD)]))
+    cut = record(launched([kernel(CONV)], steps=None, tool="ncu"), kind="ncu-memory")
+    assert list(launch_cautions([trace, cut])) == []
+
+
 def test_activities_are_the_table_of_old() -> None:
     """All shapes of a kernel are one line; percent are of the type."""
     profile = launched(
