@@ -25,7 +25,7 @@ from envcompare.profilers.choosing import Pass, Toolbox
 from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
 from envcompare.profilers.inside import Inside, hint_of, profile_of
 from envcompare.profilers.reading import read
-from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler
+from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
 from envcompare.profiles import PassName, Profile, ProfileRecord
 from envcompare.results import RunFolder
 from envcompare.stack.cache import make_folder
@@ -211,10 +211,10 @@ class ProfilePass:
         with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
             target = Path(folder) / left.export
             fetch(self.stand.transport, path, target)
-            profile = read(profiler.tool.name, (target,))
+            version = profiler.tool.version
+            profile = read(profiler.tool.name, (target,), version=version, controls=CONTROLS)
         profile = msgspec.structs.replace(
             profile,
-            version=profiler.tool.version,
             steps=steps,
             has_time=profile.has_time and kind != "ncu-flops",
         )

@@ -9,6 +9,9 @@ from envcompare.environments import Mount
 from envcompare.profilers.finding import Tool
 
 RANGE = "envcompare"  # that the worker marks
+CONTROLS = (
+    "caches and clocks were as the program has them (--cache-control none, --clock-control none)"
+)
 MOST_LAUNCHES = 2000  # of kernels whose counters are read; each is run several times for it
 TRACE = "trace"  # names of files, without their ending
 COUNTERS = "counters"
