@@ -11,6 +11,7 @@ from typing import Any, Callable
 import rapl
 from cgroups import memory_peak_bytes, own_group, read_text, throttled_ns
 from perfevents import HARDWARE, RAW, SOFTWARE, TASK_CLOCK, TRACEPOINT, Counted, Counters, Event
+from torchparts import device_in_use, wait_for_device
 
 # Numbers of perf_sw_ids and perf_hw_id (linux/perf_event.h).
 SOFTWARE_EVENTS = (
@@ -51,12 +52,15 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
     flops, weights = _flops_events()
     calls = _calls_event()
     events = [*([calls] if calls else []), *SOFTWARE_EVENTS, *HARDWARE_EVENTS, *flops]
+    device = device_in_use()
+    wait_for_device(device)
     with contextlib.closing(Counters(events)) as counters:
         # What reads the one must not be counted by the other: outwards in the same order.
         quota_ns, energy, before = throttled_ns(own_group("cpu")), rapl.read(), _plain()
         counters.start()
         for _ in range(k):
             step()
+        wait_for_device(device)  # as the timing does: waiting for a GPU is a part of the cost
         counters.stop()
         after = _plain()
         before["throttled_ns"], after["throttled_ns"] = quota_ns, throttled_ns(own_group("cpu"))

@@ -21,6 +21,7 @@ CPU_SIZES, GPU_SIZES = (512, 1024, 2048, 4096), (2048, 4096, 8192, 16384)
 CACHES = 4  # times the largest cache, that an array is at least
 SHARE = 8  # of the free memory, that an array is at most
 PAGE = 4096
+DOUBLE_TENSORS = ((8, 0), (9, 0), (10, 0))  # A100, H100 and B200 multiply in FP64 on tensor cores
 SCALE = 3.0
 Run = Callable[[], Any]
 Timer = Callable[[Run], float]
@@ -74,8 +75,7 @@ def kinds(torch: Any, device: str) -> Iterator[tuple[str, Any, Run]]:  # noqa: A
         yield "fp32", torch.float32, off
         return
     capability = torch.cuda.get_device_capability()
-    has_double_tensors = capability[0] >= 8 and capability[1] == 0  # A100, H100, B200
-    yield "tensor_fp64" if has_double_tensors else "fp64", torch.float64, off
+    yield "tensor_fp64" if capability in DOUBLE_TENSORS else "fp64", torch.float64, off
     yield "fp32", torch.float32, off
     yield "tensor_fp16" if capability >= (7, 0) else "fp16", torch.float16, off
     if capability >= (8, 0):

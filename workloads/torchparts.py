@@ -161,6 +161,13 @@ def release_memory(device: str) -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
+def device_in_use() -> str:
+    """Return `cuda` where this process has started it, else `cpu`; nothing is started by asking."""
+    torch = loaded_torch()
+    is_started = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    return "cuda" if is_started else "cpu"
+
+
 def wait_for_device(device: str) -> None:
     """Wait until the device has done all its work."""
     if device == "cuda":

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Callable, Iterable
 
 from flops import NO_TORCH
-from torchparts import loaded_torch, wait_for_device
+from torchparts import device_in_use, loaded_torch, wait_for_device
 
 WAIT, WARM_UP = 1, 2  # steps before the k: the first steps that it sees pay for its own start
 MOST = 200  # operators in the table; what they leave is added up in one row
@@ -23,7 +23,7 @@ def profile(step: Callable[[], Any], k: int, out: str) -> dict[str, Any]:
     torch = loaded_torch()
     if torch is None:
         return {"reason": NO_TORCH}
-    has_gpu = torch.cuda.is_available()
+    has_gpu = device_in_use() == "cuda"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the profiler, about itself
         seen = _profiled(torch, step, k, has_gpu=has_gpu)

@@ -66,6 +66,7 @@ def test_best_of_several_runs_counts(times: list[float], seconds: float) -> None
         ((7, 0), {"fp64", "fp32", "tensor_fp16"}),
         ((8, 0), {"tensor_fp64", "fp32", "tensor_fp16", "tensor_tf32", "tensor_bf16"}),
         ((8, 9), {"fp64", "fp32", "tensor_fp16", "tensor_tf32", "tensor_bf16"}),
+        ((12, 0), {"fp64", "fp32", "tensor_fp16", "tensor_tf32", "tensor_bf16"}),
         ((9, 0), {"tensor_fp64", "fp32", "tensor_fp16", "tensor_tf32", "tensor_bf16"}),
     ],
 )
