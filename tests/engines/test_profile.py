@@ -19,7 +19,10 @@ from envcompare.profilers.collecting import export
 from envcompare.profilers.finding import Tool, find_tools
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import Profiler, trace
+from envcompare.stack import delivery, image
+from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
 
 pytestmark = pytest.mark.timeout(420)
 ARMS = ("vm", "docker", "singularity")
@@ -168,3 +171,44 @@ def _spec(path: Path) -> LaunchSpec:
         generation="rebuild",
         device="auto",
     )
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_files(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Without root inside, Docker's `--cap-add` gives a process nothing at all."""
+    host = connect(parse_hosts([lab.alias])[0])
+    base = image.find(LOCAL, BASE)
+    assert base is not None
+    delivery.deliver(host, base, local=LOCAL, progress=print)
+    try:
+        folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
+        script = tmp_path / "tool"
+        script.write_text(
+            f'#!/bin/sh\nsed -n "s/^CapEff:.//p" /proc/self/status >{folder}/rights\n'
+        )
+        script.chmod(0o755)
+        host.put(script, f"{folder}/tool")
+        tool = Tool(name="ncu", program=f"{folder}/tool", folder=folder, version="1.0")
+        profiler = Profiler(tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",))
+        isolation = Isolation(
+            run_id="profile-test",
+            arm="docker",
+            reference=base.id,
+            uid=1000,
+            gid=1000,
+            scratch=folder,
+            capabilities=profiler.capabilities,
+        )
+        done = run(host, Docker().wrap(profiler.wrap(Command(argv=("true",))), isolation))
+        assert done.exit_code == 0, done.stderr
+        asked = 'cat "$1"; stat -c %U "$1"'
+        look = Command(argv=("sh", "-c", asked, "sh", f"{folder}/rights"))
+        rights, owner = run(host, look).stdout.split()
+        assert int(rights, 16) >> 21 & 1
+        assert owner == "bench"
+        run(host, Command(argv=("rm", "-r", folder)))
+    finally:
+        host.close()

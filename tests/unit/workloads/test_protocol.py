@@ -257,7 +257,7 @@ def test_import_failure_keeps_its_traceback(start: Start, tmp_path: Path) -> Non
     [
         ("{nonsense", "not a JSON line"),
         ("[1]", 'a request is a JSON object with a text "op"'),
-        ('{"op":"dance"}', "no operation 'dance'; there are hello, gen, run, facts, end, quit"),
+        ('{"op":"dance"}', "no operation 'dance'; there are hello, gen, run, profile, facts, "),
         ('{"op":"run","k":1}', "no generation is alive"),
         ('{"op":"hello","workload":"cnn"}', "hello was said already"),
     ],
@@ -273,6 +273,52 @@ def test_bad_request_is_answered_and_survived(
     assert (reply["ok"], reply["error"]["phase"]) == (False, "protocol")
     assert brief in reply["error"]["brief"]
     assert worker.ask("gen", seed=1, pad=0)["ok"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_profile_runs_steps_of_the_live_generation(start: Start, toy: str, place: str) -> None:
+    """They count with the others; without a GPU nothing is marked, and that is said."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place)
+    worker.ask("gen", seed=1, pad=0)
+    seen = worker.ask("profile", kind="marks", k=3, out="")
+    assert (seen["ok"], seen["k"], seen["kind"]) == (True, 3, "marks")
+    assert seen["reason"] == "no GPU is used: nothing was marked"
+    assert seen["wall_ns"] > 0
+    assert worker.ask("end")["steps"] == 4
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_profile_that_fails_gives_a_reason_and_leaves_the_generation(
+    start: Start, toy: str, place: str
+) -> None:
+    """What a profiler would have seen is not measured; the worker goes on."""
+    worker = start()
+    worker.ask("hello", workload=toy, generation=place, params={"fails_in": "step", "fails_at": 3})
+    worker.ask("gen", seed=1, pad=0)
+    seen = worker.ask("profile", kind="marks", k=2, out="")
+    assert (seen["ok"], seen["reason"]) == (True, "ValueError: failed in step")
+    assert worker.ask("run", k=1)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "brief"),
+    [
+        ({"kind": "dance", "k": 1}, "no kind of profile 'dance'; there are marks, torch"),
+        ({"k": 1}, "'kind' and 'out' are text"),
+        ({"kind": "marks", "k": 0}, "'k' is 0"),
+    ],
+)
+def test_profile_is_refused_when_it_cannot_be_meant(
+    start: Start, toy: str, fields: dict[str, Any], brief: str
+) -> None:
+    """As every other request is."""
+    worker = start()
+    worker.ask("hello", workload=toy)
+    worker.ask("gen", seed=1, pad=0)
+    reply = worker.ask("profile", **fields)
+    assert (reply["ok"], reply["error"]["phase"]) == (False, "protocol")
+    assert brief in reply["error"]["brief"]
 
 
 def test_gen_is_refused_when_it_comes_early_or_twice(start: Start, toy: str) -> None:
