@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from envcompare import files
 from envcompare.command import Command
+from envcompare.measure import roofs
 from envcompare.measure.roofs import (
     CPU_KEYS,
     GPU_KEYS,
@@ -84,6 +86,23 @@ def test_interpreter_without_pytorch_is_a_reason(tmp_path: Path) -> None:
     found = measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={"cpu.model": "X"})
     assert (found.is_measured, found.device) == (False, "X")
     assert interpreter in found.reason
+
+
+@pytest.mark.torch
+def test_program_of_the_workloads_measures_this_machine(
+    torch_interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way on a real processor: command, measurement, cache."""
+    monkeypatch.setattr(roofs, "SECONDS", 1.0)
+    cpus = tuple(sorted(os.sched_getaffinity(0))[:1])
+    command = roofs_command(
+        torch_interpreter, str(files.workloads()), device="cpu", threads=1, cpus=cpus
+    )
+    found = measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={})
+    assert (found.reason, found.is_measured) == ("", True)
+    assert set(found.flops_per_s) == {"fp32", "fp64"}
+    assert found == measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={})
+    assert len(list(tmp_path.glob("roofs/*"))) == 1
 
 
 @given(name=st.sampled_from([*GPU_KEYS, *CPU_KEYS]), has_gpu=st.booleans())
