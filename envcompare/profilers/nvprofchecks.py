@@ -12,6 +12,10 @@ _WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us aver
 _SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof computes
 _RATE_SLACK: Final = 1e-3  # 6.4094GB/s was seen beside a minimum and maximum of 6.4101GB/s
 _CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
+_CLOSE: Final = (
+    "the log was cut off, or printed with --print-gpu-summary, which ends nowhere: print the API "
+    "calls as well, `nvprof --import-profile FILE --csv --log-file out.csv`"
+)
 _NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
@@ -26,7 +30,7 @@ def check(part: Part, *, file: str) -> None:
     if part.activities and "API calls" not in part.sections:
         line = part.activities[-1].line
         why = "the API calls, which close a summary, are missing"
-        raise refusal(file, line=line, why=why, hint=_CUT)
+        raise refusal(file, line=line, why=why, hint=_CLOSE)
     metrics = part.metrics
     _refuse_doubles(((one.line, (one.device, one.kernel, one.name)) for one in metrics), file)
     for metric in metrics:

@@ -85,7 +85,7 @@ class Reader:
         self.said.append((number, text))
         title = text.strip().rstrip('"')
         if title == "API calls:":
-            self._section = "API calls"
+            self._section, self._skips = "API calls", False
         if title.endswith("result:"):
             self._skips = title not in {"Profiling result:", "Metric result:", "Event result:"}
         if title == "Profiling result:":

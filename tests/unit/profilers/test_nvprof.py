@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -119,6 +120,22 @@ def test_averages_cut_to_whole_nanoseconds_are_no_contradiction(tmp_path: Path) 
         "\n==1== API calls:\nNo API activities were profiled.\n"
     )
     assert profile_of(tmp_path, text).kernels[0].total_ns == 46_237
+
+
+def test_unified_memory_is_passed_over(tmp_path: Path) -> None:
+    """Its table has columns of its own; the API calls behind it are read."""
+    lines = lines_of((DATA / "nvprof_summary_old.log").read_text(encoding="utf-8"))
+    managed = (
+        "==31== Unified Memory profiling result:\n"
+        'Device "Tesla P40 (0)"\n'
+        "   Count  Avg Size  Min Size  Max Size  Total Size  Total Time  Name\n"
+        "       4  32.000KB  4.0000KB  60.000KB  128.0000KB  12.34567us  Host To Device\n\n"
+    )
+    place = next(n for n, line in enumerate(lines) if "API calls" in line)
+    profile = profile_of(tmp_path, "".join([*lines[:place], managed, *lines[place:]]))
+    assert profile == msgspec.structs.replace(
+        nvprof.read(DATA / "nvprof_summary_old.log"), files=("a.log",)
+    )
 
 
 def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
