@@ -21,7 +21,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 92.0, 612.0, 14.0, 332.0
 _SHAPES: Final = ("circle", "square", "triangle", "diamond", "cross")
 _COLOURS: Final = 7
 _MOST_POINTS: Final = 60
-_MOST_LABELS_APART: Final = 14.0  # px that two lines of text need
+_LEAST, _MOST = 1e-12, 1e24  # FLOP per byte, and FLOP/s: beyond is no measurement
+_MOST_TICKS: Final = 12
+_APART: Final = 14.0  # px that two lines of text need
 _PREFIXES: Final = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 
 
@@ -120,13 +122,13 @@ def roofline_view(one: CellProfiles) -> RooflineView | None:
         description=_description(roofline, placed),
         x_ticks=tuple(
             Tick(place=_place(frame.x(10.0**decade)), text=_decade(decade, prefixed=False))
-            for decade in range(frame.x_low, frame.x_high + 1)
+            for decade in _steps(frame.x_low, frame.x_high)
         ),
         y_ticks=tuple(
             Tick(
                 place=_place(frame.y(10.0**decade)), text=f"{_decade(decade, prefixed=True)}FLOP/s"
             )
-            for decade in range(frame.y_low, frame.y_high + 1)
+            for decade in _steps(frame.y_low, frame.y_high)
         ),
         lines=(*_slope(roofline, roofs, frame), *_flats(roofs, frame)),
         dots=tuple(_dot(point, frame, series[point.arm]) for point in placed),
@@ -141,18 +143,23 @@ def roofline_view(one: CellProfiles) -> RooflineView | None:
 
 
 def _is_placed(point: RooflinePoint) -> bool:
-    return bool(point.intensity and point.intensity > 0 and point.flops_per_s > 0)
+    return _is_drawable(point.intensity) and _is_drawable(point.flops_per_s)
+
+
+def _is_drawable(value: float | None) -> bool:
+    """Say whether a logarithmic axis can hold a value beside those of real devices."""
+    return value is not None and _LEAST <= value <= _MOST
 
 
 def _drawn(roofline: Roofline) -> tuple[Roof, ...]:
     """Return the roofs of precisions in use, or all of them, the highest first."""
-    found = [roof for roof in roofline.roofs if roof.flops_per_s > 0]
+    found = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
     used = [roof for roof in found if roof.is_used]
     return tuple(sorted(used or found, key=lambda roof: -roof.flops_per_s))
 
 
 def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> _Frame:
-    ridges = [roof.ridge for roof in roofs if roof.ridge]
+    ridges = [roof.ridge for roof in roofs if roof.ridge and _is_drawable(roof.ridge)]
     xs = [*ridges, *(point.intensity or 1.0 for point in points)]
     ys = [*(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)]
     x_low, x_high = _decades(xs)
@@ -166,10 +173,15 @@ def _decades(values: Iterable[float]) -> tuple[int, int]:
     return math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15)
 
 
+def _steps(low: int, high: int) -> range:
+    """Return the decades that get a line, so many apart that their numbers have room."""
+    return range(low, high + 1, 1 + (high - low) // _MOST_TICKS)
+
+
 def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> tuple[Line, ...]:
     """Return the memory roof, from the edge of the chart up to the highest ridge."""
     bandwidth = roofline.bytes_per_s
-    if not bandwidth:
+    if not bandwidth or not _is_drawable(bandwidth):
         return ()
     start = max(10.0**frame.x_low, 10.0**frame.y_low / bandwidth)
     end = min(10.0**frame.x_high, roofs[0].flops_per_s / bandwidth)
@@ -188,8 +200,8 @@ def _flats(roofs: tuple[Roof, ...], frame: _Frame) -> tuple[Line, ...]:
     found, last = [], -math.inf
     for roof in roofs:
         y = frame.y(roof.flops_per_s)
-        x = frame.x(roof.ridge) if roof.ridge else _LEFT
-        label_y = y - 5 if y - 5 - last >= _MOST_LABELS_APART else y + 12
+        x = frame.x(roof.ridge) if roof.ridge and _is_drawable(roof.ridge) else _LEFT
+        label_y = y - 5 if y - 5 - last >= _APART else y + 12
         last = label_y
         text = f"{roof.precision} {quantity_text(roof.flops_per_s, 'FLOP/s')}"
         found.append(_line((max(x, _LEFT), y, _RIGHT, y), text, (_RIGHT - 4, label_y)))

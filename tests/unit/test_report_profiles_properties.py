@@ -1,0 +1,174 @@
+"""Whatever profiles hold, the page is drawn, and shows their names as text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase, given, settings
+from msgspec.structs import replace
+from profilepages import imported_run, profiled_run, roofline
+
+from envcompare.analysis.model import RunComparison
+from envcompare.analysis.profilemodel import (
+    ActivityTable,
+    ArmProfiles,
+    CellProfiles,
+    KernelDiff,
+    Ledger,
+    PassState,
+    QuantityRow,
+    Roof,
+    Roofline,
+    RooflinePoint,
+)
+from envcompare.report.page import render
+from envcompare.report.rooflines import roofline_view
+from envcompare.report.summary import markdown, terminal_lines
+from envcompare.report.units import TimeScale, bytes_text, quantity_text, ratio_text, time_text
+
+SETTINGS = settings(
+    max_examples=150, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
+NAMES = st.one_of(
+    st.text(max_size=300),
+    st.sampled_from(["</script><b>", "{{ x }}", "\u202e\x00", "{% raw %}", "a" * 900, "`code`"]),
+)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+POSITIVE = st.floats(min_value=1e-14, max_value=1e26)
+ARMS = ("vm", "docker", "singularity")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _drawn_by_type() -> Iterator[None]:
+    """Draw names that could do harm and numbers that JSON can hold, in this module alone."""
+    st.register_type_strategy(str, NAMES)
+    st.register_type_strategy(float, NUMBERS)
+    yield
+    st.register_type_strategy(str, st.text())
+    st.register_type_strategy(float, st.floats())
+
+
+def made(kind: Any, **fields: Any) -> st.SearchStrategy[Any]:
+    """Return any value of a type; whatever has no field of its own here is drawn by its type."""
+    return st.builds(kind, **fields)
+
+
+def several(kind: Any, *, most: int = 3, **fields: Any) -> st.SearchStrategy[Any]:
+    """Return some values of a type."""
+    return st.lists(made(kind, **fields), max_size=most).map(tuple)
+
+
+def points(arm: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    """Return points of which most have a place on the chart."""
+    fields = {"intensity": st.none() | POSITIVE, "flops_per_s": POSITIVE | NUMBERS}
+    return st.lists(made(RooflinePoint, arm=arm, **fields), min_size=1, max_size=4).map(tuple)
+
+
+def roofs() -> st.SearchStrategy[Any]:
+    """Return roofs, with and without a ridge."""
+    fields = {"flops_per_s": POSITIVE, "ridge": st.none() | POSITIVE}
+    return st.lists(made(Roof, **fields), max_size=3).map(tuple)
+
+
+@st.composite
+def cells(draw: st.DrawFn, cell: str) -> CellProfiles:
+    """Return any profiles of three arms."""
+    arm = st.sampled_from(ARMS)
+    arms = tuple(
+        draw(
+            made(
+                ArmProfiles,
+                arm=st.just(name),
+                passes=several(PassState),
+                quantities=several(QuantityRow, most=5),
+                activities=st.none() | made(ActivityTable),
+            )
+        )
+        for name in ARMS
+    )
+    return draw(
+        made(
+            CellProfiles,
+            cell=st.just(cell),
+            host=st.just("lab01"),
+            reference=st.just("vm"),
+            arms=st.just(arms),
+            kernel_diffs=several(KernelDiff, most=2, arm=arm),
+            ledgers=several(Ledger, most=2, arm=arm),
+            roofline=st.none() | made(Roofline, points=points(arm), roofs=roofs()),
+        )
+    )
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> RunComparison:
+    """Return a timed or an imported run with any profiles."""
+    run = draw(st.sampled_from([profiled_run(), imported_run(*ARMS)]))
+    return replace(run, profiles=(draw(cells(run.profiles[0].cell)),))
+
+
+def is_shown(char: str) -> bool:
+    """Say whether a reader sees a character, or it parts lines and words."""
+    return unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Co", "Cn"} or char in "\n\t"
+
+
+@SETTINGS
+@given(runs())
+def test_any_profiles_are_drawn_with_nothing_hidden_and_no_tag_of_their_own(
+    run: RunComparison,
+) -> None:
+    """No number of a profile stops the report, and no name becomes markup."""
+    html = render(run)
+    assert all(map(is_shown, html))
+    body = html.partition("<body>")[2].partition("<script>")[0]
+    known = "a|body|br|button|caption|circle|code|dd|desc|details|div|dl|dt|fieldset|footer|form|g"
+    known += "|h1|h2|h3|header|i|input|label|legend|li|line|main|nav|p|path|pre|rect|section|small"
+    known += "|span|strong|summary|svg|table|tbody|td|text|tfoot|th|thead|title|tr|ul"
+    assert not re.sub(rf"</?({known})[ />]|</?({known})$", "", body).count("</")
+    for text in ("nan", "inf", "None", "Undefined"):
+        assert f">{text}<" not in body
+    for line in terminal_lines(run):
+        assert all(is_shown(char) and char not in "\n\t" for char in "".join(line.columns))
+    assert all(map(is_shown, markdown(run)))
+
+
+@given(NUMBERS, NUMBERS)
+def test_any_number_has_a_text(value: float, other: float) -> None:
+    """No value is too large, too small or too negative to be printed."""
+    scale = TimeScale.of(other)
+    for text in (
+        time_text(value),
+        bytes_text(value),
+        ratio_text(value),
+        scale.number(value),
+        scale.signed(value),
+        *(quantity_text(value, unit) for unit in ("ns", "B", "FLOP/s", "%", "")),
+    ):
+        assert text.strip()
+        assert "-" not in text.replace("e-", "")
+
+
+@settings(max_examples=400, deadline=None)
+@given(points(st.sampled_from(ARMS)), roofs(), st.none() | POSITIVE | NUMBERS)
+def test_every_point_of_any_roofline_stands_inside_its_frame(
+    drawn: tuple[RooflinePoint, ...], bounds: tuple[Roof, ...], bandwidth: float | None
+) -> None:
+    """Axes reach around whatever was measured, with few enough numbers to be read."""
+    run = profiled_run()
+    made_up = replace(roofline(), points=drawn, roofs=bounds, bytes_per_s=bandwidth)
+    view = roofline_view(replace(run.profiles[0], roofline=made_up))
+    if view is None:
+        return
+    assert len(view.x_ticks) <= 14
+    assert len(view.y_ticks) <= 14
+    places = [(one.x, one.y) for one in view.dots]
+    places += [(line.x1, line.y1) for line in view.lines]
+    places += [(line.x2, line.y2) for line in view.lines]
+    for x, y in places:
+        assert 91.9 <= float(x) <= 612.1
+        assert 13.9 <= float(y) <= 332.1
