@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from envcompare.profilers.units import read_unit
@@ -20,6 +21,7 @@ LABELS: Final = {
 }
 """Names that the details page writes in the place of a metric's own."""
 
+_NAMES: Final = 20_000  # of metrics; a report holds up to 900, once for each launch
 _RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
 _SASS: Final = re.compile(r"(?:^|_)sass_")
 _USED: Final = re.compile(
@@ -46,6 +48,7 @@ class Scale:
     reason: str = ""
 
 
+@lru_cache(maxsize=_NAMES)
 def adding(metric: str) -> Adding | None:
     """Return how a metric adds up over launches; None where it does not, or is not of a launch."""
     if metric.startswith(_LEFT_OUT):
@@ -60,11 +63,13 @@ def is_used(metric: str) -> bool:
     return _USED.match(metric) is not None
 
 
+@lru_cache(maxsize=_NAMES)
 def changes_time(metric: str) -> bool:
     """Say whether counting the metric patches the kernel, which multiplies its time."""
     return _SASS.search(metric) is not None
 
 
+@lru_cache(maxsize=_NAMES)
 def scale(metric: str, unit: str) -> Scale:
     """Return by what a number of this metric is multiplied to be in its base unit."""
     read = read_unit(unit)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from envcompare.profilers.launches import Launch, dim
@@ -37,9 +38,15 @@ class Cell:
     text: str
 
 
+@lru_cache(maxsize=2_000)
+def is_range(column: str) -> bool:
+    """Say whether a column holds the NVTX ranges around a launch."""
+    return any(mark in column for mark in _RANGES)
+
+
 def is_fixed(column: str) -> bool:
     """Say whether a column tells of the launch, and is no metric."""
-    return column in _FIXED or any(mark in column for mark in _RANGES)
+    return column in _FIXED or is_range(column)
 
 
 def raw_launches(table: Table) -> tuple[Launch, ...]:
@@ -187,7 +194,7 @@ def _launch(
     table: Table, row: Row, found: Mapping[str, float], *, is_patched: bool = False
 ) -> Launch:
     told = dict(zip(table.header.cells, row.cells, strict=False))
-    ranges = (_range(name, text) for name, text in told.items())
+    ranges = (_range(name, told[name]) for name in told if is_range(name))
     named = next((one for one in ranges if one), "")
     return Launch(
         line=row.line,

@@ -82,6 +82,10 @@ def looks_like_number(text: str) -> bool:
     return _LOOK.fullmatch(text) is not None
 
 
+def _is_evidence(text: str) -> bool:
+    return looks_like_number(text) and not _FIXED.fullmatch(text)
+
+
 def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
     """Return the one convention that all cells, each with its line, fit.
 
@@ -89,8 +93,10 @@ def decide(cells: Iterable[tuple[int, str]], *, file: str) -> Convention:
     """
     first_line: dict[str, int] = {}
     for line, text in cells:
-        if looks_like_number(text) and not _FIXED.fullmatch(text):
-            first_line.setdefault(text, line)
+        if text not in first_line:
+            first_line[text] = line
+    for text in [one for one in first_line if not _is_evidence(one)]:
+        del first_line[text]
     fitting = list(CONVENTIONS)
     for text, line in first_line.items():
         remaining = [one for one in fitting if one.fits(text)]
