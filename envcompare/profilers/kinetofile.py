@@ -20,6 +20,11 @@ from envcompare.profilers.refusing import refusal
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 1 << 20
 _BUFFER_BYTES: Final = 1 << 18
+# Every digit is a 0, every bracket a [, spaces are nothing: what harms is then one text to find.
+_PLAIN: Final = bytes.maketrans(b"123456789{", b"000000000[")
+_SPACES: Final = b" \t\r\n"
+_HARMFUL: Final = (b"0" * 300, b"[" * 64)
+_OVERLAP_BYTES: Final = 600
 # A microsecond count of 16 digits is a time three centuries after 1970.
 _MOST_DIGITS: Final = 16
 
@@ -106,19 +111,27 @@ _DAMAGED: Final = (
 def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_packed = raw.read(2) == _GZIP
     raw.seek(0)
-    if is_packed:
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
-    return cast("IO[bytes]", _Kept(raw))
+    file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
+    return cast("IO[bytes]", _Checked(file))
 
 
-class _Kept(BufferedIOBase):
-    """A file that stays open when its reader is done."""
+class _Checked(BufferedIOBase):
+    """A file read for a parser that a number of thousands of digits crashes.
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
+    Nor does it come back from brackets in brackets: its time grows with the square of the depth.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._before = b""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return self._raw.read(-1 if size is None else size)
+        data = self._file.read(-1 if size is None else size)
+        seen = self._before + data.translate(_PLAIN, _SPACES)
+        if any(harmful in seen for harmful in _HARMFUL):
+            raise ValueError("a number of hundreds of digits, or brackets in brackets")
+        self._before = seen[-_OVERLAP_BYTES:]
+        return data
 
 
 def _items(file: IO[bytes]) -> Iterator[object]:
