@@ -12,6 +12,7 @@ _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
+_TRANSACTIONS: Final = "transactions"
 _COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
 _NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
 
@@ -30,9 +31,11 @@ def quantity_text(value: float | None, unit: str) -> str:
     if unit == "ns":
         return time_text(value)
     if unit in _SCALED:
-        return f"{_prefixed(value)}{unit}"
+        number = _prefixed(value)
+        return f"{number}{unit}" if number[-1].isalpha() else f"{number} {unit}"
     number = number_text(value)
-    return f"{number} {unit}" if unit else number
+    # the name of the quantity says what is counted
+    return f"{number} {unit}" if unit and not unit.startswith(_TRANSACTIONS) else number
 
 
 def bytes_text(count: float | None) -> str:
@@ -44,12 +47,15 @@ def bytes_text(count: float | None) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return whole numbers with all their digits while those are few, others with three."""
+    """Return whole numbers with all their digits while those are few, others with three.
+
+    Large ones get a prefix, as in "198 M".
+    """
     if float(value).is_integer() and abs(value) < _COUNTED:
         return f"{value:.0f}".replace("-", MINUS)
     if abs(value) < _COUNTED:
         return three_digits(value)
-    return f"{value:.4g}".replace("e+0", "e+").replace("-", MINUS)
+    return _prefixed(value)
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -93,8 +99,8 @@ def _unit(ns: float) -> tuple[float, str]:
 
 
 def _prefixed(value: float) -> str:
-    """Return "4.58 G", "0 " and "12 ", to be followed by the unit."""
+    """Return "4.58 G", "0" and "12", to be followed by the unit."""
     for size, prefix in _PREFIXES:
         if abs(value) >= size:
             return f"{three_digits(value / size)} {prefix}"
-    return f"{number_text(value)} "
+    return number_text(value)
