@@ -236,7 +236,7 @@ class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
     flops: float
     bytes: float | None = None
     time_ns: float
-    time_share: Annotated[float | None, Meta(description="of the time of all kernels")] = None
+    time_share: Annotated[float | None, Meta(description="of all kernels with counters")] = None
     intensity: Annotated[float | None, Meta(description="FLOP per byte of device memory")] = None
     flops_per_s: Annotated[float, Meta(description="achieved: FLOP ÷ kernel time")]
     attainable_flops_per_s: float | None = None
