@@ -27,8 +27,8 @@ class Rows:
         self._cells.extend(cells)
 
     def table(self) -> Table:
-        """Return all rows as a structured array."""
-        return np.array(self._cells).view([(name, np.int64) for name in self._names])
+        """Return all rows as a structured array, which shares their memory: nothing may follow."""
+        return np.asarray(self._cells).view([(name, np.int64) for name in self._names])
 
 
 def columns(cells: Mapping[str, npt.NDArray[np.int64]]) -> Table:
