@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from envcompare.profilers import ncureport
 from envcompare.profilers.launches import CONTROLS_UNTOLD, Counted, Launch, counted
 from envcompare.profilers.ncudevices import devices_of
-from envcompare.profilers.ncupages import details_launches, raw_launches
+from envcompare.profilers.ncupages import details_launches, gap_note, raw_launches
 from envcompare.profilers.ncusummary import summary_kernels
 from envcompare.profilers.ncutext import Table, find_table
 from envcompare.profilers.tables import read_lines
@@ -27,7 +28,9 @@ def read(path: Path) -> Profile:
     if table.header.cells[0] == "Process ID":
         return _profile(path, "csv summary", summary_kernels(table), devices_of(table))
     page, launches = _page(table)
-    return _profile(path, page, counted(launches), devices_of(table))
+    found = counted(launches)
+    notes = (*found.notes, *filter(None, (gap_note(table),)))
+    return _profile(path, page, replace(found, notes=notes), devices_of(table))
 
 
 def _page(table: Table) -> tuple[str, tuple[Launch, ...]]:

@@ -116,6 +116,16 @@ def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]
     return by_launch, first
 
 
+def gap_note(table: Table) -> str:
+    """Return what to know of a file whose launches are not numbered without a gap; empty: none.
+
+    ncu leaves launches out that a filter of the import excludes, and so does a lost line.
+    """
+    numbers = dict.fromkeys(int(row.cells[0]) for row in table.rows if row.cells[0].isdigit())
+    lacking = max(numbers, default=-1) + 1 - len(numbers)
+    return f"{lacking} launches are not in the file: filtered out, or lost" if lacking else ""
+
+
 def check_width(table: Table, row: Row) -> None:
     """Refuse a row of another width; rows without a rule may end before its columns."""
     full, have = len(table.header.cells), len(row.cells)

@@ -112,6 +112,14 @@ def test_metric_that_one_launch_lacks_is_left_out_of_its_kernel(tmp_path: Path) 
     assert f"{BYTES} is missing in 1 launches" in profile.notes
 
 
+def test_launches_that_are_not_in_the_file_are_told(tmp_path: Path) -> None:
+    """A filter leaves them out, and so does a line that was lost."""
+    text = raw({TIME: "ns"}, launch(0, 10), launch(1, 10), launch(4, 10))
+    expected = "2 launches are not in the file: filtered out, or lost"
+    assert expected in profile_of(tmp_path, text).notes
+    assert len(ncu.read(DATA / "ncu_raw_2024.csv").notes) == 1
+
+
 def test_name_with_commas_and_quotes_stays_whole(tmp_path: Path) -> None:
     """Rows are read by their quotes."""
     name = 'void k<"a, b", 2>(int, float*)'
