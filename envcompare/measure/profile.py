@@ -17,6 +17,15 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.bench import Bench
+from envcompare.measure.profilelimits import (
+    BEGIN_LIMIT_S,
+    COUNTER_STEPS,
+    ENDING_LIMIT_S,
+    WARMUP_STEPS,
+    cut_at,
+    limit_s,
+    steps_that_fit,
+)
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
@@ -33,17 +42,8 @@ from envcompare.transport import Transport
 
 INSIDE: tuple[Inside, ...] = ("host", "flops", "torch")
 AROUND: tuple[Pass, ...] = ("nsys", "ncu-memory", "ncu-flops")
-WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is looked at
-STEPS, COUNTER_STEPS = 5, 2
-STEPS_S = 30.0  # that the steps of a profile may take at their usual speed; one is always run
-BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
-ENDING_LIMIT_S = 300.0  # in which a tool writes its report
-LIMITS_S: dict[PassName, float] = {
-    **dict.fromkeys(INSIDE, 300.0), "nsys": 300.0, "ncu-memory": 1800.0, "ncu-flops": 1800.0
-}  # fmt: skip
-SLOWER = 20  # times, that a step of many seconds may be under a profiler
 _TOO_LARGE = f"its trace is larger than {KEPT_BYTES >> 20} MiB and was left on the host"
-_CUT = f"only the first {MOST_LAUNCHES} launches of kernels were counted: not all of the steps"
+_UNKNOWN = "no worker came as far as telling which GPU it uses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +134,14 @@ class ProfilePass:
     def _look_around(self, arm: str, kind: Pass) -> None:
         """Let a new worker run its steps with a profiler around it."""
         self.bench.check_interruption()
+        if self._hello is None:
+            self._keep(self._lacking(arm, kind, _UNKNOWN, ""))
+            return
         folder = f"{self.stand.scratch(arm)}/{kind}"
-        gpu = self._hello.compute_capability if self._hello else ""
         found = self.stand.toolbox.profiler(
             kind,
             environment=self.stand.environments[arm],
-            compute_capability=gpu,
+            compute_capability=self._hello.compute_capability,
             folder=folder,
         )
         if not isinstance(found, Profiler):
@@ -163,8 +165,7 @@ class ProfilePass:
         hello = worker.await_hello(BEGIN_LIMIT_S)
         worker.send_begin(derive_seed(bench.seed, "profile model", bench.cell) % 2**31, 0)
         begun = worker.await_begin(BEGIN_LIMIT_S)
-        limit_s = BEGIN_LIMIT_S + SLOWER * WARMUP_STEPS * begun.first_step_ns / 1e9
-        ran = worker.run(WARMUP_STEPS, limit_s)
+        ran = worker.run(WARMUP_STEPS, limit_s("torch", WARMUP_STEPS, begun.first_step_ns / 1e9))
         if self._hello is None:
             self._hello = hello
             self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
@@ -173,7 +174,9 @@ class ProfilePass:
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: Inside) -> ProfileRecord:
         out = f"{self.stand.scratch(worker.arm)}/{kind}.json.gz"
-        reply = worker.profile(kind, self._steps, out=out, limit_s=self._limit_s(kind))
+        reply = worker.profile(
+            kind, self._steps, out=out, limit_s=limit_s(kind, self._steps, self._step_s)
+        )
         raw = self._raw(worker.arm, reply.file, f"{kind}.json.gz") if reply.file else None
         try:
             profile = profile_of(
@@ -198,7 +201,9 @@ class ProfilePass:
         steps = self._steps if kind == "nsys" else min(self._steps, COUNTER_STEPS)
         try:
             hello = self._begin(worker)
-            reply = worker.profile("marks", steps, out="", limit_s=self._limit_s(kind))
+            reply = worker.profile(
+                "marks", steps, out="", limit_s=limit_s(kind, self._steps, self._step_s)
+            )
             worker.quit(ENDING_LIMIT_S)
         finally:
             worker.kill()
@@ -219,9 +224,6 @@ class ProfilePass:
             has_time=profile.has_time and kind != "ncu-flops",
         )
         return cut_at(MOST_LAUNCHES, self._record(arm, kind, hello, profile, raw))
-
-    def _limit_s(self, kind: PassName) -> float:
-        return LIMITS_S[kind] + SLOWER * self._steps * self._step_s
 
     def _raw(self, arm: str, path: str, name: str) -> Path | None:
         """Keep a raw file of the host among the profiles of an arm, where it is not too large."""
@@ -264,20 +266,6 @@ class ProfilePass:
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.reason}" if record.reason else record.kind
         self.bench.note("profiled", arm=record.arm, text=text, values={"state": record.state})
-
-
-def steps_that_fit(step_s: float) -> int:
-    """Return how many steps are profiled in every arm: at least one, however long it takes."""
-    return max(1, min(STEPS, int(STEPS_S / max(step_s, 1e-9))))
-
-
-def cut_at(most: int, record: ProfileRecord) -> ProfileRecord:
-    """Return the record without its steps where the tool stopped counting within them."""
-    launches = sum(kernel.calls for kernel in record.profile.kernels) if record.profile else 0
-    if record.kind == "nsys" or launches < most or record.profile is None:
-        return record
-    profile = msgspec.structs.replace(record.profile, steps=None)
-    return msgspec.structs.replace(record, steps=None, reason=_CUT, profile=profile)
 
 
 def summary(records: tuple[ProfileRecord, ...]) -> str:

@@ -15,6 +15,7 @@ from envcompare.config import Settings
 from envcompare.errors import ConfigError
 from envcompare.experiment import Experiment, parse_cpus, resolve
 from envcompare.plan import derive_seed, make_plan, shuffled
+from envcompare.planning import PROFILES, plan_lines
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
 KNOWN = Known(
@@ -204,3 +205,14 @@ def test_orders_are_balanced_over_many_seeds() -> None:
 def test_cpu_list_is_read_with_ranges() -> None:
     """`0,2-4` is four CPUs."""
     assert parse_cpus("0,2-4") == (0, 2, 3, 4)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, "auto"), ("trace", "trace")])
+def test_profiles_are_a_part_of_the_design_and_said(asked: Any, expected: str) -> None:
+    """All that is possible is looked into unless something else is asked for."""
+    made = experiment(profile=asked)
+    plan = make_plan(made, ("gpu01",), accept_many=False)
+    assert plan.design.profile == expected
+    lines = plan_lines(made, plan)
+    assert f"profiles: {PROFILES[plan.design.profile]}" in lines
+    assert f'  profile = "{expected}"' in lines

@@ -13,17 +13,8 @@ from runs import LIGHT
 from envcompare.environments import Check
 from envcompare.errors import InterruptedRunError, ProfileError
 from envcompare.measure.bench import Bench
-from envcompare.measure.profile import (
-    AROUND,
-    COUNTER_STEPS,
-    INSIDE,
-    STEPS,
-    ProfilePass,
-    Stand,
-    cut_at,
-    steps_that_fit,
-    summary,
-)
+from envcompare.measure.profile import AROUND, INSIDE, ProfilePass, Stand, summary
+from envcompare.measure.profilelimits import COUNTER_STEPS, STEPS, cut_at, limit_s, steps_that_fit
 from envcompare.measure.worker import Worker
 from envcompare.profilefiles import read_profiles
 from envcompare.profilers.choosing import Toolbox
@@ -150,6 +141,12 @@ def test_long_steps_are_profiled_fewer_times(step_s: float, expected: int) -> No
     """One is always run."""
     assert steps_that_fit(step_s) == expected
     assert COUNTER_STEPS <= STEPS
+
+
+def test_a_slow_workload_is_waited_for_longer() -> None:
+    """Counters take most of the time, since each kernel is run several times for them."""
+    assert limit_s("torch", 1, 60.0) > 60.0
+    assert limit_s("ncu-flops", 2, 0.1) > limit_s("nsys", 2, 0.1)
 
 
 def test_a_count_that_was_cut_has_no_steps() -> None:
