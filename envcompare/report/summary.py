@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envcompare.analysis.model import Outcome, RunComparison, StepTimes
+from envcompare.analysis.profilemodel import CellProfiles
 from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cell_labels
@@ -89,8 +90,18 @@ def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, .
     return tuple(
         ((_flat(labels.get(one.cell, one.cell)), *(_flat(arm.arm) for arm in one.arms)), rows)
         for one in run.profiles
-        if (rows := tuple(_quantity_row(line) for line in quantity_lines(one)[:_MOST_QUANTITIES]))
+        if (rows := _quantity_rows(one))
     )
+
+
+def _quantity_rows(one: CellProfiles) -> tuple[Columns, ...]:
+    """Return the first quantities, and how many stand in the report alone."""
+    lines = quantity_lines(one)
+    rows = tuple(_quantity_row(line) for line in lines[:_MOST_QUANTITIES])
+    if len(lines) <= _MOST_QUANTITIES:
+        return rows
+    more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"
+    return (*rows, (more, *("" for _ in one.arms)))
 
 
 def _quantity_row(line: QuantityLine) -> Columns:

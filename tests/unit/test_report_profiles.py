@@ -450,6 +450,19 @@ def test_the_terminal_shows_the_quantities_of_imported_profiles_side_by_side() -
     assert all("kernel time" not in columns[0] for columns in timed)
 
 
+def test_quantities_beyond_the_first_are_counted_on_the_terminal() -> None:
+    """Nothing is left out in silence."""
+    run = imported_run("vm", "docker")
+    arms = tuple(
+        replace(arm, quantities=tuple(quantity(f"counter_{n}", 1.0) for n in range(23)))
+        for arm in run.profiles[0].arms
+    )
+    changed = replace(run, profiles=(replace(run.profiles[0], arms=arms),))
+    rows = [one.columns for one in terminal_lines(changed) if one.role == "row"]
+    assert len(rows) == 21
+    assert rows[-1] == ("and 3 more in report.html", "", "")
+
+
 def test_notes_tell_what_kernel_names_betray() -> None:
     """Another library is a reason to doubt, said beside the numbers."""
     notes = [one.columns[0] for one in terminal_lines(profiled_run()) if one.role == "note"]
