@@ -189,4 +189,4 @@ def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
     missing = [one.reason for one in same if one.state == "missing" and one.reason]
     if missing:
         return one_line(missing[0])
-    return "its profile does not say" if same else "no such profile was taken"
+    return "no profile of it says so" if same else "no such profile was taken"
