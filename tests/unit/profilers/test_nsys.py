@@ -23,7 +23,6 @@ from nsysexports import (
     plain,
 )
 
-from envcompare.errors import ProfileError
 from envcompare.profilers.nsys import read
 from envcompare.profiles import Profile
 
@@ -181,79 +180,6 @@ def test_launches_without_a_kernel_are_told(export: Path) -> None:
     """A trace that lost kernels says how many."""
     change(export, f"DELETE FROM {KERNEL} WHERE rowid IN (3, 4)")
     assert any("2 launches have no kernel" in note for note in read(export).notes)
-
-
-@pytest.mark.parametrize(
-    ("sql", "why"),
-    [
-        (f"UPDATE {KERNEL} SET demangledName = 99 WHERE rowid = 5", "row 5: demangledName 99 has"),
-        ("DELETE FROM StringIds WHERE value LIKE 'cudaMemcpy_%'", "RUNTIME, row 6"),
-        (f"UPDATE {KERNEL} SET end = start - 1 WHERE rowid = 7", "KERNEL, row 7: end"),
-        (f"UPDATE {MEMCPY} SET start = -5 WHERE rowid = 1", "MEMCPY, row 1: start -5"),
-        (f"UPDATE {RUNTIME} SET end = 'x' WHERE rowid = 2", "RUNTIME, row 2: end is 'x'"),
-        (f"UPDATE {KERNEL} SET start = 1.5 WHERE rowid = 2", "KERNEL, row 2: start is 1.5"),
-        (f"UPDATE {KERNEL} SET gridY = 0 WHERE rowid = 2", "KERNEL, row 2: a grid or block"),
-        (f"UPDATE {MEMCPY} SET copyKind = 77 WHERE rowid = 2", "MEMCPY, row 2: copyKind 77"),
-        (f"UPDATE {MEMSET} SET bytes = -1", "MEMSET, row 1: -1 bytes"),
-        (f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid = 9", "61: the same as row 9"),
-        (f"INSERT INTO {MEMCPY} SELECT * FROM {MEMCPY} WHERE rowid = 1", "4: the same as row 1"),
-        (f"INSERT INTO {RUNTIME} SELECT * FROM {RUNTIME} WHERE rowid = 1", "the same as row 1"),
-        ("DROP TABLE StringIds", "nsys did not export it"),
-        (f"ALTER TABLE {KERNEL} DROP COLUMN gridX", "there is no column gridX"),
-    ],
-)  # fmt: skip
-def test_untrustworthy_rows_are_refused(export: Path, sql: str, why: str) -> None:
-    """Table, row and reason are named."""
-    with pytest.raises(ProfileError) as caught:
-        read(change(export, sql))
-    assert why in caught.value.details
-
-
-def test_a_missing_number_is_refused_where_the_schema_allows_it(tmp_path: Path) -> None:
-    """Exports of other releases may not forbid NULL themselves."""
-    path = two_streams().write(tmp_path / "a.sqlite")
-    loose = (
-        "CREATE TABLE loose AS SELECT * FROM {0}; DROP TABLE {0}; ALTER TABLE loose RENAME TO {0};"
-    )
-    change(path, loose.format(KERNEL) + f"UPDATE {KERNEL} SET streamId = NULL WHERE rowid = 2")
-    with pytest.raises(ProfileError) as caught:
-        read(path)
-    assert "row 2: streamId is NULL" in caught.value.details
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
-def test_a_cut_file_is_refused(export: Path, share: float) -> None:
-    """A copy that was not finished is not a short profile."""
-    content = export.read_bytes()
-    export.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(ProfileError):
-        read(export)
-
-
-def test_nothing_is_written_beside_the_export(export: Path) -> None:
-    """A file on a shared disk is only read."""
-    before = (export.read_bytes(), sorted(export.parent.iterdir()))
-    read(export)
-    assert before == (export.read_bytes(), sorted(export.parent.iterdir()))
-
-
-def test_an_export_still_written_is_refused(export: Path) -> None:
-    """Rows in a journal beside the file would be missed."""
-    Path(f"{export}-wal").write_bytes(b"rows")
-    with pytest.raises(ProfileError, match=r"plain\.sqlite"):
-        read(export)
-
-
-def test_a_report_without_nsys_says_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hint is what to type."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "run.nsys-rep").write_bytes(b"report")
-    with pytest.raises(ProfileError) as caught:
-        read(tmp_path / "run.nsys-rep")
-    expected = "nsys export --type=sqlite --lazy=false --force-overwrite=true --output=run.sqlite"
-    assert expected in caught.value.hint
 
 
 def test_unknown_columns_and_schemas_are_no_hindrance(export: Path) -> None:

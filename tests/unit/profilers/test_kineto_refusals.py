@@ -1,0 +1,81 @@
+"""Traces of torch.profiler that are refused: cut, damaged, impossible, or told twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kinetotraces import Event, kernel, step, write
+
+from envcompare.errors import ProfileError
+from envcompare.profilers.kineto import read
+from envcompare.profiles import Profile
+
+
+def of(path: Path, *events: Event) -> Profile:
+    """Return the profile of a trace with these events."""
+    return read(write(path / "trace.json", list(events)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"dur": -1}, "dur is -1, not a time"),
+        ({"dur": None}, "dur is None, not a time"),
+        ({"ts": "12"}, "ts is 12, not a time"),
+        ({"ts": 1e300}, "not a time in microseconds"),
+        ({"name": 7}, "name is 7"),
+        ({"args": []}, "a device or stream is missing"),
+        ({"args": {"device": 0, "stream": 7, "grid": [0, 1, 1]}}, "grid is [0, 1, 1]"),
+        ({"args": {"device": 0, "stream": "7"}}, "stream is '7', not a whole number"),
+        ({"args": {"device": 0, "stream": 7, "est. achieved occupancy %": 400}}, "is 400"),
+    ],
+)
+def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) -> None:
+    """The event is named by its place in the file."""
+    with pytest.raises(ProfileError) as caught:
+        of(tmp_path, kernel("a", 0, 1), {**kernel("b", 5, 1), **change})
+    assert "event 1 of traceEvents" in caught.value.details
+    assert why in caught.value.details
+
+
+@pytest.mark.parametrize("place", range(1, 10))
+def test_the_same_event_twice_is_refused(tmp_path: Path, place: int) -> None:
+    """Traces put together by hand may hold a part twice."""
+    events = step()
+    with pytest.raises(ProfileError) as caught:
+        of(tmp_path, *events, events[place])
+    assert f"event 10 of traceEvents: the same as event {place}" in caught.value.details
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.95, 0.999])
+def test_a_cut_trace_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    """The profile of the first half of a program is not one of the program."""
+    path = write(tmp_path / name, step())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "cut off after" in caught.value.details or "no traceEvents" in caught.value.details
+
+
+def test_a_damaged_packed_trace_is_refused(tmp_path: Path) -> None:
+    """The checksum at the end of a gzip file is looked at."""
+    path = write(tmp_path / "trace.json.gz", step())
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ProfileError, match="cannot trust"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"traceEvents": 3', b"nonsense", b"\x1f\x8b"]
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+    """An empty file is no empty profile."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError):
+        read(path)
