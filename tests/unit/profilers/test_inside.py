@@ -1,0 +1,75 @@
+"""Answers of the worker's own profilers, as profiles, with what a trace adds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envcompare.errors import ProfileError
+from envcompare.profilers.inside import Inside, hint_of, profile_of, with_kernels
+from envcompare.profiles import Kernel, Operator, Profile
+
+OPERATORS = {
+    "version": "2.13.0",
+    "operators": [{"name": "aten::mm", "calls": 4, "self_cpu_ns": 1.0, "cpu_ns": 2.0}],
+}
+COUNTERS = {"counters": {"minor_faults": {"value": 7, "reason": "", "hint": "", "scope": ""}}}
+
+
+def found(kind: Inside, values: dict[str, Any], *, reason: str = "") -> Profile | None:
+    """Return the profile of an answer without a trace, of five steps."""
+    return profile_of(kind, values, steps=5, reason=reason, trace=None)
+
+
+@pytest.mark.parametrize("kind", ["host", "flops", "torch"])
+def test_an_answer_without_a_find_is_no_profile(kind: Inside) -> None:
+    """The reason that came with it stands in the record."""
+    assert found(kind, {}) is None
+    assert found(kind, {"flops": None}) is None
+
+
+def test_each_kind_is_read_by_its_own_rules() -> None:
+    """All of them know their steps."""
+    torch, flops = found("torch", OPERATORS), found("flops", {"flops": 40, "by_op": {}})
+    host = found("host", COUNTERS)
+    assert torch is not None
+    assert flops is not None
+    assert host is not None
+    assert [one.name for one in torch.operators] == ["aten::mm"]
+    assert [(one.name, one.value) for one in flops.quantities] == [("flops_model", 40)]
+    assert ("minor_faults", 7) in [(one.name, one.value) for one in host.quantities]
+    assert {torch.steps, flops.steps, host.steps} == {5}
+
+
+def test_an_answer_of_another_form_is_refused() -> None:
+    """A silent wrong number would be worse."""
+    with pytest.raises(ProfileError):
+        found("torch", {"operators": [{"name": "aten::mm"}]})
+
+
+def test_a_damaged_trace_is_refused(tmp_path: Path) -> None:
+    """It was copied whole, so the profiler wrote it so."""
+    path = tmp_path / "torch.json"
+    path.write_text('{"schemaVersion": 1, "traceEvents": [')
+    with pytest.raises(ProfileError):
+        profile_of("torch", OPERATORS, steps=5, reason="", trace=path)
+
+
+def test_a_trace_tells_the_kernels_and_the_table_the_operators() -> None:
+    """The table is whole, a trace cut at its limit may not be."""
+    kernels = (Kernel(name="k", calls=1, total_ns=1.0),)
+    operators = (Operator(name="aten::mm", calls=4, self_cpu_ns=1.0, cpu_ns=2.0),)
+    table = Profile(tool="torch", version="2.13.0", operators=operators, steps=5)
+    both = with_kernels(table, Profile(tool="kineto", kernels=kernels, busy_ns=3.0))
+    assert (both.tool, both.version, both.steps) == ("kineto", "2.13.0", 5)
+    assert (both.kernels, both.operators, both.busy_ns) == (kernels, operators, 3.0)
+
+
+def test_what_mends_a_refused_counter_is_said_once() -> None:
+    """Several counters are refused for one reason."""
+    refused = {"value": None, "reason": "not allowed", "hint": "sudo sysctl", "scope": ""}
+    values = {"counters": {"cycles": refused, "instructions": refused}}
+    assert hint_of("host", values) == "sudo sysctl"
+    assert hint_of("torch", OPERATORS) == ""
