@@ -7,9 +7,10 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from envcompare.analysis.intensity import NAME, joined_intensity
 from envcompare.analysis.profilechoice import profile_of, usable
 from envcompare.analysis.profilemodel import QuantityRow
-from envcompare.profiles import PassName, ProfileRecord, Quantity, Rule
+from envcompare.profiles import PassName, Profile, ProfileRecord, Quantity, Rule
 
 _PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
 # What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
@@ -82,14 +83,28 @@ def _rows(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, QuantityRow]:
     found: dict[Key, QuantityRow] = {}
-    for record in usable(records):
+    held = usable(records)
+    for record in held:
         profile = profile_of(record)
         for quantity in profile.quantities:
             steps = None if (record.arm, record.name) in partial else profile.steps
             key = (quantity.name, record.kind, profile.tool)
             if key not in found or found[key].value is None:
                 found[key] = _row(quantity, record.kind, steps=steps, batch=record.batch)
-    return found
+    return _with_intensity(found, [profile_of(record) for record in held])
+
+
+def _with_intensity(
+    found: dict[Key, QuantityRow], profiles: list[Profile]
+) -> dict[Key, QuantityRow]:
+    """Put the intensity of two passes in the place of those that each of them lacks."""
+    lacking = [key for key in found if key[0] == NAME and found[key].value is None]
+    joined = joined_intensity(profiles) if lacking else None
+    if joined is None:
+        return found
+    key, *others = lacking
+    kept = {one: row for one, row in found.items() if one not in others}
+    return kept | {key: _row(joined, found[key].kind)}
 
 
 def _row(
