@@ -31,7 +31,14 @@ from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.profilefiles import raw_path, write_profile
 from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
+from envcompare.profilers.collecting import (
+    KEPT_BYTES,
+    LEFT,
+    complaint,
+    export,
+    fetch,
+    remedy,
+)
 from envcompare.profilers.inside import Inside, hint_of, profile_of
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
@@ -154,7 +161,9 @@ class ProfilePass:
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
-            record = self._lacking(arm, kind, _reason(error), error.hint)
+            said = complaint(error.details)
+            reason = f"{error.brief}: {said}" if said else _reason(error)
+            record = self._lacking(arm, kind, reason, remedy(said) if said else error.hint)
         self._keep(record)
 
     def _begin(self, worker: Worker) -> Hello:

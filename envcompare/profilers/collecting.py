@@ -75,14 +75,24 @@ def export(transport: Transport, profiler: Profiler, *, said: str) -> str:
     if result.exit_code == 3:
         raise ProfileError(
             f"{tool.name} left no report",
-            details="; ".join(dict.fromkeys(_SAID.findall(said))) or "it did not say why",
-            hint=next((hint for text, hint in _HINTS if text in said), _LOG),
+            details=complaint(said) or "it did not say why",
+            hint=remedy(said),
         )
     raise ProfileError(
         f"the report of {tool.name} cannot be exported",
         details=result.tail(1),
         hint=f"install on the host what {tool.importer or tool.program} misses there",
     )
+
+
+def complaint(said: str) -> str:
+    """Return the errors and warnings of ncu in a log, each once; empty where there are none."""
+    return "; ".join(dict.fromkeys(_SAID.findall(said)))
+
+
+def remedy(said: str) -> str:
+    """Return what to try after such a complaint."""
+    return next((hint for text, hint in _HINTS if text in said), _LOG)
 
 
 def fetch(transport: Transport, path: str, target: Path, *, most_bytes: int | None = None) -> bool:
