@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from envcompare.profilers.launches import NO_TIME
+from envcompare.profilers.ncu.launches import NO_TIME
 from envcompare.profilers.refusing import refusal
 from envcompare.profiles import Device, Dim, Kernel, Profile
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from envcompare.errors import ConfigError
 from envcompare.profilers.derive import with_quantities
-from envcompare.profilers.launches import CONTROLS_UNTOLD
 from envcompare.profilers.merging import merge
+from envcompare.profilers.ncu.launches import CONTROLS_UNTOLD
 from envcompare.profilers.plausible import refuse_impossible
 from envcompare.profilers.recognising import recognise
 from envcompare.profilers.refusing import refusal

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn
 
-from envcompare.profilers.nvprofcells import Number, read_number
-from envcompare.profilers.nvprofrows import SECTIONS, Activity, Metric, Part, Section
+from envcompare.profilers.nvprof.cells import Number, read_number
+from envcompare.profilers.nvprof.rows import SECTIONS, Activity, Metric, Part, Section
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.tables import csv_row
 

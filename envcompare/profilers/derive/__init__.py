@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
-from envcompare.profilers.derivedflops import ALL_FLOPS, flop_quantities
-from envcompare.profilers.derivedmemory import memory_quantities
-from envcompare.profilers.derivedrates import rate_quantities
-from envcompare.profilers.deriving import Facts
+from envcompare.profilers.derive.facts import Facts
+from envcompare.profilers.derive.flops import ALL_FLOPS, flop_quantities
+from envcompare.profilers.derive.memory import memory_quantities
+from envcompare.profilers.derive.rates import rate_quantities
 from envcompare.profiles import Copy, Kernel, Profile, Quantity
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from envcompare.profilers.chips import chip_of
-from envcompare.profilers.ncutext import Table
+from envcompare.profilers.ncu.text import Table
 from envcompare.profiles import Device
 
 _MAJOR = "device__attribute_compute_capability_major"

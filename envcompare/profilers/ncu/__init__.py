@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from envcompare.profilers import ncureport
-from envcompare.profilers.launches import CONTROLS_UNTOLD, Counted, Launch, counted
-from envcompare.profilers.ncudevices import devices_of
-from envcompare.profilers.ncupages import details_launches, gap_note, raw_launches
-from envcompare.profilers.ncusummary import summary_kernels
-from envcompare.profilers.ncutext import Table, find_table
+from envcompare.profilers.ncu import report
+from envcompare.profilers.ncu.devices import devices_of
+from envcompare.profilers.ncu.launches import CONTROLS_UNTOLD, Counted, Launch, counted
+from envcompare.profilers.ncu.pages import details_launches, gap_note, raw_launches
+from envcompare.profilers.ncu.summary import summary_kernels
+from envcompare.profilers.ncu.text import Table, find_table
 from envcompare.profilers.tables import read_lines
 from envcompare.profiles import Device, Profile
 
@@ -21,9 +21,9 @@ def read(path: Path) -> Profile:
     Raises ProfileError for a file that cannot be read or trusted, with the line and the reason.
     """
     if path.suffix == ".ncu-rep":
-        report = ncureport.read_report(path)
-        found = counted(report.launches)
-        return _profile(path, report.format, found, report.devices)
+        found_report = report.read_report(path)
+        found = counted(found_report.launches)
+        return _profile(path, found_report.format, found, found_report.devices)
     table = find_table(read_lines(path), file=path.name)
     if table.header.cells[0] == "Process ID":
         return _profile(path, "csv summary", summary_kernels(table), devices_of(table))

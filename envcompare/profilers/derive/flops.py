@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from envcompare.profilers.chips import tensor_totals
-from envcompare.profilers.deriving import Facts, Total
+from envcompare.profilers.derive.facts import Facts, Total
 from envcompare.profiles import Quantity
 
 _VOLTA_FLOPS: Final = 512  # HMMA.884: 8 · 8 · 4 multiply-adds

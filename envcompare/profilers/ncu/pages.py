@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from envcompare.profilers.launches import Launch, dim
-from envcompare.profilers.ncumetrics import LABELS, adding, is_used, scale
-from envcompare.profilers.ncutext import Table
+from envcompare.profilers.ncu.launches import Launch, dim
+from envcompare.profilers.ncu.metrics import LABELS, adding, is_used, scale
+from envcompare.profilers.ncu.text import Table
 from envcompare.profilers.numbers import Convention, decide, is_missing
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.tables import Row

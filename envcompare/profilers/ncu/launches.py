@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.profilers.ncumetrics import CYCLES, TIME, adding, changes_time
+from envcompare.profilers.ncu.metrics import CYCLES, TIME, adding, changes_time
 from envcompare.profiles import Dim, Kernel
 
 MOST_IN_SEQUENCE: Final = 100_000

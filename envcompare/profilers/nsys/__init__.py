@@ -17,16 +17,16 @@ from envcompare.profilers.activity import (
     kernel_groups,
     value_groups,
 )
-from envcompare.profilers.nsysexport import exported
-from envcompare.profilers.nsysfile import HINT, Export, opened
-from envcompare.profilers.nsysranges import (
+from envcompare.profilers.nsys.database import HINT, Export, opened
+from envcompare.profilers.nsys.export import exported
+from envcompare.profilers.nsys.ranges import (
     MARK,
     Mask,
     inside,
     marks,
     read_ranges,
 )
-from envcompare.profilers.nsystables import (
+from envcompare.profilers.nsys.tables import (
     graph_launches,
     read_calls,
     read_copies,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from envcompare.profilers.activity import KINDS, ROW, Kind, Shape
-from envcompare.profilers.nsysfile import Export
+from envcompare.profilers.nsys.database import Export
 from envcompare.profilers.rows import Table, columns, first_duplicate
 from envcompare.profiles import Device
 

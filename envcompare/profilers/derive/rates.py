@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from envcompare.profilers.deriving import Facts
+from envcompare.profilers.derive.facts import Facts
 from envcompare.profiles import Quantity
 from envcompare.tensorcores import is_tensor_core
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from envcompare.profilers.launches import Launch
-from envcompare.profilers.ncudevices import device, devices_of
-from envcompare.profilers.ncumetrics import adding, is_used, scale
-from envcompare.profilers.ncupages import raw_launches
-from envcompare.profilers.ncutext import find_table
+from envcompare.profilers.ncu.devices import device, devices_of
+from envcompare.profilers.ncu.launches import Launch
+from envcompare.profilers.ncu.metrics import adding, is_used, scale
+from envcompare.profilers.ncu.pages import raw_launches
+from envcompare.profilers.ncu.text import find_table
 from envcompare.profilers.refusing import refusal
 from envcompare.profiles import Device, Dim
 

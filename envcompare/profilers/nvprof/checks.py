@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envcompare.profilers.nvprofrows import Activity, Metric, Part
+from envcompare.profilers.nvprof.rows import Activity, Metric, Part
 from envcompare.profilers.refusing import refusal
 
 _WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us average 9.2470us

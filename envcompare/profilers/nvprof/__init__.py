@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from envcompare.profilers.nvprofchecks import check
-from envcompare.profilers.nvprofrows import Activity, Metric, Part
-from envcompare.profilers.nvproftext import Reader
+from envcompare.profilers.nvprof.checks import check
+from envcompare.profilers.nvprof.rows import Activity, Metric, Part
+from envcompare.profilers.nvprof.text import Reader
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.tables import read_lines
 from envcompare.profiles import ApiCall, Copy, Device, Kernel, Profile

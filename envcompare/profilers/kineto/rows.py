@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envcompare.profilers.activity import KINDS, Activity
-from envcompare.profilers.kinetofile import Event, Trace, is_number
+from envcompare.profilers.kineto.events import Event, Trace, is_number
 from envcompare.profilers.rows import Rows
 from envcompare.profiles import Dim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from envcompare.profilers.nvprofcells import Number
+from envcompare.profilers.nvprof.cells import Number
 
 Section = Literal["GPU activities", "API calls", "other"]
 SECTIONS: Final[dict[str, Section]] = {"GPU activities": "GPU activities", "API calls": "API calls"}

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from envcompare.profilers.chips import is_lacking
-from envcompare.profilers.deriving import Facts, Total
+from envcompare.profilers.derive.facts import Facts, Total
 from envcompare.profiles import Quantity
 
 SECTOR_BYTES: Final = 32

@@ -15,10 +15,10 @@ from envcompare.profilers.activity import (
     kernel_groups,
     value_groups,
 )
-from envcompare.profilers.collectives import collective_quantities
-from envcompare.profilers.kinetofile import Trace
-from envcompare.profilers.kinetooperators import Caused, memory_owners, operator_sums, owners
-from envcompare.profilers.kinetorows import OCCUPANCY_PARTS, Found, read_rows
+from envcompare.profilers.kineto.collectives import collective_quantities
+from envcompare.profilers.kineto.events import Trace
+from envcompare.profilers.kineto.operators import Caused, memory_owners, operator_sums, owners
+from envcompare.profilers.kineto.rows import OCCUPANCY_PARTS, Found, read_rows
 from envcompare.profilers.pergpu import over_devices, used_devices
 from envcompare.profilers.rows import Table, first_duplicate
 from envcompare.profiles import ApiCall, Device, Kernel, Profile, Quantity

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from envcompare.profilers.nsysfile import Export
+from envcompare.profilers.nsys.database import Export
 from envcompare.profilers.placing import THREAD_BITS
 from envcompare.profilers.rows import Rows, Table
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.profilers.launches import NO_TIME, Counted, dim
-from envcompare.profilers.ncumetrics import LABELS, TIME, adding, changes_time
-from envcompare.profilers.ncupages import Cell, check_width, decide_over, values
-from envcompare.profilers.ncutext import Table
+from envcompare.profilers.ncu.launches import NO_TIME, Counted, dim
+from envcompare.profilers.ncu.metrics import LABELS, TIME, adding, changes_time
+from envcompare.profilers.ncu.pages import Cell, check_width, decide_over, values
+from envcompare.profilers.ncu.text import Table
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.tables import Row
 from envcompare.profiles import Kernel
