@@ -75,6 +75,7 @@ def _cell(
             arm: one.interval.mean for (name, arm), one in settled.items() if name == cell.id
         },
         is_net=data.metric[0] == "net",
+        timed=frozenset(arm.id for arm in arms if arm.is_timed),
     )
 
 

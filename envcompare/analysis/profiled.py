@@ -43,6 +43,10 @@ from envcompare.records import (
 
 Records = tuple[ProfileRecord, ...]
 _NET = "the verdict leaves out the wait for a CPU that others held"
+_UNKNOWN_ORIGIN = (
+    "Imported profiles say so, of which it is not known that they are of the program that was "
+    "timed: the verdict does not rest on them."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class ProfiledCell:
     energy: Mapping[str, tuple[Quantity, ...]] = field(default_factory=dict)  # of the timing pass
     log_ratios: Mapping[str, float] = field(default_factory=dict)  # that the verdicts rest on
     is_net: bool = False  # the verdicts leave out the wait for a CPU that others held
+    timed: frozenset[str] = frozenset()  # arms whose verdicts no imported profile may touch
 
     def of(self, arm: str) -> Records:
         """Return the profiles of an arm."""
@@ -174,6 +179,8 @@ def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
         is_left_out = cell.is_net and any(one.part == "wait" for one in timed.parts)
         return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
     made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
+    if not isinstance(made, str) and arm in cell.timed and any(map(_is_imported, pair)):
+        return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
     change = _timed_change(cell, arm)
     if isinstance(made, str) or change is None or not made.is_per_step:
         return made
@@ -215,16 +222,38 @@ def _mode(records: Records) -> Modes | None:
 
 
 def _betrayed(cell: ProfiledCell) -> Iterable[FactDifference]:
-    own = _side(cell, cell.reference)
+    """Yield what names betray; of an arm that was timed, imported names accuse nothing for sure."""
+    own = tuple(one for one in cell.records if not _is_imported(one))
     for arm in cell.arms:
-        told = {
-            one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
-        }
-        yield from betrayed(own, _side(cell, arm), host=cell.cell.host, arm_id=arm, told=told)
+        found = _betrayed_by(cell, arm, cell.records)
+        if arm not in cell.timed:
+            yield from found
+            continue
+        sure = _betrayed_by(cell, arm, own)
+        yield from sure
+        known = {one.key for one in sure}
+        yield from (_unsure(one) for one in found if one.key not in known)
 
 
-def _side(cell: ProfiledCell, arm: str) -> Side:
-    names = frozenset(
-        kernel.name for record in usable(cell.of(arm)) for kernel in profile_of(record).kernels
-    )
+def _betrayed_by(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
+    told = {
+        one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
+    }
+    sides = [_side(cell, name, records) for name in (cell.reference, arm)]
+    return betrayed(*sides, host=cell.cell.host, arm_id=arm, told=told)
+
+
+def _unsure(one: FactDifference) -> FactDifference:
+    texts = (f"{text} {_UNKNOWN_ORIGIN}" if text else "" for text in (one.sentence, one.evidence))
+    sentence, evidence = texts
+    return replace(one, fact_class="possible-influence", sentence=sentence, evidence=evidence)
+
+
+def _is_imported(record: ProfileRecord) -> bool:
+    return record.kind == "imported"
+
+
+def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
+    own = usable(one for one in records if one.arm == arm)
+    names = frozenset(kernel.name for one in own for kernel in profile_of(one).kernels)
     return Side(names=names, facts=cell.facts.get(arm, {}))

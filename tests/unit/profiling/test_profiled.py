@@ -48,6 +48,11 @@ def traces(vm: list[str], docker: list[str]) -> tuple[ProfileRecord, ProfileReco
     return made[0], made[1]
 
 
+def _imported(one: ProfileRecord) -> ProfileRecord:
+    """Return a profile as if it came from a file of any origin."""
+    return replace(one, kind="imported")
+
+
 def test_run_without_a_gpu_gets_a_ledger_from_its_blocks(tmp_path: Path) -> None:
     """No profile is needed for it, and the control is left out."""
     found = only(compared(tmp_path, samples=blocks({"vm": 1.0, "docker": 1.1, "vm~control": 1.0})))
@@ -86,6 +91,35 @@ def test_build_that_names_betray_confounds_the_comparison(tmp_path: Path) -> Non
     assert (docker.outcome, docker.is_confounded) == ("slower", True)
     assert [one.key for one in run.differences] == ["kernels.build"]
     assert only(run).betrayed == run.differences
+
+
+def test_imported_names_leave_the_verdict_of_what_was_timed(tmp_path: Path) -> None:
+    """Nobody knows what program a file of any origin is of: it is said, and confounds nothing."""
+    vm, docker = traces([BUILT.format(70)], [BUILT.format(86)])
+    for number, pair in enumerate(((vm, docker), (vm, _imported(docker)))):
+        both = tuple(map(_imported, pair)) if not number else pair
+        run = compared(tmp_path / str(number), *both, samples=blocks({"vm": 1.0, "docker": 1.1}))
+        found = next(one for one in run.comparisons if one.arm == "docker")
+        assert (found.outcome, found.is_confounded) == ("slower", False)
+        assert [one.fact_class for one in only(run).betrayed] == ["possible-influence"]
+        assert "verdict does not rest on them" in only(run).betrayed[0].evidence
+
+
+def test_own_passes_confound_beside_imported_files(tmp_path: Path) -> None:
+    """What the run saw itself is as sure as without them."""
+    vm, docker = traces([BUILT.format(70)], [BUILT.format(86)])
+    other = _imported(replace(docker, name="imported-nsys"))
+    run = compared(tmp_path, vm, docker, other, samples=blocks({"vm": 1.0, "docker": 1.1}))
+    assert next(one for one in run.comparisons if one.arm == "docker").is_confounded
+    assert [one.fact_class for one in only(run).betrayed] == ["confounder"]
+
+
+def test_imported_traces_are_not_held_against_the_timing(tmp_path: Path) -> None:
+    """What they do not show of the timed change means nothing, where they are of other work."""
+    pair = tuple(map(_imported, traces([CONV], [CONV, ADD])))
+    (ledger,) = only(compared(tmp_path, *pair, samples=blocks({"vm": 1.0, "docker": 1.1}))).ledgers
+    assert (ledger.timing_change_ns, ledger.unseen_ns) == (None, None)
+    assert "not known that they are of the program" in ledger.notes[-1]
 
 
 def test_identical_kernels_confound_nothing(tmp_path: Path) -> None:
