@@ -186,6 +186,12 @@ def _notes(parts: Sequence[Part]) -> Iterable[str]:
         yield "some names end in $: nvprof cut them to the width of the terminal"
     if any(one.average.is_rounded for part in parts for one in part.metrics):
         yield "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
+    if any(part.lacks_calls for part in parts):
+        unseen = max(part.unseen_percent for part in parts if part.lacks_calls)
+        yield (
+            "no API calls, as --print-gpu-summary prints: were the log cut off, only what took "
+            f"less than {unseen:.2g} % of the GPU's time could be missing"
+        )
     if len(parts) > 1:
         yield f"{len(parts)} processes are added up"
     if any(part.has_events for part in parts):

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envcompare.profilers.nvprof.rows import Activity, Metric, Part
+from envcompare.profilers.nvprof.rows import Activity, Metric, Part, share_slack
 from envcompare.profilers.refusing import refusal
 
 _WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us average 9.2470us
 _SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof computes
 _RATE_SLACK: Final = 1e-3  # 6.4094GB/s was seen beside a minimum and maximum of 6.4101GB/s
 _CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
-_CLOSE: Final = (
-    "the log was cut off, or printed with --print-gpu-summary, which ends nowhere: print the API "
-    "calls as well, `nvprof --import-profile FILE --csv --log-file out.csv`"
-)
 _NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
@@ -27,10 +23,9 @@ def check(part: Part, *, file: str) -> None:
         _check_shares(rows, file)
     for row in part.activities:
         _check_row(row, file)
-    if part.activities and "API calls" not in part.sections:
-        line = part.activities[-1].line
-        why = "the API calls, which close a summary, are missing"
-        raise refusal(file, line=line, why=why, hint=_CLOSE)
+    if part.lacks_calls and "API calls" in part.announced:
+        why = "API calls are announced, and none follows"
+        raise refusal(file, line=part.activities[-1].line, why=why, hint=_CUT)
     metrics = part.metrics
     _refuse_doubles(((one.line, (one.device, one.kernel, one.name)) for one in metrics), file)
     for metric in metrics:
@@ -59,8 +54,7 @@ def _check_shares(rows: Sequence[Activity], file: str) -> None:
     if not total:
         return
     share = sum(one.percent.value for one in rows)
-    slack = sum(one.percent.step for one in rows) + 1e-3
-    if abs(share - 100) > slack:
+    if abs(share - 100) > share_slack(rows):
         why = f"the shares of the {rows[0].section} add up to {share:.2f} %, not to 100 %"
         raise refusal(file, line=rows[-1].line, why=why, hint=_CUT)
     unsure = sum(one.time.step for one in rows)

@@ -36,6 +36,7 @@ _METRIC: Final = re.compile(
 _DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
 _KERNEL: Final = re.compile(r"^\s+Kernel: (.+?)\s*$")
 _OUTPUT: Final = re.compile(r"[^\s\d]")
+_CELL: Final = re.compile(r'^"[^"]*",')
 _NO_CALLS: Final = "No API activities were profiled"
 _MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …`, or use --csv"
 
@@ -79,6 +80,16 @@ class Reader:
         elif _TRACE.match(text):
             why = "this is a trace of single calls; only summaries and metrics are read"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
+        elif self._is_row(text):
+            why = f"a row behind the end of its table: {text.strip()!r}"
+            self._refuse(number, why, _MIXED)
+
+    def _is_row(self, text: str) -> bool:
+        """Say whether a line looks like a row of a table, of which none is open."""
+        if self.is_csv:
+            return _CELL.match(text) is not None
+        is_metric = self._part.metrics and _METRIC.match(text)
+        return bool(is_metric or _ACTIVITY.match(text))
 
     def _message(self, number: int, process: str, text: str) -> None:
         """Begin the report that a line announces."""
@@ -86,6 +97,7 @@ class Reader:
         title = text.strip().rstrip('"')
         if title == "API calls:":
             self._section, self._skips = "API calls", False
+            self._part.announced.add("API calls")
         if title.endswith("result:"):
             self._skips = title not in {"Profiling result:", "Metric result:", "Event result:"}
         if title == "Profiling result:":
@@ -96,6 +108,8 @@ class Reader:
 
     def _ends(self, number: int, text: str) -> bool:
         """Say whether a line ends a table in text: rows are indented, or begin with their share."""
+        if _TEXT_SUMMARY.match(text) or _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
+            self._refuse(number, "a header within a table: logs were joined, or a line is doubled")
         said = _SAID.match(text)
         if said:
             self._message(number, said[1], said[2])

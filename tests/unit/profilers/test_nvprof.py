@@ -144,13 +144,58 @@ def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
     assert profile.notes == ("some names end in $: nvprof cut them to the width of the terminal",)
 
 
+def test_summary_of_the_gpu_alone_is_read_with_a_note(tmp_path: Path) -> None:
+    """--print-gpu-summary prints no API calls; the shares say that no row is missing."""
+    profile = profile_of(tmp_path, "".join(lines_of(SUMMARY)[:-2]))
+    whole = nvprof.read(DATA / "nvprof_summary.log")
+    assert (profile.kernels, profile.copies) == (whole.kernels, whole.copies)
+    assert profile.api_calls == ()
+    (note,) = profile.notes
+    assert "--print-gpu-summary" in note
+    assert "less than 0.051 % of the GPU's time" in note
+
+
+def test_announced_api_calls_must_follow(tmp_path: Path) -> None:
+    """A title that ends the file was followed by rows."""
+    text = (DATA / "nvprof_summary_old.log").read_text(encoding="utf-8")
+    error = refusal_of(tmp_path, text[: text.index("API calls:")] + "API calls:\n")
+    assert "API calls are announced, and none follows" in error.details
+
+
+def after(text: str, line: str, added: str) -> str:
+    """Return the text with lines added behind the first that begins so."""
+    lines = lines_of(text)
+    place = next(n for n, one in enumerate(lines) if one.lstrip().startswith(line))
+    return "".join([*lines[: place + 1], added, *lines[place + 1 :]])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "added", "why"),
+    [
+        ("summary_old.log", "Time(%)", "", "a header within a table"),
+        ("metrics.log", "Invocations", "", "a header within a table"),
+        ("summary_old.log", "Time(%)", "epoch 2\n", "a row behind the end of its table"),
+        ("metrics.log", "200", "epoch 2\n", "a row behind the end of its table"),
+        ("metrics.log", "200", "\n", "a row behind the end of its table"),
+        ("metrics.csv", '"Tesla', "\n", "a row behind the end of its table"),
+        ("summary.csv", '"GPU', "\n", "a row behind the end of its table"),
+    ],
+)
+def test_rows_of_a_table_that_ended_early_are_refused(
+    tmp_path: Path, name: str, line: str, added: str, why: str
+) -> None:
+    """A doubled header, or output of the program, would drop the rows behind it."""
+    text = (DATA / f"nvprof_{name}").read_text(encoding="utf-8")
+    doubled = next(one for one in lines_of(text) if one.lstrip().startswith(line))
+    assert why in refusal_of(tmp_path, after(text, line, added or doubled)).details
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("", "no summary and no metrics"),
         ("hello\n", "no summary and no metrics"),
         ("".join(lines_of(SUMMARY)[:-1]), "add up to 75.00 %, not to 100 %"),
-        ("".join(lines_of(SUMMARY)[:-2]), "the API calls, which close a summary, are missing"),
         ("".join(lines_of(SUMMARY)[:7]), "not to 100 %"),
         (SUMMARY[:-20], "a row that is cut"),
         (SUMMARY[:-1], "the last line has no end"),
