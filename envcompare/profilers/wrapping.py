@@ -60,12 +60,14 @@ def trace(tool: Tool, *, folder: str) -> Profiler:
     """Return nsys as it traces kernels, copies and API calls between the worker's marks.
 
     Nothing is sampled on the CPU, so that no right is needed; CUDA graphs are taken apart, since
-    their kernels would not be in the table of kernels otherwise.
+    their kernels would not be in the table of kernels otherwise. The worker outlives the trace:
+    it still has to answer.
     """
     options = (
         ("--cpuctxsw", "none"),
         ("--cuda-graph-trace", "node"),
         ("--capture-range-end", "stop"),
+        ("--kill", "none"),  # the default ends the program where the collection ends
     )
     known = (f"{name}={value}" for name, value in options if tool.knows(name))
     arguments = (

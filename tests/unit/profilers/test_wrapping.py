@@ -17,7 +17,7 @@ NSYS = Tool(
     program="/opt/nvidia/nsight-systems/2024.5.1/target-linux-x64/nsys",
     folder="/opt/nvidia/nsight-systems/2024.5.1",
     version="2024.5.1",
-    options=("--cpuctxsw", "--cuda-graph-trace", "--capture-range-end"),
+    options=("--cpuctxsw", "--cuda-graph-trace", "--capture-range-end", "--kill"),
 )
 NCU = Tool(
     name="ncu",
@@ -38,7 +38,8 @@ def test_nsys_traces_between_the_marks_and_samples_nothing() -> None:
         *OUT,
         NSYS.program,
         *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
-        *("--cuda-graph-trace=node", "--capture-range-end=stop", "--capture-range=cudaProfilerApi"),
+        *("--cuda-graph-trace=node", "--capture-range-end=stop", "--kill=none"),
+        "--capture-range=cudaProfilerApi",
         *("--stats=false", "--export=none", "--force-overwrite=true"),
         "--output=/scratch/nsys/trace",
         *BACK,
