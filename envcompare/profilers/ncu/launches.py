@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.profilers.ncu.metrics import CYCLES, TIME, adding, changes_time
+from envcompare.profilers.ncu.metrics import CYCLES, TIME, adding, changes_time, is_unpatched_time
 from envcompare.profiles import Dim, Kernel
 
 MOST_IN_SEQUENCE: Final = 100_000
 NO_TIME: Final = "no time is taken: counting SASS instructions changes it, 146 times in one case"
+UNPATCHED_TIME: Final = (
+    "instructions were counted as well: the time is gpu__time_duration, which the counters of "
+    "memory beside it say to be of a pass without that"
+)
 CONTROLS_UNTOLD: Final = (
     "the file does not tell cache and clock control: by default ncu empties the caches before each "
     "pass, so bytes of device memory are an upper bound, and locks the clock"
@@ -60,12 +64,12 @@ def dim(text: str) -> Dim | None:
 def counted(launches: Sequence[Launch]) -> Counted:
     """Add launches up: sums are added, rates averaged with the time of each launch as weight.
 
-    Where counters were collected that change time, kernels have no time, and a rate is kept only
-    where all launches agree. A metric that one launch lacks is left out of its kernel.
+    Where counters were collected that change time, and nothing says that the duration is of
+    another pass, kernels have no time, and a rate is kept only where all launches agree. A metric
+    that one launch lacks is left out of its kernel.
     """
-    has_time = not any(
-        launch.is_patched or any(map(changes_time, launch.values)) for launch in launches
-    )
+    patched = [one for one in launches if one.is_patched or any(map(changes_time, one.values))]
+    has_time = all(is_unpatched_time(one.values) for one in patched)
     groups: dict[Shape, list[int]] = {}
     for place, launch in enumerate(launches):
         groups.setdefault(launch.shape, []).append(place)
@@ -80,7 +84,7 @@ def counted(launches: Sequence[Launch]) -> Counted:
         kernels=kernels,
         sequence=sequence,
         has_time=has_time,
-        notes=_notes(lacking, has_time=has_time),
+        notes=(*_lacking_notes(lacking), *time_notes(is_patched=bool(patched), has_time=has_time)),
     )
 
 
@@ -143,8 +147,12 @@ def _time(values: Mapping[str, float]) -> float | None:
     return None
 
 
-def _notes(lacking: Mapping[str, int], *, has_time: bool) -> tuple[str, ...]:
-    notes = [f"{name} is missing in {count} launches" for name, count in lacking.items()]
+def _lacking_notes(lacking: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"{name} is missing in {count} launches" for name, count in lacking.items())
+
+
+def time_notes(*, is_patched: bool, has_time: bool) -> tuple[str, ...]:
+    """Return what to know of times in a file that also counted instructions."""
     if not has_time:
-        notes.append(NO_TIME)
-    return tuple(notes)
+        return (NO_TIME,)
+    return (UNPATCHED_TIME,) if is_patched else ()

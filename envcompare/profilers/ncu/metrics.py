@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -23,6 +24,11 @@ LABELS: Final = {
 
 _NAMES: Final = 20_000  # of metrics; a report holds up to 900, once for each launch
 _RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
+_MEMORY: Final = ("dram__", "lts__")
+_RATED: Final = ".per_second"
+_RATE_FACTOR: Final = (
+    2.0  # passes of one short kernel differ; a patched one takes 100 times as long
+)
 _SASS: Final = re.compile(r"(?:^|_)sass_")
 _USED: Final = re.compile(
     r"gpu__time_duration\.|sm__cycles_elapsed\.(?:avg|max)|dram__(?:bytes|sectors)|lts__t_(?:bytes|sector)"
@@ -67,6 +73,27 @@ def is_used(metric: str) -> bool:
 def changes_time(metric: str) -> bool:
     """Say whether counting the metric patches the kernel, which multiplies its time."""
     return _SASS.search(metric) is not None
+
+
+def is_unpatched_time(values: Mapping[str, float]) -> bool:
+    """Say whether the duration beside counters of instructions is of a pass that was not patched.
+
+    ncu replays a kernel for counters of the hardware and patches other replays. In the samples of
+    the full set that ship with Nsight Compute 2022.3 bytes of DRAM over the duration are exactly
+    the rate its own counter tells. Cycles asked for with nothing but instructions were those of
+    the patched replay, 146 times as many. So counters of L2 or DRAM must stand beside the duration,
+    and agree with it where the file tells their rate.
+    """
+    time = values.get(TIME)
+    memory = [name for name in values if name.startswith(_MEMORY)]
+    if not time or not memory:
+        return False
+    rated = [name for name in memory if name + _RATED in values]
+    return all(
+        values[name] / _RATE_FACTOR <= values[name + _RATED] * time / 1e9
+        and values[name + _RATED] * time / 1e9 <= values[name] * _RATE_FACTOR
+        for name in rated
+    )
 
 
 @lru_cache(maxsize=_NAMES)

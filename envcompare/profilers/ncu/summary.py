@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.profilers.ncu.launches import NO_TIME, Counted, dim
-from envcompare.profilers.ncu.metrics import LABELS, TIME, adding, changes_time
+from envcompare.profilers.ncu.launches import Counted, dim, time_notes
+from envcompare.profilers.ncu.metrics import LABELS, TIME, adding, changes_time, is_unpatched_time
 from envcompare.profilers.ncu.pages import Cell, check_width, decide_over, values
 from envcompare.profilers.ncu.text import Table
 from envcompare.profilers.refusing import refusal
@@ -36,30 +36,38 @@ def summary_kernels(table: Table) -> Counted:
 
     A rate whose launches differ is left out, since a summary does not tell their times.
     """
+    _refuse_other_columns(table)
+    members, numbers = _members(table)
+    convention = decide_over(numbers, table.file)
+    groups: dict[tuple[str, ...], list[_Member]] = {}
+    for one in members:
+        groups.setdefault(tuple(one.told.get(name, "") for name in _KEYS), []).append(one)
+    found = []
+    for group in groups.values():
+        _refuse_doubles(table, group)
+        found.append(values([one.average for one in group], convention, table.file))
+    is_patched = any(changes_time(one.average.metric) for one in members)
+    has_time = not is_patched or all(map(is_unpatched_time, found))
+    left: set[str] = set()
+    kernels = []
+    for group, means in zip(groups.values(), found, strict=True):
+        steady = {one.average.metric for one in group if one.is_steady}
+        unsteady = {name for name in means if adding(name) == "rate" and name not in steady}
+        left |= unsteady
+        kept = {name: mean for name, mean in means.items() if name not in unsteady}
+        kernels.append(_kernel(table, group, kept, has_time=has_time))
+    notes = [f"{name} is left out: its launches differ, their times are not told" for name in left]
+    told = (*time_notes(is_patched=is_patched, has_time=has_time), *sorted(notes))
+    return Counted(kernels=tuple(kernels), sequence=(), has_time=has_time, notes=told)
+
+
+def _refuse_other_columns(table: Table) -> None:
     for name in _NEEDED:
         if table.column(name) is None:
             why = f"a summary without the column {name!r}: only per-kernel summaries are read"
             raise refusal(table.file, line=table.header.line, why=why, hint=_HINT)
     if not table.rows:
         raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
-    members, numbers = _members(table)
-    convention = decide_over(numbers, table.file)
-    has_time = not any(changes_time(one.average.metric) for one in members)
-    groups: dict[tuple[str, ...], list[_Member]] = {}
-    for one in members:
-        groups.setdefault(tuple(one.told.get(name, "") for name in _KEYS), []).append(one)
-    left: set[str] = set()
-    kernels = []
-    for group in groups.values():
-        _refuse_doubles(table, group)
-        means = values([one.average for one in group], convention, table.file)
-        steady = {one.average.metric for one in group if one.is_steady}
-        left |= {name for name in means if adding(name) == "rate" and name not in steady}
-        kept = {name: mean for name, mean in means.items() if name not in left}
-        kernels.append(_kernel(table, group, kept, has_time=has_time))
-    notes = [f"{name} is left out: its launches differ, their times are not told" for name in left]
-    told = sorted(notes) if has_time else [NO_TIME, *sorted(notes)]
-    return Counted(kernels=tuple(kernels), sequence=(), has_time=has_time, notes=tuple(told))
 
 
 def _members(table: Table) -> tuple[list[_Member], list[Cell]]:

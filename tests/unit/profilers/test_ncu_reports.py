@@ -12,6 +12,7 @@ import pytest
 from envcompare.errors import ProfileError
 from envcompare.profilers import ncu
 from envcompare.profilers.metricchoice import choose, offered_metrics
+from envcompare.profilers.ncu.launches import UNPATCHED_TIME
 
 SAMPLES = sorted(Path("/usr/share/doc/nsight-compute/examples").glob("*/*.ncu-rep"))
 PROGRAM = shutil.which("ncu")
@@ -41,6 +42,18 @@ def test_report_holds_what_its_csv_holds(tmp_path: Path) -> None:
     # CSV rounds to two decimals what the module gives whole
     assert one.metrics == pytest.approx(other.metrics, rel=1e-9, abs=0.0051)
     assert one.metrics["dram__bytes_read.sum"] > 0
+
+
+@needs_sample
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_report_with_the_full_set_tells_the_time(sample: Path) -> None:
+    """Instructions are counted in it; the duration is of a pass in which they were not."""
+    profile = ncu.read(sample)
+    (kernel,) = profile.kernels
+    read, rate = (kernel.metrics[f"dram__bytes_read.sum{end}"] for end in ("", ".per_second"))
+    assert any("sass_" in name for name in kernel.metrics)
+    assert UNPATCHED_TIME in profile.notes
+    assert kernel.total_ns == pytest.approx(read / rate * 1e9, rel=1e-6)
 
 
 @needs_sample
