@@ -148,8 +148,7 @@ class CellRun:
             sweep=self.site.sweep_arm,
             folder=self.folder,
         )
-        prior = tuple(one for one in read_profiles(self.folder) if one.cell == self.cell.id)
-        profiles = ProfilePass(bench, stand, prior)
+        profiles = ProfilePass(bench, stand, read_profiles(self.folder, self.cell.id))
         if self.cell.workload.program is not None:
             profiles.decline(profiles.arms, reason=_NO_STEPS, hint=_NO_STEPS_HINT)
             return
@@ -157,7 +156,8 @@ class CellRun:
             profiles.decline((arm,), reason=failure.brief, hint=failure.hint)
         self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
         self.display.say(f"  {self.cell.id}: {profiles.measure()}")
-        if all(one.host != self.cell.host for one in read_roofs(self.folder)):
+        roofs = read_roofs(self.folder)
+        if not any(one.host == self.cell.host and one.is_measured for one in roofs):
             bench.check_interruption()
             self._measure_roofs(bench)
 

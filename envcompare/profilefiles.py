@@ -30,9 +30,10 @@ def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
     folder.write_json(str(path.relative_to(folder.path)), record)
 
 
-def read_profiles(folder: RunFolder) -> tuple[ProfileRecord, ...]:
-    """Read all profiles, sorted by path; raises RunFolderError for a damaged one."""
-    paths = sorted((folder.path / _FOLDER).glob("*/*/*.json"))
+def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRecord, ...]:
+    """Read all profiles, or those of a cell, by path; raises RunFolderError for a damaged one."""
+    cells = "*" if cell is None else safe_name(cell)
+    paths = sorted((folder.path / _FOLDER).glob(f"{cells}/*/*.json"))
     return tuple(folder.read_json(str(p.relative_to(folder.path)), ProfileRecord) for p in paths)
 
 

@@ -140,6 +140,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["ok", "missing"] = "ok"
     reason: Annotated[str, Meta(description="why it is missing, or what it lacks")] = ""
     hint: Annotated[str, Meta(description="the command or setting that mends it")] = ""
+    is_failure: Annotated[
+        bool, Meta(description="true where it was tried in vain: a resumed run tries again")
+    ] = False
     steps: Annotated[int | None, Meta(description="steps of the workload between the marks")] = None
     batch: Annotated[int | None, Meta(description="samples in a step")] = None
     code_hash: Annotated[str, Meta(description="of the profiled program; empty: not known")] = ""

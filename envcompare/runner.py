@@ -22,6 +22,7 @@ from envcompare.experiment import Experiment
 from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
+from envcompare.profilefiles import read_profiles
 from envcompare.records import ArmRecord, CellState, Event, RunRecord
 from envcompare.results import new_run_id, standing
 from envcompare.sites import Site
@@ -141,7 +142,9 @@ def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
 
 def _run_cell(job: Job, site: Site, cell: Cell) -> None:
     events = tuple(e for e in job.folder.read_events().events if e.cell == cell.id)
-    if any(e.what == "cell-ended" and e.state == "ok" for e in events):
+    if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
+        profile.is_failure for profile in read_profiles(job.folder, cell.id)
+    ):
         return
     # only a cell that was begun before has samples; reading all for each would grow with the run
     samples = job.folder.read_samples().samples if events else ()

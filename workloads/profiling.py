@@ -33,15 +33,17 @@ def profile(step: Step, kind: str, k: int, out: str) -> dict[str, Any]:
     """
     if kind not in KINDS:
         raise ProtocolError(f"no kind of profile {kind!r}; there are {', '.join(KINDS)}")
-    start_ns = time.monotonic_ns()
+    start_ns, has_failed = time.monotonic_ns(), False
     try:
         found = mark(step, k) if kind == "marks" else _inside(step, kind, k, out)
     except (Exception, SystemExit) as error:  # noqa: BLE001  the worker outlives its profilers
         lines = str(error).strip().splitlines()
         found = {"reason": type(error).__name__ + (f": {lines[0]}" if lines else "")}
+        has_failed = True
     wall_ns = time.monotonic_ns() - start_ns
     said = {name: found.pop(name, None) or "" for name in ("file", "reason", "hint")}
-    return {"kind": kind, "k": k, "wall_ns": wall_ns, **said, "values": found}
+    head = {"kind": kind, "k": k, "wall_ns": wall_ns, "has_failed": has_failed}
+    return {**head, **said, "values": found}
 
 
 def mark(step: Step, k: int) -> dict[str, Any]:

@@ -19,26 +19,20 @@ from envcompare.errors import (
 from envcompare.measure.bench import Bench
 from envcompare.measure.profilelimits import (
     BEGIN_LIMIT_S,
-    COUNTER_STEPS,
     ENDING_LIMIT_S,
     WARMUP_STEPS,
+    counted_steps,
     cut_at,
     limit_s,
     steps_that_fit,
 )
+from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.profilefiles import raw_path, write_profile
 from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.collecting import (
-    KEPT_BYTES,
-    LEFT,
-    complaint,
-    export,
-    fetch,
-    remedy,
-)
+from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
 from envcompare.profilers.inside import Inside, hint_of, profile_of
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
@@ -47,9 +41,7 @@ from envcompare.results import RunFolder
 from envcompare.stack.cache import make_folder
 from envcompare.transport import Transport
 
-INSIDE: tuple[Inside, ...] = ("host", "flops", "torch")
-AROUND: tuple[Pass, ...] = ("nsys", "ncu-memory", "ncu-flops")
-_TOO_LARGE = f"its trace is larger than {KEPT_BYTES >> 20} MiB and was left on the host"
+_TOO_LARGE = f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"
 _UNKNOWN = "no worker came as far as telling which GPU it uses"
 
 
@@ -82,8 +74,8 @@ class ProfilePass:
     _step_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Begin with what is there already."""
-        self._kept = {(record.arm, record.kind): record for record in self.prior}
+        """Begin with what is there already; what failed is tried again."""
+        self._kept = {(one.arm, one.kind): one for one in self.prior if not one.is_failure}
         self._steps = next((r.steps for r in self.prior if r.kind in INSIDE and r.steps), 0)
 
     @property
@@ -130,11 +122,13 @@ class ProfilePass:
                     self.bench.check_interruption()
                     self._keep(self._seen_inside(worker, hello, kind))
             worker.quit()
-        except WorkloadError as error:
+        except TransportError:
+            raise
+        except (WorkloadError, UnusableError) as error:
             self.bench.check_interruption()
             for kind in INSIDE:
                 if self._is_missing(arm, kind):
-                    self._keep(self._lacking(arm, kind, error.brief, error.hint))
+                    self._keep(self._failed(arm, kind, error))
         finally:
             worker.kill()
 
@@ -142,7 +136,7 @@ class ProfilePass:
         """Let a new worker run its steps with a profiler around it."""
         self.bench.check_interruption()
         if self._hello is None:
-            self._keep(self._lacking(arm, kind, _UNKNOWN, ""))
+            self._keep(self._lacking(arm, kind, _UNKNOWN, "", is_failure=True))
             return
         folder = f"{self.stand.scratch(arm)}/{kind}"
         found = self.stand.toolbox.profiler(
@@ -161,9 +155,7 @@ class ProfilePass:
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
-            said = complaint(error.details)
-            reason = f"{error.brief}: {said}" if said else _reason(error)
-            record = self._lacking(arm, kind, reason, remedy(said) if said else error.hint)
+            record = self._failed(arm, kind, error)
         self._keep(record)
 
     def _begin(self, worker: Worker) -> Hello:
@@ -186,19 +178,27 @@ class ProfilePass:
         reply = worker.profile(
             kind, self._steps, out=out, limit_s=limit_s(kind, self._steps, self._step_s)
         )
-        raw = self._raw(worker.arm, reply.file, f"{kind}.json.gz") if reply.file else None
+        has_gpu = hello.device == "cuda"
+        most_bytes = None if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
+        name = f"{kind}.json.gz"
+        raw = self._raw(worker.arm, reply.file, name, most_bytes) if reply.file else None
         try:
             profile = profile_of(
                 kind,
                 reply.values,
                 steps=reply.k,
                 reason=reply.reason,
-                trace=raw if hello.device == "cuda" else None,
+                trace=raw if has_gpu else None,
             )
         except ProfileError as error:
-            return self._lacking(worker.arm, kind, _reason(error), error.hint)
+            return self._failed(worker.arm, kind, error)
         if profile is None:
-            return self._lacking(worker.arm, kind, reply.reason, reply.hint)
+            return self._lacking(
+                worker.arm, kind, reply.reason, reply.hint, is_failure=reply.has_failed
+            )
+        if raw and raw.stat().st_size > KEPT_BYTES:
+            raw.unlink()
+            raw = None
         record = self._record(worker.arm, kind, hello, profile, raw)
         reason = _TOO_LARGE if reply.file and raw is None else reply.reason
         hint = reply.hint or hint_of(kind, reply.values)
@@ -207,7 +207,7 @@ class ProfilePass:
     def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
         worker = self.stand.launch(arm, profiler)
-        steps = self._steps if kind == "nsys" else min(self._steps, COUNTER_STEPS)
+        steps = self._steps if kind == "nsys" else self._counted_steps()
         try:
             hello = self._begin(worker)
             reply = worker.profile(
@@ -221,7 +221,8 @@ class ProfilePass:
             raise ProfileError("the steps could not be marked", details=reply.reason)
         path = export(self.stand.transport, profiler, said=worker.tail())
         left = LEFT[profiler.tool.name]
-        raw = self._raw(arm, f"{profiler.folder}/{left.report}", f"{kind}-{left.report}")
+        report = f"{profiler.folder}/{left.report}"
+        raw = self._raw(arm, report, f"{kind}-{left.report}", KEPT_BYTES)
         with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
             target = Path(folder) / left.export
             fetch(self.stand.transport, path, target)
@@ -232,12 +233,20 @@ class ProfilePass:
             steps=steps,
             has_time=profile.has_time and kind != "ncu-flops",
         )
-        return cut_at(MOST_LAUNCHES, self._record(arm, kind, hello, profile, raw))
+        record = self._record(arm, kind, hello, profile, raw)
+        record = msgspec.structs.replace(record, reason="" if raw else _TOO_LARGE)
+        return cut_at(MOST_LAUNCHES, record)
 
-    def _raw(self, arm: str, path: str, name: str) -> Path | None:
-        """Keep a raw file of the host among the profiles of an arm, where it is not too large."""
+    def _counted_steps(self) -> int:
+        """Return the steps of a counter pass, the same in all arms: the reference decides."""
+        traced = self._kept.get((self.bench.reference, "nsys"))
+        profile = traced.profile if traced else None
+        return counted_steps(self._steps, profile, most=MOST_LAUNCHES)
+
+    def _raw(self, arm: str, path: str, name: str, most_bytes: int | None) -> Path | None:
+        """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
         target = raw_path(self.stand.folder, self.bench.cell, arm, name)
-        is_kept = fetch(self.stand.transport, path, target, most_bytes=KEPT_BYTES)
+        is_kept = fetch(self.stand.transport, path, target, most_bytes=most_bytes)
         return target if is_kept else None
 
     def _record(
@@ -257,7 +266,12 @@ class ProfilePass:
             profile=profile,
         )
 
-    def _lacking(self, arm: str, kind: PassName, reason: str, hint: str) -> ProfileRecord:
+    def _failed(self, arm: str, kind: PassName, error: EnvcompareError) -> ProfileRecord:
+        return self._lacking(arm, kind, *reason_and_hint(error), is_failure=True)
+
+    def _lacking(
+        self, arm: str, kind: PassName, reason: str, hint: str, *, is_failure: bool = False
+    ) -> ProfileRecord:
         return ProfileRecord(
             host=self.bench.host,
             cell=self.bench.cell,
@@ -268,6 +282,7 @@ class ProfilePass:
             reason=reason or "nothing was found, and no reason given",
             hint=hint,
             steps=self._steps or None,
+            is_failure=is_failure,
         )
 
     def _keep(self, record: ProfileRecord) -> None:
@@ -275,19 +290,3 @@ class ProfilePass:
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.reason}" if record.reason else record.kind
         self.bench.note("profiled", arm=record.arm, text=text, values={"state": record.state})
-
-
-def summary(records: tuple[ProfileRecord, ...]) -> str:
-    """Return what there is of a cell, and once each reason for what is missing."""
-    kinds = (*INSIDE, *AROUND)
-    there = [k for k in kinds if any(r.kind == k and r.state == "ok" for r in records)]
-    lacks: dict[str, list[str]] = {}
-    for record in records:
-        if record.state == "missing" and record.kind not in lacks.setdefault(record.reason, []):
-            lacks[record.reason].append(record.kind)
-    parts = (f"without {', '.join(names)} ({reason})" for reason, names in lacks.items())
-    return "; ".join((f"profiled by {', '.join(there) or 'nothing'}", *parts))
-
-
-def _reason(error: EnvcompareError) -> str:
-    return f"{error.brief}: {error.details}" if error.details else error.brief

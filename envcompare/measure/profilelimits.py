@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from envcompare.profiles import PassName, ProfileRecord
+from envcompare.profiles import PassName, Profile, ProfileRecord
 
 WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is looked at
 STEPS, COUNTER_STEPS = 5, 2
@@ -19,6 +19,17 @@ SLOWER = 20  # times, that a step of many seconds may be under a profiler
 def steps_that_fit(step_s: float) -> int:
     """Return how many steps are profiled in every arm: at least one, however long it takes."""
     return max(1, min(STEPS, int(STEPS_S / max(step_s, 1e-9))))
+
+
+def counted_steps(steps: int, traced: Profile | None, *, most: int) -> int:
+    """Return of how many steps kernels are counted: all launches of them, as far as a trace tells.
+
+    A count of `most` launches would be cut, and say nothing of a step.
+    """
+    launches = sum(kernel.calls for kernel in traced.kernels) if traced else 0
+    in_step = launches / (traced.steps or 1) if traced else 0
+    fitting = int((most - 1) / in_step) if in_step else COUNTER_STEPS
+    return max(1, min(steps, COUNTER_STEPS, fitting))
 
 
 def limit_s(kind: PassName, steps: int, step_s: float) -> float:

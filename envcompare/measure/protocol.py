@@ -81,6 +81,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""
+    has_failed: bool = False  # while it ran; else it cannot be had here at all
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

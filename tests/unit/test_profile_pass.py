@@ -11,10 +11,18 @@ from benches import Kept, bench, launch
 from runs import LIGHT
 
 from envcompare.environments import Check
-from envcompare.errors import InterruptedRunError, ProfileError
+from envcompare.errors import InterruptedRunError, ProfileError, StackError, WorkloadError
 from envcompare.measure.bench import Bench
-from envcompare.measure.profile import AROUND, INSIDE, ProfilePass, Stand, summary
-from envcompare.measure.profilelimits import COUNTER_STEPS, STEPS, cut_at, limit_s, steps_that_fit
+from envcompare.measure.profile import ProfilePass, Stand
+from envcompare.measure.profilelimits import (
+    COUNTER_STEPS,
+    STEPS,
+    counted_steps,
+    cut_at,
+    limit_s,
+    steps_that_fit,
+)
+from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
 from envcompare.measure.worker import Worker
 from envcompare.profilefiles import read_profiles
 from envcompare.profilers.choosing import Toolbox
@@ -25,11 +33,22 @@ from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, counters, tra
 from envcompare.profiles import Kernel, PassName, Profile, ProfileRecord
 from envcompare.transport.local import LOCAL
 
-WORKLOADS = f"""{LIGHT}
+WORKLOADS = f"""import os
+import pathlib
+{LIGHT}
 class RaisesWhenProfiled(Light):
     def step(self):
         if self.steps == 4:
             raise ValueError("no further step")
+        return super().step()
+
+
+class DiesWhenProfiledOnce(Light):
+    def step(self):
+        mark = pathlib.Path(__file__).with_name("died")
+        if self.steps == 4 and not mark.exists():
+            mark.touch()
+            os._exit(7)
         return super().step()
 """
 
@@ -100,6 +119,59 @@ def test_a_resumed_pass_does_what_is_missing_alone(
     assert launched == ["vm", "docker"]
 
 
+def test_a_resumed_pass_tries_again_what_failed(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """What cannot be had here is not asked for once more."""
+    made = bench(tmp_path, workload("DiesWhenProfiledOnce"))
+    launched: list[str] = []
+    stand = _stand(made, tmp_path, launched)
+    _measure(made, stand)
+    first = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
+    assert {key for key, r in first.items() if r.is_failure} == {("vm", kind) for kind in INSIDE}
+    assert "exit code 7" in first["vm", "host"].reason
+    launched.clear()
+    _measure(made, stand, tuple(first.values()))
+    again = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
+    assert launched == ["vm"]
+    assert (again["vm", "host"].state, again["vm", "host"].is_failure) == ("ok", False)
+
+
+def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """The timing is done; a profile that cannot be brought here has its reason."""
+    made = bench(tmp_path, workload("Light"))
+
+    met: set[str] = set()
+
+    def refuse_at_first(arm: str) -> str:
+        if arm in met:
+            return str(tmp_path)
+        met.add(arm)
+        raise StackError("no room on local", details="the disk is full", hint="free some")
+
+    stand = replace(_stand(made, tmp_path, []), scratch=refuse_at_first)
+    profiles = ProfilePass(made, stand)
+    assert profiles.measure().startswith("profiled by nothing")
+    stand.folder.close()
+    found = [r for r in read_profiles(stand.folder) if r.kind in INSIDE]
+    assert {(r.reason, r.hint, r.is_failure) for r in found} == {
+        ("no room on local: the disk is full", "free some", True)
+    }
+
+
+def test_a_failure_tells_what_the_tool_said_and_not_the_log_of_the_worker() -> None:
+    """A reason is a sentence: the log is in the run folder."""
+    log = "epoch 1\n==ERROR== ERR_NVGPUCTRPERM - no permission\nepoch 2"
+    told = WorkloadError("vm: the worker ended", details=log, hint="read its log")
+    reason, hint = reason_and_hint(told)
+    assert reason == "vm: the worker ended: ERR_NVGPUCTRPERM - no permission"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in hint
+    silent = WorkloadError("vm: the worker ended", details="epoch 1", hint="read its log")
+    assert reason_and_hint(silent) == ("vm: the worker ended", "read its log")
+
+
 def test_a_pass_ends_between_two_profiles_when_the_user_stops(
     tmp_path: Path, workload: Callable[[str], str]
 ) -> None:
@@ -159,6 +231,19 @@ def test_a_count_that_was_cut_has_no_steps() -> None:
     assert cut.profile.steps is None
     assert "first 2000 launches" in cut.reason
     assert cut_at(MOST_LAUNCHES + 1, record) == record
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"), [(100, 2), (999, 2), (1000, 1), (5000, 1), (0, 2)]
+)
+def test_fewer_steps_are_counted_where_their_launches_would_be_cut(
+    launches: int, expected: int
+) -> None:
+    """A step that is whole says more than two of which the second is cut."""
+    kernels = (Kernel(name="k", calls=launches * STEPS, total_ns=1.0),) * bool(launches)
+    traced = Profile(tool="nsys", kernels=kernels, steps=STEPS)
+    assert counted_steps(STEPS, traced, most=2000) == expected
+    assert counted_steps(1, None, most=2000) == 1
 
 
 def test_a_summary_says_each_reason_once() -> None:
