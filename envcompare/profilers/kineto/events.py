@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import ijson
+import numpy as np
 
 from envcompare.errors import ProfileError
 from envcompare.profilers.refusing import refusal
@@ -20,11 +21,11 @@ from envcompare.profilers.refusing import refusal
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 1 << 20
 _BUFFER_BYTES: Final = 1 << 18
-# Every digit is a 0, every bracket a [, spaces are nothing: what harms is then one text to find.
-_PLAIN: Final = bytes.maketrans(b"123456789{", b"000000000[")
-_SPACES: Final = b" \t\r\n"
-_HARMFUL: Final = (b"0" * 300, b"[" * 64)
-_OVERLAP_BYTES: Final = 600
+_DEPTH_MOST: Final = 64  # events of Kineto nest five deep
+_DIGITS_MOST: Final = 300
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_STEPS: Final = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{[}]"))
 # A microsecond count of 16 digits is a time three centuries after 1970.
 _MOST_DIGITS: Final = 16
 
@@ -118,20 +119,49 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
 class _Checked(BufferedIOBase):
     """A file read for a parser that a number of thousands of digits crashes.
 
-    Nor does it come back from brackets in brackets: its time grows with the square of the depth.
+    Its time also grows with the square of how deep brackets of any kind are nested. What stands in
+    strings does neither.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._before = b""
+        self._escape = b""
+        self._is_inside = False
+        self._digits = b""
+        self._depth = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = self._file.read(-1 if size is None else size)
-        seen = self._before + data.translate(_PLAIN, _SPACES)
-        if any(harmful in seen for harmful in _HARMFUL):
-            raise ValueError("a number of hundreds of digits, or brackets in brackets")
-        self._before = seen[-_OVERLAP_BYTES:]
+        plain = self._without_strings(data)
+        self._refuse_digits(plain)
+        self._refuse_depth(plain)
         return data
+
+    def _without_strings(self, data: bytes) -> bytes:
+        text = self._escape + data
+        # A backslash that escapes what the next read begins with waits for it.
+        ends_open = (len(text) - len(text.rstrip(b"\\"))) % 2
+        self._escape = text[len(text) - ends_open :]
+        whole = text[: len(text) - ends_open].replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = whole.split(b'"')
+        plain = b'"'.join(parts[int(self._is_inside) :: 2])
+        self._is_inside ^= len(parts) % 2 == 0
+        return plain
+
+    def _refuse_digits(self, plain: bytes) -> None:
+        seen = self._digits + plain.translate(_DIGITS)
+        if b"0" * _DIGITS_MOST in seen:
+            raise ValueError("a number of hundreds of digits")
+        self._digits = seen[-_DIGITS_MOST:]
+
+    def _refuse_depth(self, plain: bytes) -> None:
+        steps = np.frombuffer(plain.translate(_STEPS, _NO_BRACKETS), dtype=np.int8)
+        if not len(steps):
+            return
+        depths = self._depth + np.cumsum(steps, dtype=np.int64)
+        if depths.max() > _DEPTH_MOST:
+            raise ValueError(f"brackets are nested more than {_DEPTH_MOST} deep")
+        self._depth = int(depths[-1])
 
 
 def _items(file: IO[bytes]) -> Iterator[object]:

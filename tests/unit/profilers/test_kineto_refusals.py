@@ -79,3 +79,32 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ProfileError):
         read(path)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', ' { "a\\"}" : [ ', '{"\\\\": '])
+def test_deep_nesting_is_refused_before_it_takes_time(tmp_path: Path, opening: str) -> None:
+    """A parser's time grows with the square of the depth, whatever stands between the brackets."""
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [' + opening * 500_000, encoding="utf-8")
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "nested more than 64 deep" in caught.value.details
+
+
+def test_number_of_hundreds_of_digits_is_refused(tmp_path: Path) -> None:
+    """A parser crashes on it, wherever its reads end."""
+    path = tmp_path / "trace.json"
+    for spaces in (0, (1 << 18) - 150):
+        digits = " " * spaces + "7" * 1000
+        path.write_text('{"traceEvents": [{"ts": ' + digits + "}]}", encoding="utf-8")
+        with pytest.raises(ProfileError) as caught:
+            read(path)
+        assert "hundreds of digits" in caught.value.details
+
+
+def test_brackets_and_digits_in_a_name_are_no_nesting(tmp_path: Path) -> None:
+    """Names of kernels hold lambdas, quotes and backslashes, also where a read ends."""
+    for filling in range(6):
+        name = "x" * ((1 << 18) - 120 + filling) + '\\"' * 40 + "{[" * 100 + "1" * 400 + "\\"
+        event = {**kernel("k", 0, 1), "name": name}
+        assert of(tmp_path, event, kernel("b", 5, 1)).kernels[0].name == name
