@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, Literal
 
@@ -30,7 +31,8 @@ _TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
 _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
 Rows = tuple[QuantityRow, ...]
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, int]
+"""Name, pass and tool, and which of several one profile has, as of its second GPU."""
 
 
 def tolerance(name: str) -> float:
@@ -56,7 +58,7 @@ def quantity_rows(
     rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
-            ((one.name, "timing", ""), _row(one, "timing")) for one in quantities
+            ((one.name, "timing", "", 0), _row(one, "timing")) for one in quantities
         )
     against = rows.get(reference, {})
     return {
@@ -86,9 +88,11 @@ def _rows(
     held = usable(records)
     for record in held:
         profile = profile_of(record)
+        seen: Counter[str] = Counter()
         for quantity in profile.quantities:
             steps = None if (record.arm, record.name) in partial else profile.steps
-            key = (quantity.name, record.kind, profile.tool)
+            key = (quantity.name, record.kind, profile.tool, seen[quantity.name])
+            seen[quantity.name] += 1
             if key not in found or found[key].value is None:
                 found[key] = _row(quantity, record.kind, steps=steps, batch=record.batch)
     return _with_intensity(found, [profile_of(record) for record in held])

@@ -12,7 +12,10 @@ _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
-_TRANSACTIONS: Final = "transactions"
+_COUNTS: Final = (  # the name of the quantity says what is counted
+    "transactions of 32 B", "faults", "switches", "calls", "migrations", "cycles",
+    "instructions", "events",
+)  # fmt: skip
 _COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
 _NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
 
@@ -34,8 +37,7 @@ def quantity_text(value: float | None, unit: str) -> str:
         number = _prefixed(value)
         return f"{number}{unit}" if number[-1].isalpha() else f"{number} {unit}"
     number = number_text(value)
-    # the name of the quantity says what is counted
-    return f"{number} {unit}" if unit and not unit.startswith(_TRANSACTIONS) else number
+    return f"{number} {unit}" if unit and unit not in _COUNTS else number
 
 
 def bytes_text(count: float | None) -> str:

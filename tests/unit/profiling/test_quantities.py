@@ -42,6 +42,20 @@ def test_sum_is_given_of_a_step_and_of_a_sample() -> None:
     assert (found.ratio, found.agreement) == (1.0, "equal")
 
 
+def test_each_gpu_of_a_profile_is_compared_with_its_counterpart() -> None:
+    """One name stands there once for each GPU."""
+    records = {}
+    for arm, values in (("vm", (10.0, 20.0)), ("docker", (10.0, 30.0))):
+        both = tuple(
+            Quantity(name="busy_ns", value=value, unit="ns", rule="union", source="nsys",
+                     scope=f"GPU {place}")
+            for place, value in enumerate(values)
+        )  # fmt: skip
+        records[arm] = [record(Profile(tool="nsys", quantities=both, steps=1), arm=arm)]
+    found = quantity_rows(records, {}, reference="vm")["docker"]
+    assert [(one.scope, one.ratio) for one in found] == [("GPU 0", 1.0), ("GPU 1", 1.5)]
+
+
 def test_rate_is_never_divided_by_steps() -> None:
     """Half the occupancy a step would be nonsense."""
     found = row(50.0, 60.0, "occupancy", unit="%", rule="time-weighted")
