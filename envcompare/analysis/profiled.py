@@ -42,7 +42,7 @@ from envcompare.records import (
 )
 
 Records = tuple[ProfileRecord, ...]
-_NET = "the verdict leaves out the wait for a CPU that others held"
+_NET = "The verdict leaves out the wait for a CPU that others held."
 _UNKNOWN_ORIGIN = (
     "Imported profiles say so, of which it is not known that they are of the program that was "
     "timed: the verdict does not rest on them."

@@ -29,8 +29,8 @@ _PARALLEL: Final = "They ran side by side and are scaled to the time on the cloc
 _CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
 _MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
 _TOO_SHORT: Final = (
-    "own work and work inside the kernel are not told apart: the pass that counted host events "
-    "was shorter than 1 s"
+    "Own work and work inside the kernel are not told apart: the pass that counted host events "
+    "was shorter than 1 s."
 )
 
 
@@ -121,13 +121,13 @@ def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[st
     sides = [[one for one in each if isinstance(one, Block)] for each in (before, after)]
     if not all(sides):
         return
-    for name, words in (("minor_faults", "minor faults"), ("major_faults", "major faults")):
+    for name, words in (("minor_faults", "Minor faults"), ("major_faults", "Major faults")):
         rates = [_rate(blocks, name) for blocks in sides]
         if None not in rates and any(rates):
-            yield f"{words} in a step: {rates[0]:.4g} in the reference, {rates[1]:.4g} here"
+            yield f"{words} in a step: {rates[0]:.4g} in the reference, {rates[1]:.4g} here."
     for name, words in (("wait_ns", "the wait for a CPU"), ("throttled_ns", "a CPU quota")):
         if any(getattr(block, name) is None for blocks in sides for block in blocks):
-            yield f"the kernel did not tell {words}; it stands in the rest"
+            yield f"The kernel did not tell {words}; it stands in the rest."
 
 
 def _rate(blocks: Sequence[Block], name: str) -> float | None:

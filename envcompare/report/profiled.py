@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
 from envcompare.records import FactDifference
 from envcompare.report.activities import Listing, activity_listing, operator_listing
@@ -17,12 +18,20 @@ from envcompare.report.numbers import counted, listed
 from envcompare.report.profilewords import by_arms
 from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines, unmeasured
 from envcompare.report.rooflines import RooflineView, roofline_view
+from envcompare.report.verdicts import SYMBOLS, WORDS
 from envcompare.texts import one_line
 
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
 _ROWS_OF_PAGE: Final = 1500  # over all tables, so that many cells keep the page small
 _MOST_CELLS: Final = 40
+
+
+class _Page(NamedTuple):
+    """The files beside the page, and how many rows a table of it may have."""
+
+    files: tuple[str, ...]
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +56,18 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """One arm against the reference: open where there is a difference to explain."""
+
+    arm: str
+    outcome: Outcome | None  # None where nothing was timed
+    word: str
+    is_open: bool
+    ledger: LedgerView | None
+    kernels: KernelView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledView:
     """Everything about the profiles of one cell."""
 
@@ -59,14 +80,19 @@ class ProfiledView:
     betrayed: tuple[str, ...]
     passes: tuple[PassRow, ...]
     missing: tuple[Missing, ...]
-    unmeasured: tuple[tuple[str, str], ...]  # names, and why
-    ledgers: tuple[LedgerView, ...]
-    kernels: tuple[KernelView, ...]
+    comparisons: tuple[Against, ...]
     quantities: tuple[QuantityLine, ...]
+    unmeasured: tuple[tuple[str, str], ...]  # names, and why
     power: tuple[QuantityLine, ...]
+    power_unmeasured: tuple[tuple[str, str], ...]
     listings: tuple[Listing, ...]
     roofline: RooflineView | None
     roofline_reason: str
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether any comparison has something to explain, or there is none to make yet."""
+        return not self.comparisons or any(found.is_open for found in self.comparisons)
 
 
 def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[ProfiledView, ...]:
@@ -76,11 +102,46 @@ def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[Profiled
     """
     labels, shown = cell_labels(run), _shown(run)
     most = _rows_each(shown)
+    outcomes = {(one.cell, one.arm): one.outcome for one in run.comparisons}
     return tuple(
-        _view(one, label=labels.get(one.cell, one.cell), anchor=f"why-{number}", most=most,
-              files=files)
+        _view(
+            one,
+            _comparisons(one, outcomes, most=most),
+            label=labels.get(one.cell, one.cell),
+            anchor=f"why-{number}",
+            page=_Page(files, most),
+        )
         for number, one in enumerate(shown, start=1)
-    )  # fmt: skip
+    )
+
+
+def _comparisons(
+    one: CellProfiles, outcomes: Mapping[tuple[str, str], Outcome], *, most: int
+) -> tuple[Against, ...]:
+    ledgers = {found.arm: found for found in one.ledgers}
+    diffs = {found.arm: found for found in one.kernel_diffs}
+    return tuple(
+        _against(
+            arm,
+            outcomes.get((one.cell, arm)),
+            ledger_view(ledgers[arm], reference=one.reference) if arm in ledgers else None,
+            kernel_view(diffs[arm], reference=one.reference, most=most) if arm in diffs else None,
+        )
+        for arm in dict.fromkeys((*ledgers, *diffs))
+    )
+
+
+def _against(
+    arm: str, outcome: Outcome | None, ledger: LedgerView | None, kernels: KernelView | None
+) -> Against:
+    return Against(
+        arm=arm,
+        outcome=outcome,
+        word=f"{SYMBOLS[outcome]} {WORDS.get(outcome, outcome)}" if outcome else "",
+        is_open=outcome in {None, "slower", "faster"},
+        ledger=ledger,
+        kernels=kernels,
+    )
 
 
 def left_out(run: RunComparison) -> str:
@@ -109,9 +170,9 @@ def _rows_each(shown: tuple[CellProfiles, ...]) -> int:
 
 
 def _view(
-    one: CellProfiles, *, label: str, anchor: str, most: int, files: tuple[str, ...]
+    one: CellProfiles, comparisons: tuple[Against, ...], *, label: str, anchor: str, page: _Page
 ) -> ProfiledView:
-    rows = tuple(_pass(arm, found, files) for arm in one.arms for found in arm.passes)
+    rows = tuple(_pass(arm, found, page.files) for arm in one.arms for found in arm.passes)
     return ProfiledView(
         anchor=anchor,
         label=label,
@@ -122,14 +183,12 @@ def _view(
         betrayed=by_arms((found.arm, _betrayed(found)) for found in one.betrayed),
         passes=rows,
         missing=_missing(rows),
-        unmeasured=unmeasured(one),
-        ledgers=tuple(ledger_view(found, reference=one.reference) for found in one.ledgers),
-        kernels=tuple(
-            kernel_view(found, reference=one.reference, most=most) for found in one.kernel_diffs
-        ),
+        comparisons=comparisons,
         quantities=quantity_lines(one),
+        unmeasured=unmeasured(one),
         power=power_lines(one),
-        listings=tuple(found for arm in one.arms for found in _listings(arm, most)),
+        power_unmeasured=unmeasured(one, of_power=True),
+        listings=tuple(found for arm in one.arms for found in _listings(arm, page.most)),
         roofline=roofline_view(one),
         roofline_reason=one.roofline_reason,
     )

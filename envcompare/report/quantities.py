@@ -3,59 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
 from envcompare.report.numbers import NOT_MEASURED, listed
+from envcompare.report.quantitynames import is_power, quantity_name
 from envcompare.report.units import quantity_text, ratio_text
 from envcompare.texts import one_line
 
-_WORDS: Final[dict[str, str]] = {
-    "flops_fp64": "FLOP, FP64, CUDA cores",
-    "flops_fp32": "FLOP, FP32, CUDA cores",
-    "flops_fp16": "FLOP, FP16, CUDA cores",
-    "flops_model": "FLOP of the model",
-    "dram_read_bytes": "device memory, read",
-    "dram_write_bytes": "device memory, written",
-    "dram_bytes": "device memory, both ways",
-    "dram_read_sectors": "device memory, read, 32 B transactions",
-    "dram_write_sectors": "device memory, written, 32 B transactions",
-    "dram_sectors": "device memory, 32 B transactions",
-    "l2_bytes": "L2 cache",
-    "l2_sectors": "L2 cache, 32 B transactions",
-    "l2_hit_rate": "L2 hit rate",
-    "arithmetic_intensity": "arithmetic intensity",
-    "occupancy": "occupancy achieved",
-    "warp_efficiency": "warp execution efficiency",
-    "kernel_time_ns": "kernel time",
-    "busy_ns": "GPU busy",
-    "launch_count": "kernel launches",
-    "launch_gap_ns": "GPU idle between launches",
-    "nccl_share": "NCCL, share of kernel time",
-    "nccl_exposed_ns": "NCCL, exposed",
-    "tensor_core_share": "tensor-core kernels, share of kernel time",
-    "user_ns": "CPU time of the program",
-    "sys_ns": "CPU time of the operating system",
-    "throttled_ns": "stopped by a CPU quota",
-    "system_calls": "system calls",
-    "minor_faults": "minor page faults",
-    "major_faults": "major page faults",
-}
-_ENDS: Final = {"_ns": ", time", "_bytes": ", bytes", "_share": ", share"}
-_WAYS: Final = {"htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD", "htoh": "HtoH", "ptop": "PtoP"}
-_POWER: Final[dict[str, str]] = {
-    "power_w": "power",
-    "energy_per_step_j": "energy a step",
-    "energy_per_sample_j": "energy a sample",
-    "sm_clock_hz": "clock of the multiprocessors",
-    "memory_clock_hz": "clock of the memory",
-    "temperature_c": "temperature, highest",
-    "throttled_share": "time with clocks held down",
-    "gpu_utilization_share": "time with a kernel running",
-}
 Key = tuple[str, str, str, str]
+Place = tuple[Key, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,50 +43,53 @@ class QuantityLine:
 
 def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what was counted in the work: everything but power, energy and clocks."""
-    lines = _lines(one, lambda row: not is_power(row.name))
-    return tuple(line for line in lines if line.is_measured)
-
-
-def unmeasured(one: CellProfiles) -> tuple[tuple[str, str], ...]:
-    """Return what no arm has a value of, as names by their reason."""
-    found: dict[str, list[str]] = {}
-    for line in _lines(one, lambda row: not is_power(row.name)):
-        if not line.is_measured:
-            reasons = dict.fromkeys(cell.note for cell in line.cells if cell.note)
-            found.setdefault("; or ".join(reasons), []).append(line.name)
-    return tuple((listed(names, most=20), reason) for reason, names in found.items())
+    return _measured(_lines(one, lambda row: not is_power(row.name)))
 
 
 def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what the GPU drew and at which clocks."""
-    return _lines(one, lambda row: is_power(row.name))
+    return _measured(_lines(one, lambda row: is_power(row.name)))
 
 
-def is_power(name: str) -> bool:
-    """Say whether a quantity is of the device's power, energy, clocks or heat."""
-    return name in _POWER
+def unmeasured(one: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return what has no value as names and arms, by the reason: each reason once."""
+    arms = tuple(arm.arm for arm in one.arms)
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in _lines(one, lambda row: is_power(row.name) is of_power):
+        for arm, cell in zip(arms, line.cells, strict=True):
+            if cell.text == NOT_MEASURED:
+                found.setdefault(cell.note, {}).setdefault(line.name, []).append(arm)
+    return tuple(
+        (listed(names, most=20) + (f" in {listed(of, most=6)}" if of != arms else ""), reason)
+        for reason, by_name in found.items()
+        for of, names in _by_arms(by_name).items()
+    )
 
 
-def quantity_name(name: str) -> str:
-    """Return a quantity in words; one without words of its own by its name."""
-    words = _WORDS.get(name) or _POWER.get(name)
-    if words is not None:
-        return words
-    if name.startswith("flops_tensor_"):
-        kind = name.removeprefix("flops_tensor_").upper().replace("_DST_", " to ")
-        return f"FLOP, {kind}, tensor cores"
-    start, _, rest = name.partition("_")
-    if start == "memcpy" and "_" in rest:
-        way, _, end = rest.partition("_")
-        name = f"memcpy {_WAYS.get(way, way)}_{end}"
-    end = next((end for end in _ENDS if name.endswith(end)), "")
-    return f"{name.removesuffix(end).replace('_', ' ')}{_ENDS.get(end, '')}"
+def _by_arms(by_name: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, arms in by_name.items():
+        found.setdefault(tuple(dict.fromkeys(arms)), []).append(name)
+    return found
+
+
+def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
+    """Return the lines of which any arm has a value; why others have none is told once."""
+    return tuple(
+        replace(line, cells=tuple(_without_reason(cell) for cell in line.cells))
+        for line in lines
+        if line.is_measured
+    )
+
+
+def _without_reason(cell: Cell) -> Cell:
+    return replace(cell, note="") if cell.text == NOT_MEASURED else cell
 
 
 def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:
     rows = [[row for row in arm.quantities if wanted(row)] for arm in one.arms]
     crowded = _crowded(rows)
-    tables = [{_key(row, crowded): row for row in found} for found in rows]
+    tables = [_table(found, crowded) for found in rows]
     keys = dict.fromkeys(key for table in tables for key in table)
     return tuple(
         _line([(arm, table.get(key)) for arm, table in zip(one.arms, tables, strict=True)])
@@ -140,6 +101,17 @@ def _crowded(rows: Iterable[Iterable[QuantityRow]]) -> set[Key]:
     """Return what several tools say of one arm: there a tool stands beside the same tool alone."""
     counts = (Counter(_key(row) for row in found) for found in rows)
     return {key for count in counts for key, times in count.items() if times > 1}
+
+
+def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, QuantityRow]:
+    """Return rows by their key; one that comes again, as of a second GPU, by its place as well."""
+    seen: Counter[Key] = Counter()
+    found: dict[Place, QuantityRow] = {}
+    for row in rows:
+        key = _key(row, crowded)
+        found[key, seen[key]] = row
+        seen[key] += 1
+    return found
 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
@@ -160,7 +132,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     return QuantityLine(
         name=quantity_name(first.name),
         per=per,
-        basis=", ".join(text for text in (first.rule, source, first.scope) if text),
+        basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
         cells=tuple(
             _cell(row, is_per_step=is_per_step, with_source=not source)
             if row is not None
@@ -168,6 +140,11 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
             for arm, row in pairs
         ),
     )
+
+
+def _known(rows: Iterable[QuantityRow]) -> str:
+    """Return what is to be known of the values, as that they are a guess."""
+    return "; ".join(dict.fromkeys(one_line(row.reason) for row in rows if row.reason))
 
 
 def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:

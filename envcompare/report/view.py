@@ -95,7 +95,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         profiled=profiled,
         profiled_rest=left_out(run),
         has_roofline=any(one.roofline or one.roofline_reason for one in profiled),
-        has_power=any(one.power for one in profiled),
+        has_power=any(one.power or one.power_unmeasured for one in profiled),
         metrics=tuple(METRICS[name] for name in shown_metrics(run)),
         piece=piece_word(run),
         picked=picked_rows(run),

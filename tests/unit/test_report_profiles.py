@@ -30,7 +30,7 @@ from envcompare.report.ledgers import largest_parts, ledger_view
 from envcompare.report.page import render
 from envcompare.report.profiled import profiled_views
 from envcompare.report.profilewords import NOT_PROFILED, missing_sentence, why_sentences
-from envcompare.report.quantities import quantity_name
+from envcompare.report.quantitynames import quantity_name
 from envcompare.report.summary import markdown, terminal_lines
 from envcompare.report.units import TimeScale, number_text, quantity_text, ratio_text, time_text
 from envcompare.report.view import page
@@ -90,6 +90,11 @@ def with_profiles(**changes: Any) -> RunComparison:
 def views(**changes: Any) -> Any:
     """Return the view of the only profiled cell."""
     return profiled_views(with_profiles(**changes), ())[0]
+
+
+def kernels_of(arm: str, **changes: Any) -> Any:
+    """Return the kernels of an arm in the only profiled cell."""
+    return next(one.kernels for one in views(**changes).comparisons if one.arm == arm)
 
 
 def missing(reason: str, hint: str = "") -> CellProfiles:
@@ -173,7 +178,7 @@ def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
 
 def test_equal_kernels_are_one_sentence_and_a_fold() -> None:
     """The table of what differs is not drawn where nothing differs."""
-    view = next(one for one in views().kernels if one.arm == "singularity")
+    view = kernels_of("singularity")
     assert view.sentence.startswith("singularity and vm ran the same kernels: 2 kernels")
     assert view.rows == ()
     assert len(view.both) == 2
@@ -181,7 +186,7 @@ def test_equal_kernels_are_one_sentence_and_a_fold() -> None:
 
 def test_a_replaced_kernel_shows_both_names_and_the_rule_that_matched_them() -> None:
     """A reader can judge the match."""
-    view = views().kernels[0]
+    view = kernels_of("docker")
     assert view.rows[0].names == (WINOGRAD, FPROP)
     assert view.rows[0].rule == "by shape and launch order"
     assert view.rows[0].change == "−1.740"
@@ -190,14 +195,16 @@ def test_a_replaced_kernel_shows_both_names_and_the_rule_that_matched_them() -> 
 
 def test_a_kernel_that_one_arm_lacks_is_absent_and_not_zero() -> None:
     """Absent is what it is; its launches are none."""
-    row = views().kernels[0].rows[1]
+    row = kernels_of("docker").rows[1]
     assert (row.reference, row.arm, row.launches) == ("absent", "0.066", "0 → 16")
 
 
 def test_kernels_without_a_time_have_no_change() -> None:
     """Counters were collected in a way that changes time: nothing is made up."""
     rows = (kernel_row(reference_ns=None, arm_ns=None),)
-    view = views(kernel_diffs=(kernel_diff(rows=rows, reference_ns=None, arm_ns=None),)).kernels[0]
+    view = kernels_of(
+        "docker", kernel_diffs=(kernel_diff(rows=rows, reference_ns=None, arm_ns=None),)
+    )
     assert (view.rows[0].reference, view.rows[0].change) == ("not measured", "not measured")
     assert view.rows[0].bar is None
     assert "kernel time" not in view.sentence
@@ -206,7 +213,7 @@ def test_kernels_without_a_time_have_no_change() -> None:
 def test_a_long_kernel_name_keeps_its_end() -> None:
     """Instances of one template differ at their end."""
     rows = (kernel_row(reference_name="a" * 400 + "<1>", arm_name="a" * 400 + "<2>"),)
-    names = views(kernel_diffs=(kernel_diff(rows=rows),)).kernels[0].rows[0].names
+    names = kernels_of("docker", kernel_diffs=(kernel_diff(rows=rows),)).rows[0].names
     assert [name[-3:] for name in names] == ["<1>", "<2>"]
     assert max(map(len, names)) < 200
 
@@ -221,25 +228,60 @@ def test_quantities_stand_side_by_side_with_rule_tool_and_ratio() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_missing_says_why_and_is_never_0_or_blank() -> None:
-    """The reason is the quantity's own, or that of the pass that would have given it."""
+def test_what_is_missing_is_never_0_or_blank() -> None:
+    """Beside a number of another arm stands that it was not measured; why is told below."""
     view = views()
     both = next(one for one in view.quantities if one.name == "device memory, both ways")
-    assert both.cells[2].note == "ERR_NVGPUCTRPERM: no permission to read counters"
+    assert (both.cells[2].text, both.cells[2].note) == ("not measured", "")
     for line in (*view.quantities, *view.power):
-        for cell in line.cells:
-            assert cell.text not in {"", "0"}
-            assert cell.note or cell.text != "not measured"
+        assert all(cell.text not in {"", "0"} for cell in line.cells)
 
 
-def test_what_no_arm_has_is_told_once_with_its_reasons() -> None:
-    """A table of rows without a number would hide those with one."""
-    view = views()
-    ((names, reason),) = view.unmeasured
-    assert names == "device memory, read"
-    assert reason.startswith("this chip does not tell reads from writes; or ERR_NVGPUCTRPERM")
-    assert "device memory, read" not in {line.name for line in view.quantities}
-    assert "Not measured, device memory, read: this chip" in text_of(render(profiled_run()), "why")
+def test_each_reason_is_told_once_with_all_that_it_keeps_from_being_measured() -> None:
+    """The reason is the quantity's own, or that of the pass that would have given it."""
+    found = {reason: names for names, reason in views().unmeasured}
+    assert found["this chip does not tell reads from writes"] == (
+        "device memory, read in vm and docker"
+    )
+    assert found["ERR_NVGPUCTRPERM: no permission to read counters"] == (
+        "device memory, both ways, device memory, read, arithmetic intensity and occupancy "
+        "achieved in singularity"
+    )
+    text = text_of(render(profiled_run()), "why")
+    assert text.count("this chip does not tell reads from writes") == 1
+
+
+def test_a_comparison_that_moved_is_open_and_others_are_folded() -> None:
+    """What was not decided has no cause to look for: it keeps the page short."""
+    run = profiled_run()
+    cell = run.profiles[0].cell
+    for outcome, is_open in (("slower", True), ("equivalent", False), ("inconclusive", False)):
+        told = tuple(
+            replace(one, outcome=outcome) if one.cell == cell else one for one in run.comparisons
+        )
+        (view,) = profiled_views(replace(run, comparisons=told), ())
+        assert [one.is_open for one in view.comparisons] == [is_open] * 2
+        assert view.is_open is is_open
+    (view,) = profiled_views(imported_run("vm", "docker"), ())
+    assert [(one.is_open, one.word) for one in view.comparisons] == [(True, "")]
+
+
+def test_what_is_to_be_known_of_a_value_stands_with_its_rule() -> None:
+    """A guess must not look like a count."""
+    guess = quantity("tensor_core_share", 40.0, unit="%", per_step=None, reason="a guess by names")
+    (line,) = views(arms=(ArmProfiles(arm="vm", passes=(), quantities=(guess,)),)).quantities
+    assert line.basis.endswith("a guess by names")
+
+
+def test_each_gpu_has_a_line_of_its_own() -> None:
+    """The second would else hide behind the first."""
+    both = tuple(
+        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", per_step=None) for place in (1, 2)
+    )
+    arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
+    lines = views(arms=arms).quantities
+    assert [one.basis[-5:] for one in lines] == ["GPU 1", "GPU 2"]
+    assert [cell.text for cell in lines[1].cells] == ["2.00 µs", "2.00 µs"]
 
 
 def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
@@ -491,7 +533,8 @@ def test_an_untimed_arm_beside_timed_ones_keeps_their_verdicts() -> None:
         (1.53e9, "Hz", "1.53 GHz"),
         (61.54, "%", "61.5 %"),
         (197_854_509.0, "transactions of 32 B", "198 M"),
-        (9.0, "switches", "9 switches"),
+        (9.0, "switches", "9"),
+        (9.0, "W", "9 W"),
         (208.0, "", "208"),
         (1234.5, "ns", "1.23 µs"),
         (None, "ns", "not measured"),
