@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,3 +72,12 @@ def _parameters(node: ast.stmt) -> dict[str, Scalar] | None:
             value: dict[str, Scalar] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
             return value
     return None
+
+
+def tree_key(folder: Path) -> str:
+    """Return a name for what a folder holds, byte code left out."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

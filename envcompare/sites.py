@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -156,7 +154,7 @@ class Site:
     def stage(self) -> None:
         """Put the workloads on the host, in a folder named after their content."""
         source = files.workloads()
-        self.workloads = f"{self.cache}/workloads-{_tree_key(source)}"
+        self.workloads = f"{self.cache}/workloads-{files.tree_key(source)}"
         make_folder(self.transport, self.folder)
         if not shell(self.transport, 'test -e "$1/.complete"', self.workloads).succeeded:
             put_tree(self.transport, source, self.workloads)
@@ -250,11 +248,32 @@ class Site:
 
     def close(self) -> tuple[str, ...]:
         """Sweep, remove the run's folder from the host, end the connection; say what was left."""
-        said = self.sweep()
-        with suppress(EnvcompareError):
-            shell(self.roads.bare, _REMOVE, self.folder)
+        said = (*self.sweep(), *self._remove_folder())
         self.roads.bare.close()
         return said
+
+    def _remove_folder(self) -> tuple[str, ...]:
+        """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
+        try:
+            removed = shell(self.roads.bare, _REMOVE, self.folder)
+            if not removed.succeeded:
+                self._take_back()
+                removed = shell(self.roads.bare, _REMOVE, self.folder)
+        except EnvcompareError as error:
+            return (f"{self.folder} could not be removed: {error.brief}",)
+        left = f"{self.folder} could not be removed, remove it as root: {removed.tail(1)}"
+        return () if removed.succeeded else (left,)
+
+    def _take_back(self) -> None:
+        """Let those environments that can be root inside give its files to this login."""
+        owner = f"{self.uid}:{self.gid}"
+        for arm, seat in self.seats.items():
+            chown = Command(argv=("chown", "-R", owner, self.scratch(arm)))
+            isolation = replace(
+                self._isolation(seat), scratch=self.scratch(arm), gpu=Gpu(), capabilities=("CHOWN",)
+            )
+            wrapped = environment(seat.arm.environment).wrap(chown, isolation)
+            run(self.roads.bare, wrapped, timeout_s=ASK_LIMIT_S)
 
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""
@@ -274,11 +293,3 @@ def stack_options(experiment: Experiment) -> Options:
         host_python=experiment.host_python,
         host_imports=("torch",) if is_bundled else (),
     )
-
-
-def _tree_key(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        if "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]

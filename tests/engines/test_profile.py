@@ -19,7 +19,10 @@ from envcompare.profilers.collecting import export
 from envcompare.profilers.finding import Tool, find_tools
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import Profiler, trace
-from envcompare.stack import delivery, image
+from envcompare.records import ArmRecord
+from envcompare.sites import Roads, Seat, Site
+from envcompare.stack import Prepared, delivery, image
+from envcompare.stack.cache import make_folder
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
@@ -212,3 +215,36 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
         run(host, Command(argv=("rm", "-r", folder)))
     finally:
         host.close()
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_files_of_root_that_a_killed_counter_pass_has_left_go_with_the_run(lab: Lab) -> None:
+    """Their owner could not be changed any more, and the login may not remove them."""
+    spec = parse_hosts([lab.alias])[0]
+    host = connect(spec)
+    base = image.find(LOCAL, BASE)
+    assert base is not None
+    delivery.deliver(host, base, local=LOCAL, progress=print)
+    folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
+    site = Site(
+        host=spec, roads=Roads(watched=host, bare=host, local=LOCAL), boot_id="", run_id="left",
+        cache=folder, uid=1000, gid=1000, has_gpu=False,
+    )  # fmt: skip
+    arm = ArmRecord(id="docker", environment="docker", stack="image")
+    prepared = Prepared(reference=base.id, interpreter="python3")
+    site.seats["docker"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    make_folder(host, site.scratch("docker"))
+    isolation = Isolation(
+        run_id="left", arm="docker", reference=base.id, scratch=site.scratch("docker"),
+        capabilities=("SYS_ADMIN",),
+    )  # fmt: skip
+    leave = Command(argv=("sh", "-c", "umask 077; mkdir ncu-memory; echo >ncu-memory/lock"))
+    assert run(host, Docker().wrap(leave, isolation)).exit_code == 0
+    assert site.close() == ()
+    again = connect(spec)
+    try:
+        assert run(again, Command(argv=("ls", f"{folder}/runs"))).stdout == ""
+        run(again, Command(argv=("rm", "-r", folder)))
+    finally:
+        again.close()
