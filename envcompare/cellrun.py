@@ -18,7 +18,8 @@ from envcompare.measure.gpusampler import sampler_command, sampling
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
-from envcompare.measure.roofs import measure_roofs, roofs_command
+from envcompare.measure.quiet import QuietGate
+from envcompare.measure.roofs import Place, measure_roofs, roofs_command
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
@@ -172,20 +173,21 @@ class CellRun:
             {},
         )
         seat = self.site.seats[bench.reference]
+        device = "cuda" if facts.get("gpu.name") else "cpu"
         command = roofs_command(
             seat.prepared.interpreter,
             self.site.workloads,
-            device="cuda" if facts.get("gpu.name") else "cpu",
+            device=device,
             threads=bench.design.threads,
             cpus=self.experiment.pin,
         )
-        roofs = measure_roofs(
-            self.site.transport,
-            self.site.wrapped(seat, command, self.site.mounts),
+        place = Place(
+            transport=self.site.transport,
             host=self.cell.host,
             cache=self.site.cache,
-            facts=facts,
+            busy=QuietGate(bench).busy if device == "cpu" else str,
         )
+        roofs = measure_roofs(place, self.site.wrapped(seat, command, self.site.mounts), facts)
         write_roofs(self.folder, roofs)
         if roofs.reason:
             self.display.say(f"  {self.cell.id}: {roofs.reason}")

@@ -1,7 +1,8 @@
 """A program that measures the bounds of a device: bytes to and from its memory, FLOP by precision.
 
 Bandwidth by copy and triad on arrays that no cache holds, arithmetic by matrix products of random
-numbers, since zeros draw less power and run faster. Of several repetitions the best counts.
+numbers, since zeros draw less power and run faster. Of several repetitions the best counts, and how
+far the others are from it tells whether something else was at work.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
-from typing import Any, Callable, Iterator
+from functools import partial
+from typing import Any, Callable, Iterator, NamedTuple
 
 GIB = 1 << 30
 BUDGET_S = 10.0  # of all measurements together, the last one may overrun it
@@ -25,6 +28,13 @@ DOUBLE_TENSORS = ((8, 0), (9, 0), (10, 0))  # A100, H100 and B200 multiply in FP
 SCALE = 3.0
 Run = Callable[[], Any]
 Timer = Callable[[Run], float]
+
+
+class Rate(NamedTuple):
+    """What was reached in a second, and how much longer than the best the median run took."""
+
+    value: float
+    spread: float
 
 
 def main(arguments: list[str]) -> int:
@@ -51,13 +61,19 @@ def measure(torch: Any, device: str, seconds: float) -> dict[str, Any]:  # noqa:
     share_s = seconds / (len(plan) + 1)
     bandwidth = bytes_per_s(torch, device, memory, timer, share_s)
     sizes = GPU_SIZES if device == "cuda" else CPU_SIZES
-    rates = {}
+    rates: dict[str, Rate] = {}
     for name, dtype, settings in plan:
         settings()
         rate = flops_per_s(torch, (device, dtype), sizes, timer, share_s)
         if rate is not None:
             rates[name] = rate
-    return {**memory.device(), "bytes_per_s": bandwidth, "flops_per_s": rates}
+    found = [*rates.values(), *([bandwidth] if bandwidth else [])]
+    return {
+        **memory.device(),
+        "bytes_per_s": bandwidth.value if bandwidth else None,
+        "flops_per_s": {name: rate.value for name, rate in rates.items()},
+        "spread": max((rate.spread for rate in found), default=None),
+    }
 
 
 def kinds(torch: Any, device: str) -> Iterator[tuple[str, Any, Run]]:  # noqa: ANN401
@@ -89,16 +105,18 @@ def bytes_per_s(
     memory: Any,  # noqa: ANN401
     timer: Timer,
     seconds: float,
-) -> float | None:
+) -> Rate | None:
     """Return the best rate of a copy (two arrays) and a triad (three), as STREAM counts them."""
     size: int | None = memory.array_bytes()
     if size is None:
         return None
     first, second = (torch.rand(size // 4, device=device) for _ in range(2))
     third = torch.empty_like(first)
-    copy_s = best_s(lambda: third.copy_(first), timer, seconds / 2)
-    triad_s = best_s(lambda: torch.add(first, second, alpha=SCALE, out=third), timer, seconds / 2)
-    return max(2.0 * size / copy_s, 3.0 * size / triad_s)
+    copied = best(lambda: third.copy_(first), timer, seconds / 2, 2.0 * size)
+    added = best(
+        lambda: torch.add(first, second, alpha=SCALE, out=third), timer, seconds / 2, 3.0 * size
+    )
+    return max(copied, added)
 
 
 def flops_per_s(
@@ -107,37 +125,46 @@ def flops_per_s(
     sizes: tuple[int, ...],
     timer: Timer,
     seconds: float,
-) -> float | None:
+) -> Rate | None:
     """Return the best rate over products of growing matrices, as far as time and memory allow."""
     device, dtype = where
     until_s = time.monotonic() + seconds
-    best, once_s = None, 0.0
+    found: list[Rate] = []
+    once_s = 0.0
     for number, size in enumerate(sizes):
         if number and (WARM_UP_S + 8 * 3 * once_s) > until_s - time.monotonic():
             break  # a product of twice the size takes eight times as long
         try:
-            left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+            # drawn in the type itself: doubles of drawn singles would be zeros in half their bits
+            left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
             out = torch.empty_like(left)
             left_s = (until_s - time.monotonic()) / (len(sizes) - number)
-            once_s = best_s(lambda: torch.mm(left, right, out=out), timer, left_s)  # noqa: B023
+            product = partial(torch.mm, left, right, out=out)
+            found.append(best(product, timer, left_s, 2.0 * size**3))
         except RuntimeError:  # out of memory, or a type that this device does not multiply
             break
-        best = max(best or 0.0, 2 * size**3 / once_s)
-    return best
+        once_s = 2.0 * size**3 / found[-1].value
+    return max(found, default=None)
 
 
-def best_s(run: Run, timer: Timer, seconds: float) -> float:
-    """Return the shortest time of several runs after a warm-up; one at least, whatever it takes."""
+def best(run: Run, timer: Timer, seconds: float, amount: float) -> Rate:
+    """Return the rate of the shortest of several runs, each of which moves or computes `amount`.
+
+    A warm-up goes before, whose runs count where nothing was faster; one is run in any case.
+    """
     until_s = time.monotonic() + seconds
     warm_s = min(until_s, time.monotonic() + WARM_UP_S)
-    found = [timer(run)]
+    warm = [timer(run)]
     while time.monotonic() < warm_s:
-        found.append(timer(run))
+        warm.append(timer(run))
+    times = []
     for _ in range(REPETITIONS):
         if time.monotonic() >= until_s:
             break
-        found.append(timer(run))
-    return min(found)
+        times.append(timer(run))
+    shortest = min(warm + times)
+    spread = statistics.median(times) / shortest - 1 if times else 0.0
+    return Rate(amount / shortest, spread)
 
 
 def seconds_of(run: Run) -> float:

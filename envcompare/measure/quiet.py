@@ -100,6 +100,11 @@ class QuietGate:
         elif self._is_busy(seen, own=0):
             self._wait_while_busy()
 
+    def busy(self) -> str:
+        """Return what keeps the host busy now; empty where it is quiet or does not say."""
+        found = self._look()
+        return _told(found) if found else ""
+
     def _wait_while_busy(self) -> None:
         began = time.monotonic()
         found = self._look()

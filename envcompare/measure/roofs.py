@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,6 +20,7 @@ from envcompare.transport.operations import run
 PROGRAM = "roofs.py"
 SECONDS = 10.0  # of measuring, beside the start of PyTorch
 LIMIT_S = 300.0
+STEADY = 0.1  # that the median repetition may take longer than the best
 # What a roof holds for: another of these is another roof.
 GPU_KEYS = (
     "gpu.name", "gpu.uuid", "gpu.driver", "gpu.clock_sm_mhz_max", "gpu.clock_memory_mhz_max",
@@ -41,6 +43,17 @@ class _Measured(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     clocks: str = ""
     torch: str = ""
+    spread: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where roofs are measured and kept, and what keeps that host from being quiet."""
+
+    transport: Transport
+    host: str
+    cache: str
+    busy: Callable[[], str] = str  # empty where nothing does
 
 
 def roofs_command(
@@ -55,28 +68,36 @@ def roofs_command(
     return Command(argv=argv)
 
 
-def measure_roofs(
-    transport: Transport, command: Command, *, host: str, cache: str, facts: Facts
-) -> Roofs:
+def measure_roofs(place: Place, command: Command, facts: Facts) -> Roofs:
     """Return the roofs of a host's device, measured by `command` unless its cache has them.
 
     `facts` are those of the reference's fingerprint: device, driver, clocks and PyTorch decide
-    whether cached roofs still hold. Where nothing can be measured a reason stands in the place of
-    the numbers. Raises TransportError when the host is lost.
+    whether cached roofs still hold. Those of a busy machine may be too low: that is said, and they
+    are not kept. Where nothing can be measured a reason stands in the place of the numbers. Raises
+    TransportError when the host is lost.
     """
-    path = f"{cache}/roofs/{key_of(command, facts)}.json"
-    cached = _read(shell(transport, 'cat -- "$1"', path).stdout)
+    path = f"{place.cache}/roofs/{key_of(command, facts)}.json"
+    cached = _read(shell(place.transport, 'cat -- "$1"', path).stdout)
     if cached is not None:
-        return _roofs(host, cached)
+        return _roofs(place.host, cached)
+    busy = place.busy()
     try:
-        done = run(transport, command, timeout_s=LIMIT_S)
+        done = run(place.transport, command, timeout_s=LIMIT_S)
     except CommandTimeoutError:
-        return _unmeasured(host, facts, f"the program was not over after {LIMIT_S:.0f} s")
+        return _unmeasured(place.host, facts, f"the program was not over after {LIMIT_S:.0f} s")
     measured = _read(done.stdout)
     if not done.succeeded or measured is None:
-        return _unmeasured(host, facts, done.tail(1) or f"exit code {done.exit_code}")
-    _keep(transport, path, measured)
-    return _roofs(host, measured)
+        return _unmeasured(place.host, facts, done.tail(1) or f"exit code {done.exit_code}")
+    doubt = busy or _unsteadiness(measured)
+    if not doubt:
+        _keep(place.transport, path, measured)
+    return _roofs(place.host, measured, doubt)
+
+
+def _unsteadiness(found: _Measured) -> str:
+    if found.spread is None or found.spread <= STEADY:
+        return ""
+    return f"the median repetition took {found.spread:.0%} longer than the best"
 
 
 def key_of(command: Command, facts: Facts) -> str:
@@ -105,11 +126,12 @@ def _read(text: str) -> _Measured | None:
         return None
 
 
-def _roofs(host: str, found: _Measured) -> Roofs:
+def _roofs(host: str, found: _Measured, doubt: str = "") -> Roofs:
+    source = f"measured with PyTorch {found.torch}" if found.torch else "measured"
     return Roofs(
         host=host,
         device=found.device,
-        source=f"measured with PyTorch {found.torch}" if found.torch else "measured",
+        source=f"{source}; may be too low, since {doubt}" if doubt else source,
         is_measured=True,
         bytes_per_s=found.bytes_per_s,
         flops_per_s=found.flops_per_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from envcompare.measure.roofs import (
     CPU_KEYS,
     GPU_KEYS,
     PROGRAM,
+    Place,
     key_of,
     measure_roofs,
     roofs_command,
@@ -44,25 +46,50 @@ def scripted(folder: Path, answer: str) -> Command:
     return Command(argv=(sys.executable, str(folder / PROGRAM), str(folder / "runs"), answer))
 
 
+def here(cache: Path) -> Place:
+    """Return this machine with a cache."""
+    return Place(transport=LOCAL, host="h", cache=str(cache))
+
+
 def test_roofs_are_measured_once_for_a_device_and_its_clocks(tmp_path: Path) -> None:
     """The second cell reads the cache of the host; another driver is measured again."""
     command = scripted(tmp_path, json.dumps(ANSWER))
-    runs, cache = tmp_path / "runs", str(tmp_path / "cache of the host")
-    first = measure_roofs(LOCAL, command, host="gpu01", cache=cache, facts=GPU)
-    again = measure_roofs(LOCAL, command, host="gpu01", cache=cache, facts=GPU)
+    runs = tmp_path / "runs"
+    place = Place(transport=LOCAL, host="gpu01", cache=str(tmp_path / "cache of the host"))
+    first = measure_roofs(place, command, GPU)
+    again = measure_roofs(place, command, GPU)
     assert (first == again, runs.read_text()) == (True, "x")
     assert (first.host, first.device, first.is_measured) == ("gpu01", "NVIDIA H200", True)
     assert (first.bytes_per_s, first.flops_per_s) == (4.3e12, {"fp32": 5e13})
     assert (first.uuid, first.driver, first.clocks) == ("GPU-1", "570.86", "sm max 1980")
-    measure_roofs(LOCAL, command, host="gpu01", cache=cache, facts={**GPU, "gpu.driver": "580.1"})
+    measure_roofs(place, command, {**GPU, "gpu.driver": "580.1"})
     assert runs.read_text() == "xx"
+
+
+@pytest.mark.parametrize(
+    ("spread", "busy", "expected"),
+    [
+        (0.04, "", ""),
+        (0.3, "", "; may be too low, since the median repetition took 30% longer than the best"),
+        (0.04, "3 other tasks for 2 CPUs", "; may be too low, since 3 other tasks for 2 CPUs"),
+    ],
+)
+def test_roofs_of_a_busy_machine_are_said_to_be_and_not_kept(
+    tmp_path: Path, spread: float, busy: str, expected: str
+) -> None:
+    """In the cache they would bound every later run."""
+    command = scripted(tmp_path, json.dumps({**ANSWER, "spread": spread}))
+    place = replace(here(tmp_path / "cache"), busy=lambda: busy)
+    found = measure_roofs(place, command, GPU)
+    assert (found.is_measured, found.source) == (True, f"measured with PyTorch 2.13.0{expected}")
+    assert bool(list(tmp_path.glob("cache/**/*.json"))) == (not expected)
 
 
 @pytest.mark.parametrize("answer", ["no JSON", "{}", '{"device": 5}', ""])
 def test_answer_that_is_no_measurement_is_a_reason(tmp_path: Path, answer: str) -> None:
     """Nothing is kept of it, and no number is made up."""
     command = scripted(tmp_path, answer)
-    found = measure_roofs(LOCAL, command, host="h", cache=str(tmp_path / "c"), facts=GPU)
+    found = measure_roofs(here(tmp_path / "c"), command, GPU)
     assert (found.is_measured, found.bytes_per_s, found.flops_per_s) == (False, None, {})
     assert found.reason.startswith("the roofs could not be measured: ")
     assert (found.device, found.uuid) == ("NVIDIA H200", "GPU-1")
@@ -72,10 +99,10 @@ def test_answer_that_is_no_measurement_is_a_reason(tmp_path: Path, answer: str) 
 def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
     """A file that is torn is no answer."""
     command = scripted(tmp_path, json.dumps(ANSWER))
-    measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts=GPU)
+    measure_roofs(here(tmp_path), command, GPU)
     (kept,) = tmp_path.glob("roofs/*.json")
     kept.write_text('{"device": "NVI')
-    assert measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts=GPU).is_measured
+    assert measure_roofs(here(tmp_path), command, GPU).is_measured
     assert json.loads(kept.read_text())["device"] == "NVIDIA H200"
 
 
@@ -83,7 +110,7 @@ def test_interpreter_without_pytorch_is_a_reason(tmp_path: Path) -> None:
     """The program itself, where it cannot work."""
     interpreter = str(tmp_path / "python")
     command = roofs_command(interpreter, str(files.workloads()), device="cpu", threads=1, cpus=None)
-    found = measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={"cpu.model": "X"})
+    found = measure_roofs(here(tmp_path), command, {"cpu.model": "X"})
     assert (found.is_measured, found.device) == (False, "X")
     assert interpreter in found.reason
 
@@ -94,14 +121,15 @@ def test_program_of_the_workloads_measures_this_machine(
 ) -> None:
     """The whole way on a real processor: command, measurement, cache."""
     monkeypatch.setattr(roofs, "SECONDS", 1.0)
+    monkeypatch.setattr(roofs, "STEADY", 1e9)  # the machine of a test may be busy
     cpus = tuple(sorted(os.sched_getaffinity(0))[:1])
     command = roofs_command(
         torch_interpreter, str(files.workloads()), device="cpu", threads=1, cpus=cpus
     )
-    found = measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={})
+    found = measure_roofs(here(tmp_path), command, {})
     assert (found.reason, found.is_measured) == ("", True)
     assert set(found.flops_per_s) == {"fp32", "fp64"}
-    assert found == measure_roofs(LOCAL, command, host="h", cache=str(tmp_path), facts={})
+    assert found == measure_roofs(here(tmp_path), command, {})
     assert len(list(tmp_path.glob("roofs/*"))) == 1
 
 

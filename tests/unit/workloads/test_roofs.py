@@ -25,6 +25,7 @@ def test_processor_has_a_bandwidth_and_a_rate_for_each_precision(torch_interpret
     assert set(found["flops_per_s"]) == {"fp64", "fp32"}
     assert 1e8 < found["flops_per_s"]["fp64"] < found["flops_per_s"]["fp32"] < 1e13
     assert 1e8 < found["bytes_per_s"] < 1e12
+    assert found["spread"] >= 0
     assert found["device"]
     assert found["torch"]
 
@@ -54,7 +55,9 @@ def test_best_of_several_runs_counts(times: list[float], seconds: float) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roofs, "time", SimpleNamespace(monotonic=lambda: sum(seen)))
-        assert roofs.best_s(int, timer, seconds) == min(seen)
+        found = roofs.best(int, timer, seconds, 6.0)
+    assert found.value == 6.0 / min(seen)
+    assert 0 <= found.spread <= max(seen) / min(seen) - 1
     assert len(seen) == 1 or sum(seen[:-1]) < seconds
     assert len(seen) <= roofs.REPETITIONS + roofs.WARM_UP_S / 0.01 + 1
 
@@ -86,3 +89,32 @@ def test_roof_is_named_after_the_units_that_a_product_runs_on(
         chosen[name] = matmul.allow_tf32
     assert set(chosen) == names
     assert {name for name, is_on in chosen.items() if is_on} == names & {"tensor_tf32"}
+
+
+def test_spread_tells_of_what_disturbs_and_not_of_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clocks that rise make the first runs long on any machine."""
+    seen: list[float] = []
+
+    def timer(_run: roofs.Run) -> float:
+        is_warm = sum(seen) >= roofs.WARM_UP_S
+        disturbed = 0.015 if len(seen) % 2 else 0.01
+        seen.append(disturbed if is_warm else 0.1)
+        return seen[-1]
+
+    monkeypatch.setattr(roofs, "time", SimpleNamespace(monotonic=lambda: sum(seen)))
+    assert roofs.best(int, timer, 10.0, 1.0) == roofs.Rate(100.0, pytest.approx(0.25))
+
+
+def test_matrices_are_drawn_in_their_own_type() -> None:
+    """Doubles made of drawn singles are zeros in half their bits, which draws less power."""
+    drawn: list[object] = []
+
+    def randn(*_sizes: int, device: str, dtype: object) -> object:
+        drawn.append((device, dtype))
+        return SimpleNamespace()
+
+    torch = SimpleNamespace(randn=randn, empty_like=lambda one: one, mm=lambda *_, **__: None)
+    roofs.flops_per_s(torch, ("cuda", "fp64"), (8,), lambda _run: 1.0, 0.0)
+    assert drawn == [("cuda", "fp64")] * 2
