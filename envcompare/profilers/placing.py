@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from envcompare.profilers.rows import Table
+from envcompare.profilers.rows import Table, keys
 
 THREAD_BITS: Final = 24
 """The upper bits of a thread's number are its process's, as in the global ids of nsys."""
@@ -22,8 +22,8 @@ def launching_calls(rows: Table, calls: Table) -> Places:
     """
     if not len(calls) or not len(rows):
         return np.full(len(rows), -1)
-    keys = _keys(rows, calls)
-    asked, offered = keys[: len(rows)], keys[len(rows) :]
+    both = _keys(rows, calls)
+    asked, offered = both[: len(rows)], both[len(rows) :]
     order = np.lexsort((calls["start"], offered))
     at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
     found = order[at]
@@ -36,11 +36,7 @@ def _keys(rows: Table, calls: Table) -> Places:
     if (rows["process"] < 0).all():
         # The first releases wrote no process beside a kernel.
         processes = np.zeros_like(processes)
-    correlations = np.concatenate((rows["correlation"], calls["correlation"]))
-    _, process = np.unique(processes, return_inverse=True)
-    values, correlation = np.unique(correlations, return_inverse=True)
-    keys: Places = process.astype(np.int64) * len(values) + correlation
-    return keys
+    return keys([processes, np.concatenate((rows["correlation"], calls["correlation"]))])
 
 
 def innermost(

@@ -34,7 +34,7 @@ from envcompare.profilers.nsys.tables import (
     read_kernels,
 )
 from envcompare.profilers.pergpu import over_devices, used_devices
-from envcompare.profilers.placing import innermost, launching_calls
+from envcompare.profilers.placing import Places, innermost, launching_calls
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.rows import Table
 from envcompare.profiles import ApiCall, Profile
@@ -78,7 +78,8 @@ def _profile(export: Export, file: str) -> Profile:
     trace = _marked(_trace(export))
     times = device_times(trace.kernels, (trace.copies, trace.graphs))
     whole = over_devices(times, source=f"nsys {version}".strip())
-    kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace))
+    launched = launching_calls(trace.kernels, trace.calls)
+    kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace, launched))
     return Profile(
         tool="nsys",
         version=version,
@@ -94,7 +95,7 @@ def _profile(export: Export, file: str) -> Profile:
         copies=copy_groups(trace.copies),
         api_calls=_api_calls(trace),
         quantities=whole.quantities,
-        notes=(*whole.notes, *trace.notes, *_notes(trace, export)),
+        notes=(*whole.notes, *trace.notes, *_notes(trace, export, launched)),
     )
 
 
@@ -149,19 +150,18 @@ def _marked(trace: _Trace) -> _Trace:
     )
 
 
-def _ops(trace: _Trace) -> list[str]:
+def _ops(trace: _Trace, launched: Places) -> list[str]:
     """Return for each kernel the innermost range of the thread that launched it."""
     own = trace.ranges
     if MARK in trace.texts:
         own = own[own["text"] != trace.texts.index(MARK)]
     if not len(own) or not len(trace.calls):
         return []
-    found = launching_calls(trace.kernels, trace.calls)
-    calls = trace.calls[found]
+    calls = trace.calls[launched]
     places = innermost(own, threads=calls["thread"], times=calls["start"])
     return [
         trace.texts[int(own["text"][place])] if call >= 0 and place >= 0 else ""
-        for call, place in zip(found.tolist(), places, strict=True)
+        for call, place in zip(launched.tolist(), places, strict=True)
     ]
 
 
@@ -174,12 +174,12 @@ def _api_calls(trace: _Trace) -> tuple[ApiCall, ...]:
     return tuple(sorted(found, key=lambda call: (-call.total_ns, call.name)))
 
 
-def _notes(trace: _Trace, export: Export) -> Iterator[str]:
+def _notes(trace: _Trace, export: Export, launched: Places) -> Iterator[str]:
     """Yield what a reader of the numbers must know of the trace."""
     if not len(trace.kernels) and not len(trace.copies):
         calls = " beside API calls" if len(trace.calls) else ""
         yield f"no CUDA data{calls}: the export tells of no kernel, copy or memset that counts"
-    lost = _launches_without_kernel(trace)
+    lost = _launches_without_kernel(trace, launched)
     if lost and len(trace.kernels):
         yield f"{lost} launches have no kernel in the export: it was lost, or ran after its end"
     if len(trace.graphs):
@@ -199,13 +199,12 @@ def _mode(export: Export) -> str:
     )
 
 
-def _launches_without_kernel(trace: _Trace) -> int:
+def _launches_without_kernel(trace: _Trace, launched: Places) -> int:
     launching = [
         number
         for number, name in enumerate(trace.call_names)
         if name.startswith(("cudaLaunchKernel", "cuLaunchKernel"))
     ]
-    used = launching_calls(trace.kernels, trace.calls)
     is_launch = np.isin(trace.calls["name"], launching)
-    is_launch[used[used >= 0]] = False
+    is_launch[launched[launched >= 0]] = False
     return int(is_launch.sum())

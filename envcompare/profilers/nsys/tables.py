@@ -6,7 +6,6 @@ Columns are named, since every release adds some; what a release does not have i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from envcompare.profilers.activity import KINDS, ROW, Kind, Shape
 from envcompare.profilers.nsys.database import Export
-from envcompare.profilers.rows import Table, columns, first_duplicate
+from envcompare.profilers.rows import Table, columns, first_duplicate, keys
 from envcompare.profiles import Device
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -51,7 +50,8 @@ def read_kernels(export: Export) -> tuple[Table, list[Shape]]:
     if len(below):
         row = int(found["place"][below[0]])
         raise export.refusal(KERNELS, "a grid or block below 1", row=row)
-    firsts, groups = _distinct([found[name] for name in ("demangledName", *_SHAPE)])
+    numbers = keys([found[name] for name in ("demangledName", *_SHAPE)])
+    _, firsts, groups = np.unique(numbers, return_index=True, return_inverse=True)
     shapes: list[Shape] = []
     for first in found[firsts]:
         name = _text(export, KERNELS, "demangledName", first)
@@ -98,17 +98,6 @@ def _shared(found: Table) -> dict[str, Numbers]:
     names = ("globalPid", "correlationId", "start", "end", "deviceId", "contextId", "streamId")
     cells = {ours: found[name] for ours, name in zip(ROW, names, strict=False)}
     return {**cells, "owner": np.full(len(found), -1)}
-
-
-def _distinct(parts: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """Return the first place of each distinct row of these columns, and each row's number."""
-    numbers = np.zeros(len(parts[0]), dtype=np.int64)
-    firsts = np.zeros(0, dtype=np.int64)
-    for part in parts:
-        values, own = np.unique(part, return_inverse=True)
-        both = numbers * len(values) + own
-        _, firsts, numbers = np.unique(both, return_index=True, return_inverse=True)
-    return firsts, numbers
 
 
 def _text(export: Export, table: str, column: str, row: np.void) -> str:
