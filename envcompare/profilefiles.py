@@ -33,7 +33,9 @@ def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
 def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRecord, ...]:
     """Read all profiles, or those of a cell, by path; raises RunFolderError for a damaged one."""
     cells = "*" if cell is None else safe_name(cell)
-    paths = sorted((folder.path / _FOLDER).glob(f"{cells}/*/*.json"))
+    found = (folder.path / _FOLDER).glob(f"{cells}/*/*.json")
+    # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
+    paths = sorted(found, key=lambda path: (path.parent, path.stem))
     return tuple(folder.read_json(str(p.relative_to(folder.path)), ProfileRecord) for p in paths)
 
 

@@ -39,6 +39,20 @@ def program_cautions(by_arm: Mapping[str, Records], codes: Mapping[str, str]) ->
         yield "The arms profiled different programs: their code has different hashes."
 
 
+def several_cautions(records: Records) -> Iterable[str]:
+    """Say which of several traces of one tool the tables of an arm are of, as of several ranks."""
+    traces = [one for one in usable(records) if is_trace(one)]
+    first = next(iter(traces), None)
+    if first is None:
+        return
+    same = [one for one in traces if source_of(one) == source_of(first)]
+    if len(same) > 1:
+        yield (
+            f"{first.arm} has {len(same)} traces of one tool: its kernels, its ledger and its "
+            f"quantities are those of {first.name}."
+        )
+
+
 def launch_cautions(records: Records) -> Iterable[str]:
     """Say where the passes of one arm did not see the launches that its trace saw."""
     trace = choose(records, lambda one: is_trace(one) and has_kernels(one))

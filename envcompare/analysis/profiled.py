@@ -17,6 +17,7 @@ from envcompare.analysis.profilechecks import (
     launch_cautions,
     partial_records,
     program_cautions,
+    several_cautions,
 )
 from envcompare.analysis.profilechoice import (
     choose,
@@ -98,6 +99,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                 (
                     *program_cautions(profiled, cell.codes),
                     *model_flops_cautions(rows, reference=cell.reference),
+                    *(text for records in profiled.values() for text in several_cautions(records)),
                     *(text for records in profiled.values() for text in launch_cautions(records)),
                     *reasons,
                 )

@@ -12,6 +12,7 @@ from envcompare.analysis.profilechecks import (
     launch_cautions,
     partial_records,
     program_cautions,
+    several_cautions,
 )
 from envcompare.analysis.profilemodel import QuantityRow
 from envcompare.analysis.quantities import model_flops_cautions, quantity_rows
@@ -182,3 +183,16 @@ def test_operators_are_ordered_by_their_own_time() -> None:
     assert table.rows[0].name == f"aten::{MOST_ROWS + 2}"
     assert (table.rows[-1].name, table.rows[-1].cpu_ns) == ("3 more", None)
     assert sum(one.self_cpu_ns for one in table.rows) == table.self_cpu_ns
+
+
+def test_several_traces_of_one_tool_say_whose_the_tables_are() -> None:
+    """Two ranks are no two passes, and what is not shown must be said."""
+    profile = launched([kernel(CONV)])
+    first, second = (
+        record(profile, arm="docker", kind="imported", name=f"imported-nsys{end}")
+        for end in ("", "-2")
+    )
+    assert list(several_cautions((first,))) == []
+    (text,) = several_cautions((first, second))
+    assert text.startswith("docker has 2 traces of one tool")
+    assert text.endswith("those of imported-nsys.")
