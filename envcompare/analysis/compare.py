@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -49,6 +50,7 @@ class _Read:
     profiles: tuple[ProfileRecord, ...]
     roofs: tuple[Roofs, ...]
     torn: int
+    imports: tuple[str, ...] = ()
 
     def cell_data(self) -> tuple[CellData, ...]:
         blocks: dict[str, list[Measured]] = {}
@@ -126,8 +128,17 @@ def compare_run(folder: RunFolder) -> RunComparison:
         profiles=read_profiles(folder),
         roofs=read_roofs(folder),
         torn=samples.torn + events.torn,
+        imports=tuple(dict.fromkeys(_commands(events.events))),
     )
     return _compare(read)
+
+
+def _commands(events: Iterable[Event]) -> Iterable[str]:
+    """Yield the command of each import; older folders do not hold it."""
+    for event in events:
+        command = event.values.get("command")
+        if event.what == "imported" and isinstance(command, str) and command:
+            yield command
 
 
 def _compare(read: _Read) -> RunComparison:
@@ -162,6 +173,7 @@ def _compare(read: _Read) -> RunComparison:
         title=run.title,
         seed=run.seed,
         command_line=run.command_line,
+        imports=read.imports,
         configuration=run.configuration,
         preset=design.preset,
         margin=design.margin,

@@ -247,6 +247,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     seed: int
     command_line: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()  # commands that put profiles into the run folder, as typed
     configuration: str = ""
     preset: str
     margin: float

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from envcompare.command import shell_text
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.importing.place import Place, Request, find_place
 from envcompare.profilefiles import raw_folder, write_profile
-from envcompare.profilers.reading import read
-from envcompare.profiles import Profile, ProfileRecord
+from envcompare.profilers.reading import SEVERAL, read
+from envcompare.profiles import ProfileRecord
 from envcompare.records import Event
 from envcompare.results import RunFolder, safe_name
 
@@ -45,7 +46,9 @@ class _File:
         return self.size_bytes > COPY_LIMIT_BYTES
 
 
-Pairs = tuple[tuple[_File, ProfileRecord], ...]
+Files = tuple[_File, ...]
+Pairs = tuple[tuple[Files, ProfileRecord], ...]
+"""The files of each new record: one, or passes over the same launches."""
 
 
 def import_files(request: Request) -> Imported:
@@ -56,23 +59,29 @@ def import_files(request: Request) -> Imported:
     """
     place = find_place(request)
     files, said = _new_files(request, place)
-    profiles = tuple(read(request.tool, (file.path,)) for file in files)
     names = _free_names(request, place)
     pairs = tuple(
-        (file, _record(request, place, (file, profile), name=next(names)))
-        for file, profile in zip(files, profiles, strict=True)
+        (group, _record(request, place, group, name=next(names)))
+        for group in _groups(request, files)
     )
-    folder = _written(request, place, pairs)
-    for record in _restated(request, place):
-        write_profile(folder, record)
-        said.append(f"{record.arm}: {record.name} covers {_counted(record.steps or 0, 'step')} now")
-    for file, record in pairs:
-        said += [_sentence(record), *_remarks(request, place, file)]
+    restated = tuple(_restated(request, place))
+    folder = _written(request, place, pairs, restated)
+    said += map(_restatement, restated)
+    for group, record in pairs:
+        said.append(_sentence(record))
+        said += [text for file in group for text in _remarks(request, place, file)]
     is_alone = len(place.profiled() | {request.arm}) < 2
     return Imported(folder=folder, lines=tuple(said), is_alone=is_alone)
 
 
-def _new_files(request: Request, place: Place) -> tuple[list[_File], list[str]]:
+def _groups(request: Request, files: Files) -> tuple[Files, ...]:
+    """Return which files make one profile: passes of one call, or each file by itself."""
+    if request.tool in SEVERAL and files:
+        return (files,)
+    return tuple((file,) for file in files)
+
+
+def _new_files(request: Request, place: Place) -> tuple[Files, list[str]]:
     """Return the files that the arm does not have, and say which it has."""
     known = {digest for one in place.of_arm(request.arm) for digest in one.sha256.values()}
     files: list[_File] = []
@@ -84,7 +93,7 @@ def _new_files(request: Request, place: Place) -> tuple[list[_File], list[str]]:
             continue
         known.add(digest)
         files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
-    return files, said
+    return tuple(files), said
 
 
 def _restated(request: Request, place: Place) -> Iterator[ProfileRecord]:
@@ -117,11 +126,10 @@ def _free_names(request: Request, place: Place) -> Iterator[str]:
         name = f"imported-{request.tool}-{number}"
 
 
-def _record(
-    request: Request, place: Place, found: tuple[_File, Profile], *, name: str
-) -> ProfileRecord:
-    file, profile = found
-    kept_name = safe_name(file.path.name)
+def _record(request: Request, place: Place, files: Files, *, name: str) -> ProfileRecord:
+    """Read files into one record; raises ProfileError where they cannot be trusted or differ."""
+    profile = read(request.tool, tuple(file.path for file in files))
+    kept = _kept_names(files)
     steps = request.steps or profile.steps
     return ProfileRecord(
         host=place.cell.host,
@@ -130,9 +138,20 @@ def _record(
         kind="imported",
         name=name,
         steps=steps,
-        sha256={kept_name: file.sha256},
-        profile=msgspec.structs.replace(profile, steps=steps, files=(kept_name,)),
+        sha256={one: file.sha256 for one, file in zip(kept, files, strict=True)},
+        profile=msgspec.structs.replace(profile, steps=steps, files=kept),
     )
+
+
+def _kept_names(files: Files) -> tuple[str, ...]:
+    """Return a name for each file; files of one name get their number before it."""
+    names: dict[str, None] = {}
+    for number, file in enumerate(files, start=1):
+        name = safe_name(file.path.name)
+        while name in names:
+            name = f"{number}-{name}"
+        names[name] = None
+    return tuple(names)
 
 
 def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
@@ -146,39 +165,48 @@ def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
         yield f"{arm} has the same file: between it and {request.arm} nothing can differ"
 
 
-def _written(request: Request, place: Place, pairs: Pairs) -> RunFolder:
+def _written(
+    request: Request, place: Place, pairs: Pairs, restated: tuple[ProfileRecord, ...]
+) -> RunFolder:
     """Write everything or nothing, and return the folder."""
     folder = place.folder or RunFolder.create(request.out, place.run)
+    is_changed = place.run != folder.read_run()
     try:
-        for file, record in pairs:
-            names = _copied(folder, file, record) if request.is_copied else ()
+        for files, record in pairs:
+            names = _copied(folder, files, record) if request.is_copied else ()
             write_profile(folder, msgspec.structs.replace(record, raw=names))
-        if place.run != folder.read_run():
+        if is_changed:
             folder.write_json("run.json", place.run)
     except BaseException:
         _undo(folder, pairs, is_new=place.folder is None)
         raise
-    for _, record in pairs:
-        folder.append_event(_event(record))
+    for record in restated:
+        write_profile(folder, record)
+    said = [*(_sentence(one) for _, one in pairs), *map(_restatement, restated)]
+    for text in said or ["the run has another reference or cell now"] * is_changed:
+        folder.append_event(_event(request, place, text))
     folder.close()
     return folder
 
 
-def _copied(folder: RunFolder, file: _File, record: ProfileRecord) -> tuple[str, ...]:
-    """Copy a file beside its record unless it is too large; return its name in the folder."""
-    if file.is_large:
-        return ()
-    target = raw_folder(folder, record) / safe_name(file.path.name)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file.path, target)
-    except OSError as error:
-        raise RunFolderError(
-            f"{target.name} cannot be copied into the run folder",
-            details=str(error),
-            hint="make room, or leave the file where it is with --no-copy",
-        ) from error
-    return (str(target.relative_to(folder.path)),)
+def _copied(folder: RunFolder, files: Files, record: ProfileRecord) -> tuple[str, ...]:
+    """Copy files beside their record unless too large; return their names in the folder."""
+    target = raw_folder(folder, record)
+    copied = []
+    for name, file in zip(record.sha256, files, strict=True):
+        if file.is_large:
+            continue
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.path, target / name)
+        except OSError as error:
+            raise RunFolderError(
+                f"{name} cannot be copied into the run folder",
+                details=str(error),
+                hint="make room, or leave the file where it is with --no-copy",
+            ) from error
+        copied.append(str((target / name).relative_to(folder.path)))
+    return tuple(copied)
 
 
 def _undo(folder: RunFolder, pairs: Pairs, *, is_new: bool) -> None:
@@ -190,15 +218,20 @@ def _undo(folder: RunFolder, pairs: Pairs, *, is_new: bool) -> None:
         raw.with_name(f"{raw.name}.json").unlink(missing_ok=True)
 
 
-def _event(record: ProfileRecord) -> Event:
+def _event(request: Request, place: Place, text: str) -> Event:
     return Event(
         t=time.time(),
         what="imported",
-        host=record.host,
-        cell=record.cell,
-        arm=record.arm,
-        text=_sentence(record),
+        host=place.cell.host,
+        cell=place.cell.id,
+        arm=request.arm,
+        text=text,
+        values={"command": shell_text(request.command_line)},
     )
+
+
+def _restatement(record: ProfileRecord) -> str:
+    return f"{record.arm}: {record.name} covers {_counted(record.steps or 0, 'step')} now"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -208,7 +241,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _sentence(record: ProfileRecord) -> str:
-    """Say what one file brought: launches, operators, steps, and which tool wrote it."""
+    """Say what a record brought: launches, operators, steps, and which tool wrote it."""
     profile = record.profile
     assert profile is not None
     launches = sum(one.calls for one in profile.kernels)

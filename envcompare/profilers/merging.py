@@ -65,7 +65,10 @@ def _notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[str, ...]:
 def _refuse_other_launches(one: Profile, other: Profile) -> None:
     """Refuse two passes that do not hold the same launches in the same order."""
     names = f"{one.files[0]} and {other.files[0]}"
-    hint = "profile the same steps of the same program in both passes, and import both"
+    hint = (
+        "profile the same steps of the same program in both passes; what is of other launches, "
+        "import apart: one call for each"
+    )
     if one.sequence and other.sequence:
         pairs = zip(_launched(one), _launched(other), strict=False)
         place = next((n for n, (left, right) in enumerate(pairs) if left != right), None)

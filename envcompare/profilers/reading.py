@@ -26,7 +26,7 @@ READERS: Final = {
 }
 """The module of each tool, with a function `read(path) -> Profile`; imported when asked for."""
 
-_SEVERAL: Final = frozenset({"ncu", "nvprof"})
+SEVERAL: Final = frozenset({"ncu", "nvprof"})
 """Tools whose counters are collected in several runs over the same launches."""
 
 _KINDS: Final = {
@@ -50,7 +50,7 @@ def read(tool: str, paths: Sequence[Path], *, version: str = "", controls: str =
         raise ConfigError(
             f"unknown profiler {tool!r}", hint=f"choose one of {', '.join(sorted(READERS))}"
         )
-    if len(paths) != 1 and not (paths and tool in _SEVERAL):
+    if len(paths) != 1 and not (paths and tool in SEVERAL):
         raise ConfigError(
             f"{len(paths)} files for one profile of {tool}",
             hint="import one file at a time; each gets a name of its own",

@@ -59,7 +59,7 @@ class MethodView:
     heads: tuple[str, ...]
     cells: tuple[CellView, ...]
     facts: tuple[tuple[str, str], ...]
-    command: str
+    commands: tuple[str, ...]
     configuration: str
     has_steps: bool
 
@@ -76,7 +76,7 @@ def method_view(run: RunComparison) -> MethodView:
                "dropped", piece_words(run), "measured", "elapsed", "stopped by"),
         cells=tuple(_cell(one, labels[one.id]) for one in run.cells),
         facts=_facts(run),
-        command=shell_text(run.command_line),
+        commands=tuple(filter(None, dict.fromkeys((shell_text(run.command_line), *run.imports)))),
         configuration=shortened(run.configuration, most=20_000),
         has_steps=has_steps(run),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from envcompare.report.page import render
 from envcompare.report.summary import markdown
 from envcompare.results import RunFolder
 
+DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
 NVPROF = """\
 ==1234== NVPROF is profiling process 1234, command: python train.py
 ==1234== Profiling application: python train.py
@@ -41,6 +43,17 @@ def log(folder: Path, name: str, kernel: str = WINOGRAD) -> Path:
     """Write a log of nvprof."""
     path = folder / name
     path.write_text(NVPROF.format(kernel=kernel), encoding="utf-8")
+    return path
+
+
+def trace(folder: Path, name: str, rank: int = 0) -> Path:
+    """Write a trace of torch.profiler."""
+    path = folder / name
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0,
+         "dur": 2.0 + rank}
+    ]  # fmt: skip
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
     return path
 
 
@@ -189,12 +202,32 @@ def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Pa
     )
 
 
-def test_several_files_and_tools_of_one_environment_get_names_of_their_own(tmp_path: Path) -> None:
-    """Equal file names of different folders do not overwrite each other."""
+def test_counters_of_one_call_are_passes_of_one_program(tmp_path: Path) -> None:
+    """Bytes and FLOPs of two files give the intensity that neither has; both files are kept."""
+    files = (DATA / "ncu_raw_2024.csv", DATA / "ncu_raw_2024_flops.csv")
+    done = import_files(request(tmp_path, *files, tool="ncu"))
+    (record,) = read_profiles(done.folder)
+    assert [Path(one).name for one in record.raw] == [one.name for one in files]
+    for one, path in zip(record.raw, files, strict=True):
+        assert (done.folder.path / one).read_bytes() == path.read_bytes()
+    rows = {one.name: one for one in compared(done.folder).profiles[0].arms[0].quantities}
+    for name in ("dram_bytes", "flops_fp32", "arithmetic_intensity"):
+        assert rows[name].value, name
+    again = import_files(request(tmp_path, *files, tool="ncu", into=done.folder.path))
+    assert [line.partition(" is ")[2][:5] for line in again.lines] == ["there", "there"]
+
+
+def test_counters_of_other_launches_are_refused_together_and_taken_apart(tmp_path: Path) -> None:
+    """Passes over two programs are no passes of one."""
     other = tmp_path / "other"
     other.mkdir()
     pair = (log(tmp_path, "x.log"), log(other, "x.log", FPROP))
-    folder = import_files(request(tmp_path, *pair)).folder
+    with pytest.raises(ProfileError) as caught:
+        import_files(request(tmp_path, *pair))
+    assert "one call for each" in caught.value.hint
+    assert not (tmp_path / "results").exists()
+    folder = import_files(request(tmp_path, pair[0])).folder
+    import_files(request(tmp_path, pair[1], into=folder.path))
     records = sorted(read_profiles(folder), key=lambda one: one.name)
     assert [one.name for one in records] == ["imported-nvprof", "imported-nvprof-2"]
     assert len({name for one in records for name in one.raw}) == 2
@@ -202,14 +235,51 @@ def test_several_files_and_tools_of_one_environment_get_names_of_their_own(tmp_p
         assert (folder.path / one.raw[0]).read_bytes() == path.read_bytes()
 
 
+def test_passes_with_equal_file_names_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    """One folder for each pass is a habit of many scripts."""
+    paths = []
+    for name in ("ncu_raw_2024.csv", "ncu_raw_2024_flops.csv"):
+        paths.append(tmp_path / name.removesuffix(".csv") / "out.csv")
+        paths[-1].parent.mkdir()
+        paths[-1].write_bytes((DATA / name).read_bytes())
+    (record,) = read_profiles(import_files(request(tmp_path, *paths, tool="ncu")).folder)
+    assert list(record.sha256) == ["out.csv", "2-out.csv"]
+    assert len(record.raw) == 2
+
+
+def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
+    """Traces of several ranks are no passes over the same launches."""
+    paths = [trace(tmp_path, f"rank{number}.json", number) for number in (0, 1)]
+    records = read_profiles(import_files(request(tmp_path, *paths, tool="kineto")).folder)
+    assert [(one.name, *one.sha256) for one in records] == [
+        ("imported-kineto", "rank0.json"), ("imported-kineto-2", "rank1.json"),
+    ]  # fmt: skip
+
+
+def test_every_import_can_be_typed_again(tmp_path: Path) -> None:
+    """The report lists the commands of all imports, also that which said the steps."""
+    folder = import_files(
+        request(tmp_path, log(tmp_path, "vm.log"), command_line=("envcompare", "first"))
+    ).folder
+    for words, changes in (
+        (("envcompare", "it's second"), {"arm": "docker"}),
+        (("envcompare", "third"), {"arm": "docker", "steps": 10}),
+        (("envcompare", "fourth"), {"arm": "docker", "reference": "docker"}),
+        (("envcompare", "nothing new"), {"arm": "docker"}),
+    ):
+        path = log(tmp_path, "docker.log", FPROP)
+        import_files(request(tmp_path, path, into=folder.path, command_line=words, **changes))
+    run = compared(folder)
+    assert [one.removeprefix("envcompare ") for one in run.imports] == [
+        "first", "'it'\"'\"'s second'", "third", "fourth",
+    ]  # fmt: skip
+    shown = render(run).partition('id="reproduce"')[2].partition("<pre>")[2].partition("</pre>")[0]
+    assert unescape(shown).splitlines() == list(run.imports)
+
+
 def test_a_trace_in_json_is_kept_without_becoming_a_record(tmp_path: Path) -> None:
     """A raw file may end in .json as records do."""
-    trace = tmp_path / "trace.json"
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0}
-    ]
-    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
-    done = import_files(request(tmp_path, trace, tool="kineto"))
+    done = import_files(request(tmp_path, trace(tmp_path, "trace.json"), tool="kineto"))
     (record,) = read_profiles(done.folder)
     assert record.raw[0].endswith("imported-kineto/trace.json")
     assert record.profile is not None
