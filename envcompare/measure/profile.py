@@ -20,6 +20,7 @@ from envcompare.measure.bench import Bench
 from envcompare.measure.profilelimits import (
     BEGIN_LIMIT_S,
     ENDING_LIMIT_S,
+    SAID_LINES,
     WARMUP_STEPS,
     counted_steps,
     cut_at,
@@ -219,7 +220,8 @@ class ProfilePass:
             self.stand.sweep(arm)
         if reply.reason:
             raise ProfileError("the steps could not be marked", details=reply.reason)
-        path = export(self.stand.transport, profiler, said=worker.tail())
+        said = worker.tail(SAID_LINES)
+        path = export(self.stand.transport, profiler, said=said)
         left = LEFT[profiler.tool.name]
         report = f"{profiler.folder}/{left.report}"
         raw = self._raw(arm, report, f"{kind}-{left.report}", KEPT_BYTES)

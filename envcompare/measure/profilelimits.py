@@ -12,6 +12,7 @@ STEPS_S = 30.0  # that the steps of a profile may take at their usual speed; one
 BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
 ENDING_LIMIT_S = 300.0  # in which a tool writes its report
 LIMITS_S: dict[PassName, float] = {"ncu-memory": 1800.0, "ncu-flops": 1800.0}
+SAID_LINES = 10_000  # ncu complains at the first kernel, and a line for each may follow
 OTHER_LIMIT_S = 300.0
 SLOWER = 20  # times, that a step of many seconds may be under a profiler
 

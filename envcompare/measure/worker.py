@@ -180,11 +180,11 @@ class Worker:
         self._close_stdin()
         self._process.kill()
 
-    def tail(self) -> str:
+    def tail(self, lines: int = 10) -> str:
         """Return the last lines of what this worker wrote to its log."""
         with suppress(OSError):
             own = self.log.read_bytes()[self._log_start :].decode(errors="replace")
-            return "\n".join(own.splitlines()[-10:])
+            return "\n".join(own.splitlines()[-lines:])
         return ""
 
     def _send(self, op: str, fields: dict[str, object]) -> None:

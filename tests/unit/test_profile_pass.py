@@ -16,6 +16,7 @@ from envcompare.measure.bench import Bench
 from envcompare.measure.profile import ProfilePass, Stand
 from envcompare.measure.profilelimits import (
     COUNTER_STEPS,
+    SAID_LINES,
     STEPS,
     counted_steps,
     cut_at,
@@ -317,6 +318,30 @@ class TestRealTool:
             export(LOCAL, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
         assert "No kernels were profiled." in caught.value.details
+
+
+def test_a_complaint_is_found_behind_many_lines_of_progress(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """The right to read counters is refused at the first kernel, and the program goes on."""
+    script = tmp_path / "ncu"
+    script.write_text(
+        "#!/bin/sh\n"
+        "echo '==ERROR== ERR_NVGPUCTRPERM - no permission'\n"
+        "for n in $(seq 50); do echo '==PROF== Profiling'; done\n"
+        'shift 3; exec "$@"\n'
+    )
+    script.chmod(0o755)
+    tool = Tool(name="ncu", program=str(script), folder=str(tmp_path), version="1.0")
+    profiler = Profiler(tool=tool, arguments=("a", "b", "c"), folder=str(tmp_path))
+    worker = _wrapped(tmp_path, profiler)
+    worker.send_hello(bench(tmp_path, workload("Light")).spec)
+    worker.await_hello()
+    worker.quit()
+    with pytest.raises(ProfileError) as caught:
+        export(LOCAL, profiler, said=worker.tail(SAID_LINES))
+    assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
 
 def _without_marks(profiler: Profiler) -> Profiler:
