@@ -18,7 +18,7 @@ _CATEGORIES: Final = {
     "cpu_op": "operator", "operator": "operator", "cuda_profiler_range": "counters",
     "user_annotation": "annotation", "cpu_instant_event": "memory",
 }  # fmt: skip
-_COPY: Final = re.compile(r"Memcpy (HtoD|DtoH|DtoD|HtoH|PtoP)")
+_COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 _OCCUPANCY: Final = "est. achieved occupancy %"
@@ -136,7 +136,8 @@ def _is_size(value: object) -> bool:
 def _copy(trace: Trace, number: int, event: Event, found: Found) -> None:
     name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
     match = _COPY.match(name)
-    kind: str = match[1] if match else "other"
+    # An array (A) lies in the memory of the device.
+    kind = match[1].replace("A", "D") if match else "other"
     if name.lower().startswith("memset"):
         kind = "memset"
     where = _where(trace, number, event)

@@ -55,16 +55,17 @@ def read(path: Path) -> Profile:
     if activities and metrics:
         why = "it holds a summary and metrics of one run, in which counting changed the times"
         raise refusal(path.name, line=metrics[0].line, why=why, hint="import a log of each")
+    counted = _counted(parts)
     return Profile(
         tool="nvprof",
         format=f"{'csv' if reader.is_csv else 'text'} {'summary' if activities else 'metrics'}",
         files=(path.name,),
         devices=_devices(metrics),
-        kernels=_timed(activities) if activities else _counted(metrics),
+        kernels=_timed(activities) if activities else counted,
         copies=_copies(activities),
         api_calls=_calls(activities),
         has_time=bool(activities),
-        notes=tuple(_notes(parts)),
+        notes=(*_notes(parts), *_lacking_notes(metrics, counted)),
     )
 
 
@@ -128,6 +129,7 @@ def _copy_kind(name: str) -> str:
     found = _COPY.fullmatch(name)
     if found:
         kind = f"{found[1][0]}to{found[2][0]}" if found[2] else found[1]
+        kind = kind.replace("A", "D")  # an array lies in the memory of the device
         return kind if kind in _COPY_KINDS else "other"
     return "memset" if name.startswith("[CUDA memset") else "other"
 
@@ -149,20 +151,32 @@ def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
     )
 
 
-def _counted(metrics: Iterable[Metric]) -> tuple[Kernel, ...]:
-    """Return the kernels of a metrics report: counts are the average times the invocations."""
-    groups: dict[str, list[Metric]] = {}
-    for one in metrics:
-        groups.setdefault(one.kernel, []).append(one)
-    kernels = []
-    for name, rows in groups.items():
-        by_metric: dict[str, list[Metric]] = {}
-        for one in rows:
-            by_metric.setdefault(one.name, []).append(one)
-        calls = max(sum(one.invocations for one in many) for many in by_metric.values())
-        values = {metric: _value(many) for metric, many in by_metric.items()}
-        kernels.append(Kernel(name=name, calls=calls, total_ns=None, metrics=values))
-    return tuple(kernels)
+def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
+    """Return the kernels of a metrics report: counts are the average times the invocations.
+
+    What one process or GPU counted of a kernel and another did not is left out.
+    """
+    calls: dict[str, int] = {}
+    groups: dict[str, dict[str, list[Metric]]] = {}
+    for part in parts:
+        once = {(one.device, one.kernel): one for one in part.metrics}
+        for one in once.values():
+            calls[one.kernel] = calls.get(one.kernel, 0) + one.invocations
+        for one in part.metrics:
+            groups.setdefault(one.kernel, {}).setdefault(one.name, []).append(one)
+    return tuple(
+        Kernel(
+            name=kernel,
+            calls=calls[kernel],
+            total_ns=None,
+            metrics={
+                name: _value(rows)
+                for name, rows in metrics.items()
+                if sum(one.invocations for one in rows) == calls[kernel]
+            },
+        )
+        for kernel, metrics in groups.items()
+    )
 
 
 def _value(rows: Sequence[Metric]) -> float:
@@ -196,3 +210,11 @@ def _notes(parts: Sequence[Part]) -> Iterable[str]:
         yield f"{len(parts)} processes are added up"
     if any(part.has_events for part in parts):
         yield "events are left out; metrics alone are read"
+
+
+def _lacking_notes(metrics: Iterable[Metric], kernels: Iterable[Kernel]) -> Iterable[str]:
+    """Yield which metrics are left out of a kernel, in the order they stand in."""
+    kept = {kernel.name: kernel.metrics for kernel in kernels}
+    lacking = dict.fromkeys(one.name for one in metrics if one.name not in kept[one.kernel])
+    for name in lacking:
+        yield f"{name} is left out of a kernel: one process or GPU counted it and another did not"

@@ -91,6 +91,16 @@ def test_busy_time_is_the_union_over_streams(tmp_path: Path) -> None:
     assert found == (35_000, 20_000, 15_000, 15_000)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("HtoA", "HtoD"), ("AtoH", "DtoH"), ("AtoD", "DtoD"), ("PtoP", "PtoP"), ("XtoY", "other")],
+)
+def test_copy_of_an_array_is_one_of_device_memory(tmp_path: Path, name: str, kind: str) -> None:
+    """As the other readers take it; a texture lies there too."""
+    profile = of(tmp_path, copy(f"Memcpy {name} (Array -> Device)", 30, 5, 64))
+    assert [one.kind for one in profile.copies] == [kind]
+
+
 def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
     """Each has a busy time of its own, and the profile none."""
     profile = of(tmp_path, kernel("a", 0, 10), kernel("a", 0, 20, device=1))

@@ -111,6 +111,24 @@ def test_several_processes_are_added_up(tmp_path: Path) -> None:
     assert "2 processes are added up" in profile.notes
 
 
+def test_metric_that_one_process_alone_counted_is_left_out(tmp_path: Path) -> None:
+    """Its sum would be too low for the launches of both."""
+    other = METRICS.replace("77==", "78==")
+    rows = [line for line in lines_of(other) if "dram_read_transactions" not in line]
+    profile = profile_of(tmp_path, METRICS + "".join(rows))
+    kernel = profile.kernels[0]
+    assert (kernel.calls, kernel.metrics["dram_write_transactions"]) == (400, 400 * 500_000)
+    assert "dram_read_transactions" not in kernel.metrics
+    assert any("dram_read_transactions is left out" in note for note in profile.notes)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("HtoA", "HtoD"), ("AtoH", "DtoH"), ("AtoA", "DtoD")])
+def test_copy_of_an_array_is_one_of_device_memory(tmp_path: Path, name: str, kind: str) -> None:
+    """As the other readers take it; a texture lies there too."""
+    profile = profile_of(tmp_path, SUMMARY.replace("memcpy HtoD", f"memcpy {name}"))
+    assert profile.copies[0].kind == kind
+
+
 def test_averages_cut_to_whole_nanoseconds_are_no_contradiction(tmp_path: Path) -> None:
     """5 calls in 46.237us average 9.2470us, as nvprof prints it."""
     text = (
