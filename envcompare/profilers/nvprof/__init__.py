@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envcompare.profilers.nvprof.checks import check
 from envcompare.profilers.nvprof.rows import Activity, Metric, Part
@@ -92,37 +92,44 @@ def _refuse_failure(said: Sequence[tuple[int, str]], file: str) -> None:
 
 def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
     """Return the kernels of a summary, those of one name in several processes as one."""
-    groups: dict[str, list[Activity]] = {}
-    for one in activities:
-        if one.section == "GPU activities" and not one.name.startswith("[CUDA"):
-            groups.setdefault(one.name, []).append(one)
-    return tuple(
-        Kernel(
-            name=name,
-            calls=sum(one.calls for one in rows),
-            total_ns=sum(one.time.value for one in rows),
-            min_ns=min(one.least.value for one in rows),
-            max_ns=max(one.most.value for one in rows),
-        )
-        for name, rows in groups.items()
-    )
+    kernels = (one for one in activities if _is_gpu(one) and not one.name.startswith("[CUDA"))
+    return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda one: one.name))
 
 
 def _copies(activities: Iterable[Activity]) -> tuple[Copy, ...]:
-    groups: dict[str, list[Activity]] = {}
-    for one in activities:
-        if one.section == "GPU activities" and one.name.startswith("[CUDA"):
-            groups.setdefault(_copy_kind(one.name), []).append(one)
+    copies = (one for one in activities if _is_gpu(one) and one.name.startswith("[CUDA"))
     return tuple(
-        Copy(
-            kind=kind,  # type: ignore[arg-type]  # one of the kinds by construction
-            calls=sum(one.calls for one in rows),
-            total_ns=sum(one.time.value for one in rows),
-            min_ns=min(one.least.value for one in rows),
-            max_ns=max(one.most.value for one in rows),
-        )
-        for kind, rows in groups.items()
+        Copy(kind=kind, **sums)  # type: ignore[arg-type]  # one of the kinds by construction
+        for kind, sums in _sums(copies, lambda one: _copy_kind(one.name))
     )
+
+
+def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
+    calls = (one for one in activities if one.section == "API calls")
+    return tuple(ApiCall(name=name, **sums) for name, sums in _sums(calls, lambda one: one.name))
+
+
+def _is_gpu(row: Activity) -> bool:
+    return row.section == "GPU activities"
+
+
+def _sums(
+    rows: Iterable[Activity], key: Callable[[Activity], str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each key with calls and times of its rows, which may be of several processes."""
+    groups: dict[str, list[Activity]] = {}
+    for one in rows:
+        groups.setdefault(key(one), []).append(one)
+    for name, group in groups.items():
+        yield (
+            name,
+            {
+                "calls": sum(one.calls for one in group),
+                "total_ns": sum(one.time.value for one in group),
+                "min_ns": min(one.least.value for one in group),
+                "max_ns": max(one.most.value for one in group),
+            },
+        )
 
 
 def _copy_kind(name: str) -> str:
@@ -132,23 +139,6 @@ def _copy_kind(name: str) -> str:
         kind = kind.replace("A", "D")  # an array lies in the memory of the device
         return kind if kind in _COPY_KINDS else "other"
     return "memset" if name.startswith("[CUDA memset") else "other"
-
-
-def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
-    groups: dict[str, list[Activity]] = {}
-    for one in activities:
-        if one.section == "API calls":
-            groups.setdefault(one.name, []).append(one)
-    return tuple(
-        ApiCall(
-            name=name,
-            calls=sum(one.calls for one in rows),
-            total_ns=sum(one.time.value for one in rows),
-            min_ns=min(one.least.value for one in rows),
-            max_ns=max(one.most.value for one in rows),
-        )
-        for name, rows in groups.items()
-    )
 
 
 def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
