@@ -257,6 +257,17 @@ def test_a_summary_says_each_reason_once() -> None:
     assert summary(records) == "profiled by host; without nsys, ncu-memory (no GPU)"
 
 
+def test_a_summary_names_the_arms_that_lack_what_others_have() -> None:
+    """Else it would say of one kind that it is there and that it is not."""
+    records = (
+        _record("host", state="missing", reason="it died"),
+        _record("flops", state="missing", reason="it died"),
+        _record("host", arm="docker"),
+        _record("flops", arm="docker"),
+    )
+    assert summary(records) == "profiled by host, flops; without host, flops of vm (it died)"
+
+
 class TestRealTool:
     """The nsys that is installed here, around a real worker; a GPU is not needed for that."""
 
