@@ -11,7 +11,6 @@ from ncutexts import BYTES, DATA, TIME, details, launch, raw, row
 
 from envcompare.errors import ProfileError
 from envcompare.profilers import ncu
-from envcompare.profilers.ncu.launches import NO_TIME, UNPATCHED_TIME
 from envcompare.profiles import Profile
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -110,47 +109,6 @@ def test_rate_of_a_kernel_in_a_summary_depends_on_no_other_kernel(
         one.name: one.metrics for one in profile_of(tmp_path, row(head) + "".join(rows)).kernels
     }
     assert found == {"a": {}, "b": {OCCUPANCY: 50}}
-
-
-def test_summary_has_time_beside_counters_of_memory(tmp_path: Path) -> None:
-    """The same rule as for launches: duration and counters of L2 or DRAM of one kernel."""
-    head = ("Process ID", "Process Name", "Host Name", "Kernel Name", "Invocations",
-            "Metric Name", "Metric Unit", "Minimum", "Maximum", "Average")  # fmt: skip
-    told = {TIME: "ns", FMA: "inst", BYTES: "byte"}
-    lines = [row((1, "train", "h", "a", 2, name, unit, 8, 8, 8)) for name, unit in told.items()]
-    whole = profile_of(tmp_path, row(head) + "".join(lines))
-    assert (whole.kernels[0].total_ns, whole.notes[0]) == (16, UNPATCHED_TIME)
-    alone = profile_of(tmp_path, row(head) + "".join(lines[:2]))
-    assert (alone.kernels[0].total_ns, alone.notes[0]) == (None, NO_TIME)
-
-
-def test_no_time_is_taken_where_instructions_are_counted(tmp_path: Path) -> None:
-    """Counting SASS instructions was seen to stretch kernels 146 times."""
-    text = raw({TIME: "ns", FMA: "inst"}, launch(0, 1000, 5), launch(1, 9000, 5))
-    profile = profile_of(tmp_path, text)
-    assert not profile.has_time
-    assert (profile.kernels[0].total_ns, profile.kernels[0].metrics) == (None, {FMA: 10})
-
-
-def test_time_beside_counters_of_memory_is_of_a_pass_without_counting(tmp_path: Path) -> None:
-    """A full set patches some passes; bytes over time are the rate that the memory tells itself."""
-    rate = f"{BYTES}.per_second"
-    metrics = {TIME: "ns", BYTES: "byte", rate: "byte/second", FMA: "inst"}
-    text = raw(metrics, launch(0, 1000, 64_000, 64e9, 5), launch(1, 3000, 64_000, 21.3e9, 5))
-    profile = profile_of(tmp_path, text)
-    assert profile.kernels[0].total_ns == 4000
-    assert UNPATCHED_TIME in profile.notes
-    assert NO_TIME not in profile.notes
-    stretched = raw(metrics, launch(0, 146_000, 64_000, 64e9, 5))
-    assert not profile_of(tmp_path, stretched).has_time
-
-
-def test_cycles_are_no_time_where_instructions_are_counted(tmp_path: Path) -> None:
-    """They were seen to be those of the patched pass."""
-    cycles = "sm__cycles_elapsed.avg"
-    metrics = {cycles: "cycle", f"{cycles}.per_second": "cycle/second", BYTES: "byte", FMA: "inst"}
-    text = raw(metrics, launch(0, 179_638_319, 1_312_168_927, 64, 5))
-    assert profile_of(tmp_path, text).kernels[0].total_ns is None
 
 
 def test_metric_that_one_launch_lacks_is_left_out_of_its_kernel(tmp_path: Path) -> None:
