@@ -28,6 +28,9 @@ _TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
     ("warp_efficiency", 0.02),
     ("tensor_core_share", 0.02),
 )
+# Linux tells user from system time by samples at each tick: below 1 s there are too few of them
+_BY_TICKS: Final = frozenset({"user_ns", "sys_ns"})
+_ENOUGH_NS: Final = 1e9
 _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
 Rows = tuple[QuantityRow, ...]
@@ -145,9 +148,15 @@ def _compared(row: QuantityRow, other: QuantityRow | None, *, is_reference: bool
         return row
     own = row.value if row.per_step is None else row.per_step
     base = other.value if other.per_step is None else other.per_step
-    if own is None or base is None:
+    if own is None or base is None or _is_coarse(row, other):
         return row
     if not base:
         return replace(row, agreement="equal" if not own else "differs")
     is_equal = abs(own / base - 1) <= row.tolerance
     return replace(row, ratio=own / base, agreement="equal" if is_equal else "differs")
+
+
+def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
+    """Tell whether two times are too short for the ticks that they are counted by."""
+    longest = max(row.value or 0.0, other.value or 0.0)
+    return row.name in _BY_TICKS and longest < _ENOUGH_NS

@@ -57,6 +57,13 @@ def test_each_gpu_of_a_profile_is_compared_with_its_counterpart() -> None:
     assert [(one.scope, one.ratio) for one in found] == [("GPU 0", 1.0), ("GPU 1", 1.5)]
 
 
+def test_short_times_of_the_operating_system_are_given_and_not_compared() -> None:
+    """0 and 2 ms of one tick each are the same work, seen by chance."""
+    short = row(13e6, 0.0, "sys_ns", unit="ns")
+    assert (short.value, short.ratio, short.agreement) == (0.0, None, "unknown")
+    assert row(2e9, 1e9, "sys_ns", unit="ns").agreement == "differs"
+
+
 def test_rate_is_never_divided_by_steps() -> None:
     """Half the occupancy a step would be nonsense."""
     found = row(50.0, 60.0, "occupancy", unit="%", rule="time-weighted")
