@@ -266,6 +266,29 @@ def test_a_comparison_that_moved_is_open_and_others_are_folded() -> None:
     assert [(one.is_open, one.word) for one in view.comparisons] == [(True, "")]
 
 
+def test_a_profile_belongs_to_its_host() -> None:
+    """The same work on two hosts has two views, each with the verdict of its own host."""
+    run = profiled_run()
+    first = run.cells[0]
+    hosts = {"lab01": "equivalent", "lab02": "slower"}
+    ids = {host: f"{host}/{first.workload}/default" for host in hosts}
+    told = [one for one in run.comparisons if one.cell == first.id]
+    run = replace(
+        run,
+        cells=tuple(replace(first, id=ids[host], host=host) for host in hosts),
+        comparisons=tuple(
+            replace(one, cell=ids[host], host=host, outcome=outcome)
+            for host, outcome in hosts.items()
+            for one in told
+        ),
+        profiles=tuple(cell_profiles(ids[host], host=host) for host in hosts),
+    )
+    found = profiled_views(run, ())
+    assert [one.label for one in found] == ["cnn on lab01", "cnn on lab02"]
+    assert [one.is_open for one in found] == [False, True]
+    assert len({one.anchor for one in found}) == 2
+
+
 def test_what_is_to_be_known_of_a_value_stands_with_its_rule() -> None:
     """A guess must not look like a count."""
     guess = quantity("tensor_core_share", 40.0, unit="%", per_step=None, reason="a guess by names")
