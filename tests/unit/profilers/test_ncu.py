@@ -14,7 +14,6 @@ from envcompare.profilers import ncu
 from envcompare.profiles import Profile
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
-FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 
 
 def profile_of(folder: Path, text: str) -> Profile:
