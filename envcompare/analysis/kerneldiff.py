@@ -24,6 +24,7 @@ RowKey = tuple[DiffKind, object, object]
 class _Sum:
     """All pairs of one row, added up; its rule is that of the first, the strictest."""
 
+    kind: DiffKind
     first: Pair
     before_launches: float = 0.0
     after_launches: float = 0.0
@@ -40,9 +41,9 @@ def kernel_diff(
     Each launch is in exactly one row, so that the rows add up to the kernel time of both.
     """
     both = sides(before, after)
-    rows = _rows(*both)
-    totals = [_total(row.reference_ns for row in rows), _total(row.arm_ns for row in rows)]
-    counts = Counter(row.kind for row in rows)
+    sums = _sums(*both)
+    counts = Counter(one.kind for one in sums)
+    whole = _added(sums)
     return KernelDiff(
         arm=names[1],
         source=source,
@@ -53,11 +54,13 @@ def kernel_diff(
         only_reference=counts["only-reference"],
         only_arm=counts["only-arm"],
         both=counts["both"],
-        reference_ns=totals[0],
-        arm_ns=totals[1],
-        reference_launches=sum(row.reference_launches for row in rows),
-        arm_launches=sum(row.arm_launches for row in rows),
-        rows=tuple(row for kind in _KINDS for row in _cut([r for r in rows if r.kind == kind])),
+        reference_ns=whole.reference_ns,
+        arm_ns=whole.arm_ns,
+        reference_launches=whole.reference_launches,
+        arm_launches=whole.arm_launches,
+        rows=tuple(
+            row for kind in _KINDS for row in _cut([one for one in sums if one.kind == kind], *both)
+        ),
         cautions=tuple(_cautions(before, after, names)),
     )
 
@@ -84,11 +87,12 @@ def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
     return found
 
 
-def _rows(before: Side, after: Side) -> list[KernelDiffRow]:
+def _sums(before: Side, after: Side) -> list[_Sum]:
+    """Return what will be a row each, the largest change first."""
     sums: dict[RowKey, _Sum] = {}
     for pair in pairs(before, after):
         key = _key(pair, before, after)
-        found = sums.setdefault(key, _Sum(pair))
+        found = sums.setdefault(key, _Sum(key[0], pair))
         found.before_launches += pair.before_launches
         found.after_launches += pair.after_launches
         for side, place in ((before, pair.before), (after, pair.after)):
@@ -96,8 +100,7 @@ def _rows(before: Side, after: Side) -> list[KernelDiffRow]:
                 found.ops[side.kernels[place].op] = None
         found.before_ns = _more(found.before_ns, before, pair.before, pair.before_launches)
         found.after_ns = _more(found.after_ns, after, pair.after, pair.after_launches)
-    rows = [_row(key[0], one, before, after) for key, one in sums.items()]
-    return sorted(rows, key=_weight)
+    return sorted(sums.values(), key=_weight)
 
 
 def _key(pair: Pair, before: Side, after: Side) -> RowKey:
@@ -108,14 +111,14 @@ def _key(pair: Pair, before: Side, after: Side) -> RowKey:
     return ("both" if one[0] == other[0] else "replaced", one, other)
 
 
-def _row(kind: DiffKind, one: _Sum, before: Side, after: Side) -> KernelDiffRow:
+def _row(one: _Sum, before: Side, after: Side) -> KernelDiffRow:
     own = None if one.first.before is None else before.kernels[one.first.before]
     other = None if one.first.after is None else after.kernels[one.first.after]
     named = own or other
     ops = list(one.ops)
     more = f" and {len(ops) - _MOST_OPERATORS} more" if len(ops) > _MOST_OPERATORS else ""
     return KernelDiffRow(
-        kind=kind,
+        kind=one.kind,
         rule=one.first.rule,
         kernel_class=classify(named.name) if named else "other",
         reference_name=shown(own.name) if own else "",
@@ -145,28 +148,31 @@ def _total(values: Iterable[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def _weight(row: KernelDiffRow) -> tuple[float, float]:
+def _weight(one: _Sum) -> tuple[float, float]:
     """Order by change of time, then by time, then by launches: the largest first."""
-    own, other = row.reference_ns or 0.0, row.arm_ns or 0.0
-    return (-abs(other - own), -max(own, other, row.reference_launches, row.arm_launches))
+    own, other = one.before_ns or 0.0, one.after_ns or 0.0
+    return (-abs(other - own), -max(own, other, one.before_launches, one.after_launches))
 
 
-def _cut(rows: Sequence[KernelDiffRow]) -> tuple[KernelDiffRow, ...]:
-    shown, rest = tuple(rows[:MOST_ROWS]), rows[MOST_ROWS:]
-    if len(rest) < 2:
-        return tuple(rows)
-    return (
-        *shown,
-        KernelDiffRow(
-            kind=rest[0].kind,
-            kernel_class="other",
-            reference_ns=_total(row.reference_ns for row in rest),
-            arm_ns=_total(row.arm_ns for row in rest),
-            reference_launches=sum(row.reference_launches for row in rest),
-            arm_launches=sum(row.arm_launches for row in rest),
-            is_rest=True,
-            rows_cut=len(rest),
-        ),
+def _cut(sums: Sequence[_Sum], before: Side, after: Side) -> tuple[KernelDiffRow, ...]:
+    """Return rows of one kind; a row is made only where it is shown, since names may be many."""
+    has_rest = len(sums) > MOST_ROWS + 1
+    shown = sums[:MOST_ROWS] if has_rest else sums
+    rows = tuple(_row(one, before, after) for one in shown)
+    return (*rows, _added(sums[MOST_ROWS:])) if has_rest else rows
+
+
+def _added(sums: Sequence[_Sum]) -> KernelDiffRow:
+    """Return all of them in one row."""
+    return KernelDiffRow(
+        kind=sums[0].kind if sums else "both",
+        kernel_class="other",
+        reference_ns=_total(one.before_ns for one in sums),
+        arm_ns=_total(one.after_ns for one in sums),
+        reference_launches=sum(one.before_launches for one in sums),
+        arm_launches=sum(one.after_launches for one in sums),
+        is_rest=True,
+        rows_cut=len(sums),
     )
 
 
