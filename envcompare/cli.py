@@ -174,8 +174,9 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     envcompare import nvprof --env vm old.log            kineto takes trace.json and .json.gz
 
     One call adds the files of one environment; the environment that is named first is the
-    reference. The files must cover the same work in each environment; where they do not cover as
-    many steps, say with --steps how many each of them covers.
+    reference. Files of ncu or nvprof in one call are passes over the same launches; each file of
+    nsys or kineto, as of a rank, is a profile of its own. The files must cover the same work in
+    each environment; where they do not cover as many steps, say with --steps how many each covers.
     """
     from envcompare.importing import import_files
     from envcompare.importing.place import Request
