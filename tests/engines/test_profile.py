@@ -117,6 +117,18 @@ class TestWithoutGpu:
         ]
         assert records(profiled)["docker", "flops"]["state"] == "ok"
 
+    def test_an_ended_run_tries_again_the_profile_that_failed(self, profiled: Done) -> None:
+        """Its cell ended well, since a profile is no part of the timing."""
+        assert profiled.folder is not None
+        before = len(profiled.lines("samples.jsonl"))
+        path = profiled.folder / "profiles" / "lab-h1_cnn_default" / "docker" / "flops.json"
+        broken = {"state": "missing", "reason": "it died", "is_failure": True, "profile": None}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **broken}))
+        resume(profiled.folder)
+        found = records(profiled)["docker", "flops"]
+        assert (found["state"], found["is_failure"], found["steps"]) == ("ok", False, 5)
+        assert len(profiled.lines("samples.jsonl")) == before
+
 
 @pytest.mark.engine("docker")
 def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -> None:
