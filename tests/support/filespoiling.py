@@ -148,9 +148,8 @@ def _in_database(
         Path(file.name).write_bytes(content)
         database = sqlite3.connect(file.name)
         try:
-            names = [
-                row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE sql <> ''")
-            ]
+            query = "SELECT CAST(name AS TEXT) FROM sqlite_master WHERE sql <> ''"
+            names = [row[0] for row in database.execute(query)]
             change(database, draw.choice(sorted(names)))
             database.commit()
         except (sqlite3.Error, IndexError, UnicodeDecodeError):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from profilefuzz import CORPUS, NAMES, changes, outcome, seeds, spoiled
+from nsysexports import change
+from profilefuzz import CORPUS, NAMES, Seed, changes, outcome, seeds, spoiled
 
 
 @pytest.mark.parametrize("reader", NAMES)
@@ -17,6 +18,17 @@ def test_every_seed_is_read_whole(reader: str, tmp_path: Path) -> None:
         path = tmp_path / seed.name
         path.write_bytes(seed.content)
         assert outcome(reader, path) is not None, seed.name
+
+
+def test_a_database_spoiled_before_is_spoiled_further(tmp_path: Path) -> None:
+    """A change may have made bytes of the name of a table, in which the next picks a row."""
+    path = tmp_path / "a.sqlite"
+    path.write_bytes(seeds("nsys")[0].content)
+    script = "UPDATE sqlite_master SET name = CAST(name AS BLOB) WHERE rowid = 5"
+    change(path, f"PRAGMA writable_schema = ON; {script}")
+    seed = Seed("a.sqlite", path.read_bytes())
+    for number in range(10):
+        assert spoiled("nsys", seed, [("row", number), ("cell", number)])
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: path.name)
@@ -36,7 +48,7 @@ def test_spoiled_files_are_refused_or_possible(
 ) -> None:
     """No other error, no hang, and no number that cannot be."""
     seed = data.draw(st.sampled_from(seeds(reader)))
-    change = st.tuples(st.sampled_from(sorted(changes(reader))), st.integers(0, 2**32))
+    steps = st.tuples(st.sampled_from(sorted(changes(reader))), st.integers(0, 2**32))
     path = tmp_path / seed.name
-    path.write_bytes(spoiled(reader, seed, data.draw(st.lists(change, min_size=1, max_size=3))))
+    path.write_bytes(spoiled(reader, seed, data.draw(st.lists(steps, min_size=1, max_size=3))))
     outcome(reader, path)
