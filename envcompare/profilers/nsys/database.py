@@ -58,12 +58,13 @@ class Export:
     def rows(
         self, table: str, needed: Sequence[str], optional: Sequence[str] = ()
     ) -> Iterator[Cells]:
-        """Yield whole numbers, row number last; -1 stands for an optional one that is missing.
+        """Return rows of whole numbers, row number last; -1 is an optional one that is missing.
 
         Raises ProfileError where a needed column or number is missing.
         """
         self._check(table, needed, self._columns(table, needed, optional))
-        yield from self._select(table, needed, optional)
+        # No generator: closing one that was left early fails where the database is closed.
+        return self._select(table, needed, optional)
 
     def numbers(self, table: str, needed: Sequence[str], optional: Sequence[str] = ()) -> Table:
         """Return what `rows` yields as a table of these columns and `place`.
@@ -123,8 +124,8 @@ class Export:
         return {str(one): str(other) for one, other in self._connection.execute(query)}
 
     def query(self, text: str) -> Iterator[tuple[object, ...]]:
-        """Yield the rows of a query of this reader's own."""
-        yield from self._connection.execute(text)
+        """Return the rows of a query of this reader's own."""
+        return self._connection.execute(text)
 
     def text(self, table: str, column: str, number: int, *, row: int) -> str:
         """Return a string of StringIds; raises ProfileError for a number that has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,21 @@ def test_a_report_without_nsys_says_the_command(
         read(tmp_path / "run.nsys-rep")
     expected = "nsys export --type=sqlite --lazy=false --force-overwrite=true --output=run.sqlite"
     assert expected in caught.value.hint
+
+
+def test_a_refused_range_leaves_nothing_that_fails_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was being read is given up after the database was closed."""
+    trace = plain()
+    trace.range("step", 0, 10)
+    path = trace.write(tmp_path / "a.sqlite")
+    change(path, "UPDATE NVTX_EVENTS SET text = NULL, textId = 999 WHERE rowid = 1")
+    failed: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", failed.append)
+    with pytest.raises(ProfileError, match=r"a\.sqlite") as caught:
+        read(path)
+    assert "textId 999 has no row in StringIds" in caught.value.details
+    del caught
+    gc.collect()
+    assert failed == []
