@@ -13,7 +13,7 @@ from envcompare.analysis.launchorder import Level, align
 from envcompare.analysis.profilemodel import MatchRule
 from envcompare.profiles import Dim, Kernel, Profile
 
-MOST_LAUNCHES: Final = 20_000  # that are put in order; the rest keeps their proportions
+MOST_LAUNCHES: Final = 10_000  # that are put in order; the rest keeps their proportions
 
 Shape = tuple[Dim | None, Dim | None]
 Key = tuple[str, Shape]
