@@ -44,12 +44,14 @@ def kernel_diff(
     sums = _sums(*both)
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
+    factor = launch_factor(before, after)
     return KernelDiff(
         arm=names[1],
         source=source,
         scaling=_scaling(before, after, both, names),
         is_per_step=bool(before.steps and after.steps),
-        identical_kernel_set=is_same_set(before, after),
+        identical_kernel_set=factor == 1,
+        launch_factor=None if factor == 1 else factor,
         replaced=counts["replaced"],
         only_reference=counts["only-reference"],
         only_arm=counts["only-arm"],
@@ -65,18 +67,20 @@ def kernel_diff(
     )
 
 
-def is_same_set(before: Profile, after: Profile) -> bool:
-    """Tell whether both launched the same names in the same shapes, as often in a step.
+def launch_factor(before: Profile, after: Profile) -> float | None:
+    """Return how many times as often the same names in the same shapes were launched.
 
-    Without steps the launches need only stand in one proportion.
+    It is 1 for one program. None stands for other kernels, and for another number of them in a
+    step where steps are known; without steps one proportion of all is all that can be told.
     """
     one, other = _launches(before), _launches(after)
     if not one or one.keys() != other.keys():
-        return False
-    if before.steps and after.steps:
-        ratios = {other[key] * before.steps / (one[key] * after.steps) for key in one}
-        return {round(ratio, _DIGITS) for ratio in ratios} == {1.0}
-    return len({round(other[key] / one[key], _DIGITS) for key in one}) == 1
+        return None
+    has_steps = bool(before.steps and after.steps)
+    scale = (before.steps or 1) / (after.steps or 1) if has_steps else 1.0
+    ratios = {round(other[key] * scale / one[key], _DIGITS) for key in one}
+    factor = next(iter(ratios))
+    return factor if len(ratios) == 1 and (factor == 1 or not has_steps) else None
 
 
 def _launches(profile: Profile) -> Counter[tuple[object, ...]]:

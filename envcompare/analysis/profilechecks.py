@@ -14,6 +14,7 @@ from envcompare.analysis.profilechoice import (
     source_of,
     usable,
 )
+from envcompare.analysis.profilemodel import KernelDiff
 from envcompare.profiles import Profile, ProfileRecord
 
 _MOST_NAMED: Final = 2
@@ -37,6 +38,17 @@ def program_cautions(by_arm: Mapping[str, Records], codes: Mapping[str, str]) ->
     known = {one.code_hash for records in by_arm.values() for one in usable(records)} - {""}
     if len(known) > 1:
         yield "The arms profiled different programs: their code has different hashes."
+
+
+def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[str]:
+    """Say where whole profiles seem to hold another number of steps of one program."""
+    for diff in diffs:
+        if diff.launch_factor is not None:
+            yield (
+                f"{diff.arm} launched every kernel {diff.launch_factor:.4g} times as often as "
+                f"{reference}: whole profiles of another number of steps do not compare. Import "
+                "each with --steps N to compare a step."
+            )
 
 
 def several_cautions(records: Records) -> Iterable[str]:

@@ -14,6 +14,7 @@ from envcompare.analysis.kerneldiff import kernel_diff
 from envcompare.analysis.ledger import trace_ledger
 from envcompare.analysis.peaks import is_named
 from envcompare.analysis.profilechecks import (
+    factor_cautions,
     launch_cautions,
     partial_records,
     program_cautions,
@@ -80,6 +81,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
         profiled, cell.energy, reference=cell.reference, partial=partial_records(profiled)
     )
     ledgers, reasons = _ledgers(cell)
+    diffs = tuple(_kernel_diffs(cell))
     drawn = roofline(profiled, cell.roofs, host=cell.cell.host, steps_ns=_steps_ns(cell))
     if not rows and not ledgers:
         return None
@@ -89,7 +91,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
         reference=cell.reference,
         devices=_devices(cell),
         arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
-        kernel_diffs=tuple(_kernel_diffs(cell)),
+        kernel_diffs=diffs,
         ledgers=ledgers,
         roofline=None if isinstance(drawn, str) else drawn,
         roofline_reason=drawn if isinstance(drawn, str) else "",
@@ -99,6 +101,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                 (
                     *program_cautions(profiled, cell.codes),
                     *model_flops_cautions(rows, reference=cell.reference),
+                    *factor_cautions(diffs, reference=cell.reference),
                     *(text for records in profiled.values() for text in several_cautions(records)),
                     *(text for records in profiled.values() for text in launch_cautions(records)),
                     *reasons,

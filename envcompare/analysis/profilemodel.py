@@ -169,6 +169,10 @@ class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
     identical_kernel_set: Annotated[
         bool, Meta(description="the same names with the same shapes, as often in a step")
     ]
+    launch_factor: Annotated[
+        float | None,
+        Meta(description="the same names and shapes, each so many times as often; not of a step"),
+    ] = None
     replaced: int
     only_reference: int
     only_arm: int

@@ -64,7 +64,7 @@ def kernel_view(diff: KernelDiff, *, reference: str, most: int) -> KernelView:
     rows = [_row(row, scale, largest=largest, names=names) for row in diff.rows]
     changed = [row for row in rows if row.kind != "both"]
     both = [row for row in rows if row.kind == "both"]
-    shown = 0 if diff.identical_kernel_set else _SHOWN_BOTH
+    shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
     return KernelView(
         arm=diff.arm,
         sentence=kernel_sentence(diff, reference=reference),
@@ -84,6 +84,11 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
             f"{diff.arm} and {reference} ran the same kernels: {counted(diff.both, 'kernel')} with "
             f"the same shapes, as often{_kernel_time(diff)}."
         )
+    if diff.launch_factor:
+        return (
+            f"{diff.arm} and {reference} ran the same kernels in the same proportion, but "
+            f"{_times(diff.launch_factor)} as many launches in {diff.arm}: another number of steps?"
+        )
     counts = (
         (diff.replaced, "replaced"),
         (diff.only_reference, f"only in {reference}"),
@@ -102,6 +107,11 @@ def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Return the same in fewer words: "the same 12 kernels as vm"."""
     if diff.identical_kernel_set:
         return f"the same {counted(diff.both, 'kernel')} as {reference}, as often"
+    if diff.launch_factor:
+        return (
+            f"the same {counted(diff.both, 'kernel')} as {reference} in the same proportion, but "
+            f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
+        )
     counts = (
         (diff.replaced, "replaced"),
         (diff.only_reference, f"only in {reference}"),
@@ -113,6 +123,10 @@ def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     (first, word), *others = found
     texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
     return listed(texts)
+
+
+def _times(factor: float) -> str:
+    return f"{number_text(factor)} times"
 
 
 def short_name(name: str) -> str:

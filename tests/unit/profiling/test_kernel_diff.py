@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
 
 from envcompare.analysis.kerneldiff import MOST_ROWS, kernel_diff
+from envcompare.analysis.profilechecks import factor_cautions
 from envcompare.analysis.profilemodel import KernelDiff, KernelDiffRow
 from envcompare.profiles import Kernel, Profile
+from envcompare.report.kernels import kernel_sentence, short_sentence
 
 
 def diff(before: Profile, after: Profile) -> KernelDiff:
@@ -87,10 +89,27 @@ def test_unknown_steps_are_said_and_one_proportion_is_one_set() -> None:
     """Files of unknown origin give whole profiles."""
     step = [kernel(CONV), kernel(ADD)]
     made = diff(launched(step, steps=None, repeat=2), launched(step, steps=None, repeat=3))
-    assert made.identical_kernel_set
+    assert (made.identical_kernel_set, made.launch_factor) == (False, 1.5)
     assert not made.is_per_step
     assert "number of steps is not known" in made.scaling
     assert [row.kind for row in made.rows] == ["both", "both"]
+
+
+def test_launches_in_one_proportion_are_as_often_only_where_steps_say_so() -> None:
+    """10 launches against 20 may be one program; with steps a step decides."""
+    step = [kernel(CONV), kernel(ADD)]
+    vague = diff(launched(step, steps=None, repeat=10), launched(step, steps=None, repeat=20))
+    for sentence in (kernel_sentence, short_sentence):
+        text = sentence(vague, reference="vm")
+        assert "in the same proportion, but 2 times as many launches" in text
+        assert "as often" not in text
+    (text,) = factor_cautions([vague], reference="vm")
+    assert "--steps" in text
+    same = diff(launched(step, steps=None, repeat=10), launched(step, steps=None, repeat=10))
+    assert (same.identical_kernel_set, same.launch_factor) == (True, None)
+    more = diff(launched(step, steps=10, repeat=10), launched(step, steps=10, repeat=20))
+    assert (more.identical_kernel_set, more.launch_factor) == (False, None)
+    assert list(factor_cautions([same, more], reference="vm")) == []
 
 
 def test_without_an_order_names_are_paired() -> None:
