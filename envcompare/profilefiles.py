@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envcompare.foldernames import cell_name, distinct_name, safe_name
 from envcompare.profiles import ProfileRecord, Roofs
-from envcompare.results import RunFolder, safe_name
+from envcompare.results import RunFolder
 
 _FOLDER = "profiles"
 _ROOFS = "roofs"
@@ -13,15 +14,18 @@ _ROOFS = "roofs"
 
 def raw_path(folder: RunFolder, cell: str, arm: str, name: str) -> Path:
     """Return the path of a file among the profiles of an arm, with its folder made."""
-    path = folder.path / _FOLDER / safe_name(cell) / safe_name(arm) / safe_name(name)
+    path = _arm_folder(folder, cell, arm) / safe_name(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def raw_folder(folder: RunFolder, record: ProfileRecord) -> Path:
     """Return the folder of the files a profile was read from; a JSON trace there is no record."""
-    parts = (record.cell, record.arm, record.name)
-    return folder.path.joinpath(_FOLDER, *map(safe_name, parts))
+    return _arm_folder(folder, record.cell, record.arm) / safe_name(record.name)
+
+
+def _arm_folder(folder: RunFolder, cell: str, arm: str) -> Path:
+    return folder.path / _FOLDER / cell_name(cell) / distinct_name(arm)
 
 
 def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
@@ -32,7 +36,7 @@ def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
 
 def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRecord, ...]:
     """Read all profiles, or those of a cell, by path; raises RunFolderError for a damaged one."""
-    cells = "*" if cell is None else safe_name(cell)
+    cells = "*" if cell is None else cell_name(cell)
     found = (folder.path / _FOLDER).glob(f"{cells}/*/*.json")
     # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
     paths = sorted(found, key=lambda path: (path.parent, path.stem))
@@ -41,7 +45,7 @@ def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRe
 
 def write_roofs(folder: RunFolder, roofs: Roofs) -> None:
     """Write profiles/roofs/<host>.json; raises RunFolderError when the disk refuses."""
-    folder.write_json(f"{_FOLDER}/{_ROOFS}/{safe_name(roofs.host)}.json", roofs)
+    folder.write_json(f"{_FOLDER}/{_ROOFS}/{distinct_name(roofs.host)}.json", roofs)
 
 
 def read_roofs(folder: RunFolder) -> tuple[Roofs, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
 import secrets
 import threading
 from collections.abc import Iterable
@@ -17,9 +16,9 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from envcompare.errors import RunFolderError
+from envcompare.foldernames import cell_name, distinct_name
 from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9._=,-]+")
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
@@ -29,11 +28,6 @@ def new_run_id(now: datetime | None = None) -> str:
     """Return `YYYYMMDD-HHMMSS-xxxx` (UTC, four random hex digits)."""
     moment = now or datetime.now(UTC)
     return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def safe_name(text: str) -> str:
-    """Return a file name made of `text`; the same text gives the same name."""
-    return _UNSAFE.sub("_", text).strip(".") or "_"
 
 
 def elapsed_s(events: tuple[Event, ...]) -> float:
@@ -122,8 +116,8 @@ class RunFolder:
 
     def write_fingerprint(self, record: FingerprintRecord) -> None:
         """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded."""
-        cell = safe_name(record.cell.removeprefix(f"{record.host}/"))
-        name = f"fingerprints/{safe_name(record.host)}/{safe_name(record.arm)}/{cell}.json"
+        cell = cell_name(record.cell.removeprefix(f"{record.host}/"))
+        name = f"fingerprints/{distinct_name(record.host)}/{distinct_name(record.arm)}/{cell}.json"
         self.write_json(name, record)
 
     def write_json(self, name: str, content: object) -> None:
@@ -147,7 +141,8 @@ class RunFolder:
 
     def log_path(self, host: str, cell: str, arm: str) -> Path:
         """Return the path of an arm's log, with its folder made."""
-        path = self.path / "logs" / safe_name(host) / safe_name(cell) / f"{safe_name(arm)}.log"
+        place = self.path / "logs" / distinct_name(host) / cell_name(cell)
+        path = place / f"{distinct_name(arm)}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 

@@ -14,9 +14,9 @@ from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
+from envcompare.foldernames import distinct_name
 from envcompare.profilers.wrapping import Profiler
 from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue, Scalar, Taken
-from envcompare.results import safe_name
 from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import make_folder, shell
 from envcompare.stack.host import prepare_host
@@ -277,7 +277,7 @@ class Site:
 
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""
-        return f"{self.folder}/scratch-{safe_name(arm)}"
+        return f"{self.folder}/scratch-{distinct_name(arm)}"
 
 
 def stack_options(experiment: Experiment) -> Options:

@@ -13,12 +13,13 @@ import msgspec
 
 from envcompare.command import shell_text
 from envcompare.errors import ConfigError, RunFolderError
+from envcompare.foldernames import safe_name
 from envcompare.importing.place import Place, Request, find_place
 from envcompare.profilefiles import raw_folder, write_profile
 from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profiles import ProfileRecord
 from envcompare.records import Event
-from envcompare.results import RunFolder, safe_name
+from envcompare.results import RunFolder
 
 COPY_LIMIT_BYTES = 256 * 2**20
 

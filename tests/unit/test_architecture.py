@@ -25,7 +25,7 @@ LAYERS = (
         "arms", "choice", "programs",
     ),
     ("command", "console", "interrupt", "profiles", "records", "tensorcores"),
-    ("errors", "texts"),
+    ("errors", "foldernames", "texts"),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))

@@ -387,6 +387,16 @@ def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
     assert {one.cell for one in read_profiles(folder)} == {CELL, "local/rnn/default"}
 
 
+def test_arms_with_like_names_keep_their_own_profiles(tmp_path: Path) -> None:
+    """A name that makes no folder as it is shares none with another."""
+    folder = import_files(request(tmp_path, log(tmp_path, "a.log"), arm="docker@host")).folder
+    import_files(
+        request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path)
+    )
+    kept = {one.arm: one.profile.kernels[0].name for one in read_profiles(folder) if one.profile}
+    assert kept == {"docker@host": WINOGRAD, "docker_host": FPROP}
+
+
 def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:
     """It measures nothing."""
     folder = import_files(request(tmp_path, log(tmp_path, "vm.log"))).folder

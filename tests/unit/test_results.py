@@ -12,8 +12,9 @@ import pytest
 from builders import block, run_record
 
 from envcompare.errors import RunFolderError
+from envcompare.foldernames import distinct_name
 from envcompare.records import Event, FingerprintRecord
-from envcompare.results import RunFolder, elapsed_s, new_run_id, safe_name, standing
+from envcompare.results import RunFolder, elapsed_s, new_run_id, standing
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 
@@ -94,7 +95,9 @@ def test_fingerprints_are_read_back_for_every_host_and_arm(folder: RunFolder) ->
     )
     folder.write_fingerprint(record)
     assert folder.read_fingerprints() == (record,)
-    assert (folder.path / "fingerprints" / "gpu_01" / "vm" / "cnn_default.json").is_file()
+    assert (
+        folder.path / "fingerprints" / distinct_name("gpu 01") / "vm" / "cnn_default.json"
+    ).is_file()
 
 
 def test_resumed_run_is_read_by_what_stands() -> None:
@@ -139,14 +142,6 @@ def test_unwritable_disk_is_a_run_folder_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(RunFolderError, match="cannot be made"):
         RunFolder.create(tmp_path / "out", run_record())
-
-
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", "", "x\0y", "é☃"])
-def test_safe_name_never_leaves_its_folder(tmp_path: Path, name: str) -> None:
-    """A hostile name makes a plain file name."""
-    path = tmp_path / safe_name(name)
-    assert path.parent == tmp_path
-    assert path != tmp_path
 
 
 def test_run_ids_differ() -> None:
