@@ -32,7 +32,7 @@ def pass_state(record: ProfileRecord) -> PassState:
         reason=record.reason,
         hint=record.hint,
         tool=f"{profile.tool} {profile.version}".strip() if profile else "",
-        steps=record.steps or (profile.steps if profile else None),
+        steps=(profile.steps if profile else None) or record.steps,
         has_time=profile.has_time if profile else True,
         notes=profile.notes if profile else (),
         raw=record.raw,

@@ -51,6 +51,17 @@ def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[
             )
 
 
+def step_cautions(records: Records) -> Iterable[str]:
+    """Say where a profile counts other steps than it is said to hold: its own are used."""
+    for one in usable(records):
+        told = one.profile.steps if one.profile else None
+        if told and one.steps and told != one.steps:
+            yield (
+                f"{one.name} of {one.arm} is said to hold {one.steps} steps and itself counts "
+                f"{told}: its own count is used."
+            )
+
+
 def several_cautions(records: Records) -> Iterable[str]:
     """Say which of several traces of one tool the tables of an arm are of, as of several ranks."""
     traces = [one for one in usable(records) if is_trace(one)]

@@ -18,9 +18,9 @@ Records = Sequence[ProfileRecord]
 
 
 def profile_of(record: ProfileRecord) -> Profile:
-    """Return the profile of a record that has one, with the steps that the record knows."""
+    """Return the profile of a record that has one; its steps, if it counts none, of the record."""
     assert record.profile is not None
-    return replace(record.profile, steps=record.steps or record.profile.steps)
+    return replace(record.profile, steps=record.profile.steps or record.steps)
 
 
 def source_of(record: ProfileRecord) -> str:

@@ -19,6 +19,7 @@ from envcompare.analysis.profilechecks import (
     partial_records,
     program_cautions,
     several_cautions,
+    step_cautions,
 )
 from envcompare.analysis.profilechoice import (
     choose,
@@ -103,6 +104,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                     *model_flops_cautions(rows, reference=cell.reference),
                     *factor_cautions(diffs, reference=cell.reference),
                     *(text for records in profiled.values() for text in several_cautions(records)),
+                    *(text for records in profiled.values() for text in step_cautions(records)),
                     *(text for records in profiled.values() for text in launch_cautions(records)),
                     *reasons,
                 )

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from traces import ADD, CONV, kernel, launched, record
 
-from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table
+from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table, pass_state
 from envcompare.analysis.profilechecks import (
     launch_cautions,
     partial_records,
     program_cautions,
     several_cautions,
+    step_cautions,
 )
+from envcompare.analysis.profilechoice import profile_of
 from envcompare.analysis.profilemodel import QuantityRow
 from envcompare.analysis.quantities import model_flops_cautions, quantity_rows
 from envcompare.profiles import ApiCall, Copy, Operator, Profile, ProfileRecord, Quantity
@@ -137,6 +139,17 @@ def test_counters_of_a_part_of_the_launches_are_not_of_a_step() -> None:
     assert partial_records({"vm": [trace, some]}) == {("vm", "ncu-memory")}
     (text,) = launch_cautions([trace, some])
     assert "40 % of the launches" in text
+
+
+def test_steps_that_a_trace_counts_win_over_those_it_is_said_to_hold() -> None:
+    """A trace with marks of 5 steps was said to hold 10."""
+    trace = record(launched([kernel(CONV)], steps=5), steps=10)
+    assert (profile_of(trace).steps, pass_state(trace).steps) == (5, 5)
+    (text,) = step_cautions([trace])
+    assert "said to hold 10 steps and itself counts 5" in text
+    unknown = record(launched([kernel(CONV)], steps=None), steps=10)
+    assert profile_of(unknown).steps == 10
+    assert list(step_cautions([unknown, record(launched([kernel(CONV)]))])) == []
 
 
 def test_passes_that_ran_other_kernels_are_said() -> None:
