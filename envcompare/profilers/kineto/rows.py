@@ -18,6 +18,10 @@ _CATEGORIES: Final = {
     "cpu_op": "operator", "operator": "operator", "cuda_profiler_range": "counters",
     "user_annotation": "annotation", "cpu_instant_event": "memory",
 }  # fmt: skip
+# What points from an event to another, and what names processes: it lasts no time.
+_TIMELESS: Final = ("s", "t", "f", "M")
+# What no event but one of GPU work has.
+_WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
 _COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
@@ -61,14 +65,39 @@ def read_rows(trace: Trace) -> Found:
     number = 0
     try:
         for number, event in trace.events():
-            kind = _CATEGORIES.get(str(event.get("cat", "")).lower(), "")
-            if kind == "memory":
-                _memory(trace, number, event, found)
-            elif kind and event.get("ph") == "X":
+            if kind := _kind(trace, number, event):
                 _ADD[kind](trace, number, event, found)
     except RecursionError as error:
         raise trace.refusal(number, "it is nested too deeply") from error
     return found
+
+
+def _kind(trace: Trace, number: int, event: Event) -> str:
+    """Return what an event is, or an empty text; what hides GPU work is refused."""
+    category, phase = event.get("cat"), event.get("ph")
+    kind = _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
+    if not kind:
+        _refuse_hidden(trace, number, event)
+    if not kind or kind == "memory" or phase == "X":
+        return kind
+    if phase in _TIMELESS:
+        return ""
+    # Pairs of B and E are written by no release of torch; nothing says how they would nest.
+    why = f"ph is {phase!r:.40}, and only X tells how long a {category:.40} lasts"
+    raise trace.refusal(number, why)
+
+
+def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
+    """Refuse what a category of several words, or an unknown one, would leave out unseen."""
+    category, args = event.get("cat"), event.get("args")
+    if not isinstance(category, str | None):
+        raise trace.refusal(number, f"cat is {category!r:.40}, not a text")
+    parts = (category or "").lower().split(",")
+    if any(part.strip() in _CATEGORIES for part in parts):
+        raise trace.refusal(number, f"cat is {category!r:.40}, not one category")
+    if isinstance(args, dict) and any(args.keys() >= keys for keys in _WORK):
+        why = f"its args are those of GPU work, and cat is {category!r:.40}, which is none"
+        raise trace.refusal(number, why)
 
 
 def _times(trace: Trace, number: int, event: Event) -> tuple[int, int]:
@@ -199,4 +228,5 @@ _ADD: Final = {
     "operator": _operator,
     "annotation": _annotation,
     "counters": _counters,
+    "memory": _memory,
 }

@@ -39,6 +39,39 @@ def test_impossible_events_are_refused(tmp_path: Path, change: Event, why: str) 
     assert why in caught.value.details
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"ph": "B"}, "ph is 'B', and only X tells how long a kernel lasts"),
+        ({"ph": "E"}, "ph is 'E'"),
+        ({"ph": ["X"]}, "ph is ['X']"),
+        ({"ph": None}, "ph is None"),
+        ({"cat": "gpu_memcpy", "ph": "b"}, "how long a gpu_memcpy lasts"),
+        ({"cat": "kernel,gpu"}, "cat is 'kernel,gpu', not one category"),
+        ({"cat": "gpu, Kernel "}, "cat is 'gpu, Kernel ', not one category"),
+        ({"cat": ["kernel"]}, "cat is ['kernel'], not a text"),
+        ({"cat": "gpu_op"}, "its args are those of GPU work, and cat is 'gpu_op'"),
+        ({"cat": None}, "its args are those of GPU work, and cat is None"),
+        ({"cat": "x", "args": {"stream": 7, "bytes": 8}}, "its args are those of GPU work"),
+    ],
+)
+def test_gpu_work_that_would_be_left_out_is_refused(
+    tmp_path: Path, change: Event, why: str
+) -> None:
+    """A trace whose kernels are passed over looks like one without a GPU."""
+    with pytest.raises(ProfileError) as caught:
+        of(tmp_path, kernel("a", 0, 1), {**kernel("b", 5, 1), **change})
+    assert "event 1 of traceEvents" in caught.value.details
+    assert why in caught.value.details
+
+
+def test_arrows_and_names_of_processes_are_passed_over(tmp_path: Path) -> None:
+    """They are no work, whatever category they carry."""
+    arrows = [{"ph": phase, "cat": "kernel", "name": "x", "ts": 3} for phase in "stfM"]
+    others = [{"ph": "i", "name": "Record Window End"}, {"ph": "C", "cat": "gpu_pm_counter"}]
+    assert [one.calls for one in of(tmp_path, kernel("a", 0, 1), *arrows, *others).kernels] == [1]
+
+
 @pytest.mark.parametrize("place", range(1, 10))
 def test_the_same_event_twice_is_refused(tmp_path: Path, place: int) -> None:
     """Traces put together by hand may hold a part twice."""
