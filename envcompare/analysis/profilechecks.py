@@ -51,6 +51,24 @@ def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[
             )
 
 
+def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[str]:
+    """Say where an arm used another number of GPUs than the reference."""
+    counts = {arm: _gpus(records) for arm, records in by_arm.items()}
+    own = counts.get(reference)
+    for arm, count in counts.items():
+        if own and count and count != own:
+            yield (
+                f"{arm} used {count} GPU{'s' * (count > 1)} and {reference} {own}: sums are over all of them, and "
+                "times of one GPU are compared with those of the same GPU alone."
+            )
+
+
+def _gpus(records: Records) -> int:
+    """Return the most GPUs that a profile of an arm saw at work; 0 where none is told."""
+    profiles = (profile_of(one) for one in usable(records))
+    return max((len(one.devices) for one in profiles if one.kernels or one.copies), default=0)
+
+
 def step_cautions(records: Records) -> Iterable[str]:
     """Say where a profile counts other steps than it is said to hold: its own are used."""
     for one in usable(records):

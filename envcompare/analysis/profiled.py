@@ -15,6 +15,7 @@ from envcompare.analysis.ledger import trace_ledger
 from envcompare.analysis.peaks import is_named
 from envcompare.analysis.profilechecks import (
     factor_cautions,
+    gpu_cautions,
     launch_cautions,
     partial_records,
     program_cautions,
@@ -103,6 +104,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                     *program_cautions(profiled, cell.codes),
                     *model_flops_cautions(rows, reference=cell.reference),
                     *factor_cautions(diffs, reference=cell.reference),
+                    *gpu_cautions(profiled, reference=cell.reference),
                     *(text for records in profiled.values() for text in several_cautions(records)),
                     *(text for records in profiled.values() for text in step_cautions(records)),
                     *(text for records in profiled.values() for text in launch_cautions(records)),

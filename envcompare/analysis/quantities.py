@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, Literal
@@ -34,8 +35,9 @@ _ENOUGH_NS: Final = 1e9
 _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
 Rows = tuple[QuantityRow, ...]
-Key = tuple[str, str, str, int]
-"""Name, pass and tool, and which of several one profile has, as of its second GPU."""
+Key = tuple[str, str, str, str, int]
+"""Name, pass, tool and GPU, and which of several that one profile has of these."""
+_GPU: Final = re.compile(r"GPU \d+")
 
 
 def tolerance(name: str) -> float:
@@ -43,6 +45,12 @@ def tolerance(name: str) -> float:
     if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
         return _BYTES_OF_COPIES
     return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
+
+
+def gpu_of(scope: str) -> str:
+    """Return the GPU that a quantity is of alone, such as "GPU 1"; empty: of all that was seen."""
+    found = _GPU.match(scope)
+    return found[0] if found else ""
 
 
 def quantity_rows(
@@ -56,12 +64,12 @@ def quantity_rows(
 
     `partial` are the arms and records that lack launches of their steps.
 
-    A quantity is compared with the one of the same name, pass and tool in the reference.
+    A quantity is compared with the one of the same name, pass, tool and GPU in the reference.
     """
     rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
-            ((one.name, "timing", "", 0), _row(one, "timing")) for one in quantities
+            (_key(one, "timing", ""), _row(one, "timing")) for one in quantities
         )
     against = rows.get(reference, {})
     return {
@@ -91,14 +99,19 @@ def _rows(
     held = usable(records)
     for record in held:
         profile = profile_of(record)
-        seen: Counter[str] = Counter()
+        seen: Counter[Key] = Counter()
         for quantity in profile.quantities:
             steps = None if (record.arm, record.name) in partial else profile.steps
-            key = (quantity.name, record.kind, profile.tool, seen[quantity.name])
-            seen[quantity.name] += 1
+            first = _key(quantity, record.kind, profile.tool)
+            key = _key(quantity, record.kind, profile.tool, place=seen[first])
+            seen[first] += 1
             if key not in found or found[key].value is None:
                 found[key] = _row(quantity, record.kind, steps=steps, batch=record.batch)
     return _with_intensity(found, [profile_of(record) for record in held])
+
+
+def _key(quantity: Quantity, kind: str, tool: str, *, place: int = 0) -> Key:
+    return (quantity.name, kind, tool, gpu_of(quantity.scope), place)
 
 
 def _with_intensity(

@@ -7,12 +7,13 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
+from envcompare.analysis.quantities import gpu_of
 from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.quantitynames import is_power, quantity_name
 from envcompare.report.units import quantity_text, ratio_text
 from envcompare.texts import one_line
 
-Key = tuple[str, str, str, str]
+Key = tuple[str, str, str, str, str]
 Place = tuple[Key, int]
 
 
@@ -116,8 +117,8 @@ def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
     """Return what a quantity shares with its counterpart in another arm."""
-    key = (row.name, row.unit, row.kind, "")
-    return (*key[:3], row.source.partition(" ")[0]) if key in crowded else key
+    key = (row.name, row.unit, row.kind, gpu_of(row.scope), "")
+    return (*key[:4], row.source.partition(" ")[0]) if key in crowded else key
 
 
 def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
@@ -130,7 +131,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     sources = dict.fromkeys(row.source for row in rows if row.source)
     source = next(iter(sources), "") if len(sources) < 2 else ""
     return QuantityLine(
-        name=quantity_name(first.name),
+        name=", ".join(filter(None, (quantity_name(first.name), gpu_of(first.scope)))),
         per=per,
         basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
         cells=tuple(

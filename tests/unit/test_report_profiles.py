@@ -303,8 +303,26 @@ def test_each_gpu_has_a_line_of_its_own() -> None:
     )
     arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
     lines = views(arms=arms).quantities
-    assert [one.basis[-5:] for one in lines] == ["GPU 1", "GPU 2"]
+    assert [one.name for one in lines] == ["GPU busy, GPU 1", "GPU busy, GPU 2"]
     assert [cell.text for cell in lines[1].cells] == ["2.00 µs", "2.00 µs"]
+
+
+def test_a_gpu_stands_in_the_label_on_the_terminal_and_in_markdown() -> None:
+    """Lines of two GPUs were alike there; one of all GPUs is another line."""
+    run = imported_run("vm", "docker")
+    alone = (quantity("busy_ns", 1000.0, scope="5 launches", per_step=None),)
+    both = tuple(
+        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", per_step=None) for place in (1, 2)
+    )
+    arms = tuple(
+        ArmProfiles(arm=arm, passes=(), quantities=found)
+        for arm, found in (("vm", alone), ("docker", both))
+    )
+    changed = replace(run, profiles=(replace(run.profiles[0], arms=arms),))
+    rows = [one.columns for one in terminal_lines(changed) if one.role == "row"]
+    names = [row[0].removesuffix(", whole profile") for row in rows]
+    assert names == ["GPU busy", "GPU busy, GPU 1", "GPU busy, GPU 2"]
+    assert "| GPU busy, GPU 2" in markdown(changed)
 
 
 def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:

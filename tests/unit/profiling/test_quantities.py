@@ -9,6 +9,7 @@ from traces import ADD, CONV, kernel, launched, record
 
 from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table, pass_state
 from envcompare.analysis.profilechecks import (
+    gpu_cautions,
     launch_cautions,
     partial_records,
     program_cautions,
@@ -18,7 +19,7 @@ from envcompare.analysis.profilechecks import (
 from envcompare.analysis.profilechoice import profile_of
 from envcompare.analysis.profilemodel import QuantityRow
 from envcompare.analysis.quantities import model_flops_cautions, quantity_rows
-from envcompare.profiles import ApiCall, Copy, Operator, Profile, ProfileRecord, Quantity
+from envcompare.profiles import ApiCall, Copy, Device, Operator, Profile, ProfileRecord, Quantity
 
 
 def with_quantity(arm: str, value: float | None, *, name: str, **changes: Any) -> ProfileRecord:
@@ -57,6 +58,28 @@ def test_each_gpu_of_a_profile_is_compared_with_its_counterpart() -> None:
         records[arm] = [record(Profile(tool="nsys", quantities=both, steps=1), arm=arm)]
     found = quantity_rows(records, {}, reference="vm")["docker"]
     assert [(one.scope, one.ratio) for one in found] == [("GPU 0", 1.0), ("GPU 1", 1.5)]
+
+
+def test_one_gpu_is_not_held_against_one_of_two() -> None:
+    """Busy times of another number of GPUs have no ratio, and the number is said."""
+    records = {}
+    for arm, count in (("vm", 1), ("docker", 2)):
+        scopes = ["2 launches of 1 kernel"] if count == 1 else ["GPU 0", "GPU 1"]
+        trace = launched(
+            [kernel(CONV)],
+            devices=tuple(Device(name="A100", uuid=str(place)) for place in range(count)),
+            quantities=tuple(
+                Quantity(name="busy_ns", value=500.0, unit="ns", rule="union", source="nsys",
+                         scope=scope)
+                for scope in scopes
+            ),
+        )  # fmt: skip
+        records[arm] = [record(trace, arm=arm)]
+    found = quantity_rows(records, {}, reference="vm")["docker"]
+    assert [(one.scope, one.ratio) for one in found] == [("GPU 0", None), ("GPU 1", None)]
+    (text,) = gpu_cautions(records, reference="vm")
+    assert text.startswith("docker used 2 GPUs and vm 1")
+    assert list(gpu_cautions({"vm": records["vm"]}, reference="vm")) == []
 
 
 def test_short_times_of_the_operating_system_are_given_and_not_compared() -> None:
