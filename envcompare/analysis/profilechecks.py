@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from envcompare.analysis.kernelnames import family
@@ -15,6 +15,7 @@ from envcompare.analysis.profilechoice import (
     usable,
 )
 from envcompare.analysis.profilemodel import KernelDiff
+from envcompare.analysis.quantities import clashes
 from envcompare.profiles import Profile, ProfileRecord
 
 _MOST_NAMED: Final = 2
@@ -58,8 +59,8 @@ def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[s
     for arm, count in counts.items():
         if own and count and count != own:
             yield (
-                f"{arm} used {count} GPU{'s' * (count > 1)} and {reference} {own}: sums are over all of them, and "
-                "times of one GPU are compared with those of the same GPU alone."
+                f"{arm} used {count} GPU{'s' * (count > 1)} and {reference} {own}: sums are over "
+                "all of them, and times of one GPU are compared with those of the same GPU alone."
             )
 
 
@@ -80,18 +81,25 @@ def step_cautions(records: Records) -> Iterable[str]:
             )
 
 
-def several_cautions(records: Records) -> Iterable[str]:
-    """Say which of several traces of one tool the tables of an arm are of, as of several ranks."""
-    traces = [one for one in usable(records) if is_trace(one)]
-    first = next(iter(traces), None)
-    if first is None:
-        return
-    same = [one for one in traces if source_of(one) == source_of(first)]
-    if len(same) > 1:
-        yield (
-            f"{first.arm} has {len(same)} traces of one tool: its kernels, its ledger and its "
-            f"quantities are those of {first.name}."
-        )
+def several_cautions(records: Records, partial: Container[tuple[str, str]] = ()) -> Iterable[str]:
+    """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
+    groups: dict[tuple[str, str], list[ProfileRecord]] = {}
+    for one in usable(records):
+        groups.setdefault((one.kind, profile_of(one).tool), []).append(one)
+    trace = choose(records, is_trace)
+    for (_, tool), same in groups.items():
+        if len(same) > 1:
+            clashing = len(clashes(same, partial))
+            tables = f"its kernels and its ledger are those of {same[0].name}; "
+            which = (
+                f"what they contradict each other in ({clashing} in number) has no value"
+                if clashing
+                else f"the quantities that several tell are those of {same[0].name}"
+            )
+            yield (
+                f"{same[0].arm} has {len(same)} profiles of {tool}: "
+                f"{tables * (same[0] is trace)}{which}."
+            )
 
 
 def launch_cautions(records: Records) -> Iterable[str]:

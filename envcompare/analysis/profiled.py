@@ -79,9 +79,8 @@ class ProfiledCell:
 def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
     """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
     profiled = {arm: found for arm in (cell.reference, *cell.arms) if (found := cell.of(arm))}
-    rows = quantity_rows(
-        profiled, cell.energy, reference=cell.reference, partial=partial_records(profiled)
-    )
+    partial = partial_records(profiled)
+    rows = quantity_rows(profiled, cell.energy, reference=cell.reference, partial=partial)
     ledgers, reasons = _ledgers(cell)
     diffs = tuple(_kernel_diffs(cell))
     drawn = roofline(profiled, cell.roofs, host=cell.cell.host, steps_ns=_steps_ns(cell))
@@ -105,7 +104,11 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                     *model_flops_cautions(rows, reference=cell.reference),
                     *factor_cautions(diffs, reference=cell.reference),
                     *gpu_cautions(profiled, reference=cell.reference),
-                    *(text for records in profiled.values() for text in several_cautions(records)),
+                    *(
+                        text
+                        for records in profiled.values()
+                        for text in several_cautions(records, partial)
+                    ),
                     *(text for records in profiled.values() for text in step_cautions(records)),
                     *(text for records in profiled.values() for text in launch_cautions(records)),
                     *reasons,

@@ -92,22 +92,63 @@ def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterabl
                 )
 
 
+def clashes(
+    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]] = ()
+) -> dict[Key, str]:
+    """Return what records of one arm, pass and tool contradict each other in, and how."""
+    first: dict[Key, tuple[str, QuantityRow]] = {}
+    found: dict[Key, str] = {}
+    for record in usable(records):
+        for key, row in _of_record(record, partial):
+            if row.value is None:
+                continue
+            name, own = first.setdefault(key, (record.name, row))
+            if not _agree(own, row):
+                said = f"{name} has {own.value:.6g} {own.unit} and {record.name} {row.value:.6g}"
+                found.setdefault(key, f"{said}: they contradict each other")
+    return found
+
+
 def _rows(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, QuantityRow]:
+    """Return the first value of each quantity; none where another record contradicts it."""
     found: dict[Key, QuantityRow] = {}
     held = usable(records)
     for record in held:
-        profile = profile_of(record)
-        seen: Counter[Key] = Counter()
-        for quantity in profile.quantities:
-            steps = None if (record.arm, record.name) in partial else profile.steps
-            first = _key(quantity, record.kind, profile.tool)
-            key = _key(quantity, record.kind, profile.tool, place=seen[first])
-            seen[first] += 1
+        for key, row in _of_record(record, partial):
             if key not in found or found[key].value is None:
-                found[key] = _row(quantity, record.kind, steps=steps, batch=record.batch)
-    return _with_intensity(found, [profile_of(record) for record in held])
+                found[key] = row
+    clashing = clashes(held, partial)
+    if not clashing:
+        return _with_intensity(found, [profile_of(record) for record in held])
+    return found | {key: _refused(found[key], reason) for key, reason in clashing.items()}
+
+
+def _of_record(
+    record: ProfileRecord, partial: Container[tuple[str, str]]
+) -> Iterable[tuple[Key, QuantityRow]]:
+    """Yield the quantities of one record as rows; one that is partial has none of a step."""
+    profile = profile_of(record)
+    steps = None if (record.arm, record.name) in partial else profile.steps
+    seen: Counter[Key] = Counter()
+    for quantity in profile.quantities:
+        first = _key(quantity, record.kind, profile.tool)
+        key = _key(quantity, record.kind, profile.tool, place=seen[first])
+        seen[first] += 1
+        yield key, _row(quantity, record.kind, steps=steps, batch=record.batch)
+
+
+def _agree(one: QuantityRow, other: QuantityRow) -> bool:
+    """Tell whether two records may have seen the same, within what a quantity gives again."""
+    compared = _compared(other, one, is_reference=False)
+    if compared.agreement == "unknown":
+        return one.value == other.value or _is_coarse(one, other)
+    return compared.agreement == "equal"
+
+
+def _refused(row: QuantityRow, reason: str) -> QuantityRow:
+    return replace(row, status="refused", reason=reason, value=None, per_step=None, per_sample=None)
 
 
 def _key(quantity: Quantity, kind: str, tool: str, *, place: int = 0) -> Key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from traces import ADD, CONV, kernel, launched, record
 
 from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table, pass_state
@@ -237,5 +238,29 @@ def test_several_traces_of_one_tool_say_whose_the_tables_are() -> None:
     )
     assert list(several_cautions((first,))) == []
     (text,) = several_cautions((first, second))
-    assert text.startswith("docker has 2 traces of one tool")
-    assert text.endswith("those of imported-nsys.")
+    assert text == (
+        "docker has 2 profiles of nsys: its kernels and its ledger are those of imported-nsys; the "
+        "quantities that several tell are those of imported-nsys."
+    )
+
+
+def test_records_that_contradict_each_other_have_no_value_and_no_ratio() -> None:
+    """Neither of two counts of one thing is dropped in silence; a third decides nothing."""
+    counts = (("imported-ncu", 4_000.0), ("imported-ncu-2", 8_000.0), ("imported-ncu-3", 4_000.0))
+    several = [
+        replace(with_quantity("docker", value, name="dram_bytes"), kind="imported", name=name)
+        for name, value in counts
+    ]
+    one = replace(with_quantity("vm", 4_000.0, name="dram_bytes"), kind="imported")
+    (found,) = quantity_rows({"vm": [one], "docker": several}, {}, reference="vm")["docker"]
+    assert (found.value, found.ratio, found.status) == (None, None, "refused")
+    assert found.reason == (
+        "imported-ncu has 4000 B and imported-ncu-2 8000: they contradict each other"
+    )
+    (text,) = several_cautions(several)
+    assert text.startswith("docker has 3 profiles of ncu: what they contradict each other in")
+    alike = [several[0], several[2]]
+    (kept,) = quantity_rows({"vm": [one], "docker": alike}, {}, reference="vm")["docker"]
+    assert (kept.value, kept.ratio) == (4_000.0, 1.0)
+    (text,) = several_cautions(alike)
+    assert text.endswith("the quantities that several tell are those of imported-ncu.")
