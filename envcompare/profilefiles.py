@@ -28,9 +28,15 @@ def _arm_folder(folder: RunFolder, cell: str, arm: str) -> Path:
     return folder.path / _FOLDER / cell_name(cell) / distinct_name(arm)
 
 
+def record_path(folder: RunFolder, record: ProfileRecord) -> Path:
+    """Return the path of a record."""
+    name = safe_name(f"{record.name}.json")
+    return _arm_folder(folder, record.cell, record.arm) / name
+
+
 def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
     """Write profiles/<cell>/<arm>/<name>.json; raises RunFolderError when the disk refuses."""
-    path = raw_path(folder, record.cell, record.arm, f"{record.name}.json")
+    path = record_path(folder, record)
     folder.write_json(str(path.relative_to(folder.path)), record)
 
 

@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from envcompare.disk import missing_folders, remove_empty, write_error, write_hint
 from envcompare.errors import RunFolderError
 from envcompare.foldernames import cell_name, distinct_name
 from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
@@ -84,15 +86,21 @@ class RunFolder:
         Raises RunFolderError when the folder cannot be made or is there already.
         """
         folder = cls(out / run.run_id)
+        missing = missing_folders(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=False)
         except OSError as error:
+            remove_empty(missing)
             raise RunFolderError(
                 f"the run folder {folder.path} cannot be made",
                 details=str(error),
-                hint="choose another place with --out",
+                hint=write_hint(error),
             ) from error
-        folder.write_json("run.json", run)
+        try:
+            folder.write_json("run.json", run)
+        except RunFolderError:
+            remove_empty(missing)
+            raise
         return folder
 
     @classmethod
@@ -127,7 +135,8 @@ class RunFolder:
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write bytes atomically; raises RunFolderError when the disk refuses."""
         target = self.path / name
-        partial = target.with_name(f".{target.name}.partial")
+        # a name of its own: two writers must not write into one partial file
+        partial = target.with_name(f".{secrets.token_hex(8)}.partial")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("wb") as stream:
@@ -136,8 +145,9 @@ class RunFolder:
                 os.fsync(stream.fileno())
             partial.replace(target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise _write_error(target, error) from error
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise write_error(target, error) from error
 
     def log_path(self, host: str, cell: str, arm: str) -> Path:
         """Return the path of an arm's log, with its folder made."""
@@ -147,8 +157,8 @@ class RunFolder:
         return path
 
     def file_names(self) -> tuple[str, ...]:
-        """Return the relative names of all files in the folder, sorted."""
-        files = (path for path in self.path.rglob("*") if path.is_file())
+        """Return the relative names of all files in the folder but hidden ones, sorted."""
+        files = (p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith("."))
         return tuple(sorted(str(path.relative_to(self.path)) for path in files))
 
     def read_run(self) -> RunRecord:
@@ -185,7 +195,7 @@ class RunFolder:
                 stream = self._files.get(name) or self._open_journal(name)
                 _write_whole(stream, line + b"\n")
             except OSError as error:
-                raise _write_error(self.path / name, error) from error
+                raise write_error(self.path / name, error) from error
 
     def _open_journal(self, name: str) -> BinaryIO:
         """Open for appending; a torn line is cut off first, so that no line merges with it."""
@@ -262,11 +272,3 @@ def _refuse_other_schema(path: Path, content: bytes) -> None:
             details=f"this envcompare reads schema {SCHEMA}",
             hint="use the version of envcompare that wrote it; run.json names it",
         )
-
-
-def _write_error(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(
-        f"{path} cannot be written",
-        details=str(error),
-        hint="free some disk space or choose another place with --out; what stands is kept",
-    )

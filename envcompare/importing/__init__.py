@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from envcompare.command import shell_text
+from envcompare.disk import locked, missing_folders, remove_empty, write_hint
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.foldernames import safe_name
 from envcompare.importing.place import Place, Request, find_place
-from envcompare.profilefiles import raw_folder, write_profile
+from envcompare.profilefiles import raw_folder, record_path, write_profile
 from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profiles import ProfileRecord
 from envcompare.records import Event
@@ -56,8 +57,16 @@ def import_files(request: Request) -> Imported:
     """Read all files, then put them into their run folder; where one is refused nothing is kept.
 
     Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
-    RunFolderError where the folder cannot be read or written.
+    RunFolderError where the folder cannot be read or written, or where another import holds it.
     """
+    if request.into is None:
+        return _imported(request)
+    # opened before it is locked: what is no run folder gets no lock
+    with locked(RunFolder.open(request.into).path):
+        return _imported(request)
+
+
+def _imported(request: Request) -> Imported:
     place = find_place(request)
     files, said = _new_files(request, place)
     names = _free_names(request, place)
@@ -170,16 +179,23 @@ def _written(
     request: Request, place: Place, pairs: Pairs, restated: tuple[ProfileRecord, ...]
 ) -> RunFolder:
     """Write everything or nothing, and return the folder."""
+    folders = missing_folders(request.out)  # made by this import, so its to remove
     folder = place.folder or RunFolder.create(request.out, place.run)
     is_changed = place.run != folder.read_run()
+    made: list[Path] = []
     try:
         for files, record in pairs:
-            names = _copied(folder, files, record) if request.is_copied else ()
+            copies = _copies(folder, files, record) if request.is_copied else {}
+            made += (*copies, record_path(folder, record))
+            _copy(copies)
+            names = tuple(str(path.relative_to(folder.path)) for path in copies)
             write_profile(folder, msgspec.structs.replace(record, raw=names))
         if is_changed:
             folder.write_json("run.json", place.run)
     except BaseException:
-        _undo(folder, pairs, is_new=place.folder is None)
+        if place.folder is None:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        _undo(folder, made, folders)
         raise
     for record in restated:
         write_profile(folder, record)
@@ -190,33 +206,32 @@ def _written(
     return folder
 
 
-def _copied(folder: RunFolder, files: Files, record: ProfileRecord) -> tuple[str, ...]:
-    """Copy files beside their record unless too large; return their names in the folder."""
+def _copies(folder: RunFolder, files: Files, record: ProfileRecord) -> dict[Path, Path]:
+    """Return where each file that is not too large goes, beside its record, and its source."""
     target = raw_folder(folder, record)
-    copied = []
-    for name, file in zip(record.sha256, files, strict=True):
-        if file.is_large:
-            continue
+    pairs = zip(record.sha256, files, strict=True)
+    return {target / name: file.path for name, file in pairs if not file.is_large}
+
+
+def _copy(copies: dict[Path, Path]) -> None:
+    for path, source in copies.items():
         try:
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file.path, target / name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
         except OSError as error:
             raise RunFolderError(
-                f"{name} cannot be copied into the run folder",
+                f"{path.name} cannot be copied into the run folder",
                 details=str(error),
-                hint="make room, or leave the file where it is with --no-copy",
+                hint=f"{write_hint(error)}, or leave the file where it is with --no-copy",
             ) from error
-        copied.append(str((target / name).relative_to(folder.path)))
-    return tuple(copied)
 
 
-def _undo(folder: RunFolder, pairs: Pairs, *, is_new: bool) -> None:
-    if is_new:
-        shutil.rmtree(folder.path, ignore_errors=True)
-    for _, record in pairs:
-        raw = raw_folder(folder, record)
-        shutil.rmtree(raw, ignore_errors=True)
-        raw.with_name(f"{raw.name}.json").unlink(missing_ok=True)
+def _undo(folder: RunFolder, made: list[Path], folders: list[Path]) -> None:
+    """Remove what this import wrote and nothing else, and the folders that are empty then."""
+    for path in made:
+        path.unlink(missing_ok=True)
+    inside = {up for path in made for up in path.parents if folder.path in up.parents}
+    remove_empty([*sorted(inside, key=lambda one: len(one.parts), reverse=True), *folders])
 
 
 def _event(request: Request, place: Place, text: str) -> Event:

@@ -1,0 +1,88 @@
+"""What is asked of a disk that others write to, and what its refusals mean."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from envcompare.errors import RunFolderError
+
+LOCK_NAME: Final = ".lock"
+LOCK_LIMIT_S: Final = 60.0
+_PAUSE_S: Final = 0.05
+_NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
+"""What a network's file system without locks answers; there the user has to take turns."""
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CLOSED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextmanager
+def locked(folder: Path, *, limit_s: float = LOCK_LIMIT_S) -> Iterator[None]:
+    """Keep all others that ask for it out of a folder; the system frees it when a process ends.
+
+    Raises RunFolderError where another holds it for longer than the limit.
+    """
+    path = folder / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        _wait(descriptor, folder, until=time.monotonic() + limit_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait(descriptor: int, folder: Path, *, until: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                raise RunFolderError(
+                    f"{folder} is being written to by another import",
+                    details="it has not ended while this one waited",
+                    hint="wait until it has ended, then give the same command again",
+                ) from error
+            time.sleep(_PAUSE_S)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise write_error(folder / LOCK_NAME, error) from error
+            return
+        else:
+            return
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """Return the folder and those above it that are not there, the lowest first."""
+    return [one for one in (path, *path.parents) if not one.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders in this order; one that holds something stays."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def write_error(path: Path, error: OSError, *, what: str = "written") -> RunFolderError:
+    """Return the error for a file that the disk refuses, with a hint that fits its cause."""
+    return RunFolderError(f"{path} cannot be {what}", details=str(error), hint=write_hint(error))
+
+
+def write_hint(error: OSError) -> str:
+    """Return what to try where a disk refuses."""
+    if error.errno in _FULL:
+        return "free some disk space, or choose another place with --out; what stands is kept"
+    if error.errno in _CLOSED:
+        return "make the folder writable for this user, or choose another place with --out"
+    if error.errno == errno.ENAMETOOLONG:
+        return "use shorter names, or a shorter path with --out"
+    return "choose another place with --out; what stands is kept"

@@ -1,0 +1,107 @@
+"""Imports at once into one run folder: none loses an arm, none removes what another wrote."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envcompare import importing
+from envcompare.disk import LOCK_NAME, locked
+from envcompare.errors import RunFolderError
+from envcompare.importing import import_files
+from envcompare.importing.place import Request
+from envcompare.profilefiles import read_profiles
+from envcompare.results import RunFolder
+
+LOG = """\
+==1== NVPROF is profiling process 1, command: python train.py
+==1== Profiling application: python train.py
+==1== Profiling result:
+            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:  100.00%  6.0000ms        10  600.00us  590.00us  610.00us  {kernel}
+"""
+MANY = 5
+
+
+def log(folder: Path, number: int) -> Path:
+    """Write a log of nvprof that differs from the others."""
+    path = folder / f"{number}.log"
+    path.write_text(LOG.format(kernel=f"kernel_{number}"), encoding="utf-8")
+    return path
+
+
+def first(tmp_path: Path) -> RunFolder:
+    """Import one log as vm."""
+    files = (log(tmp_path, 0),)
+    request = Request(tool="nvprof", arm="vm", files=files, out=tmp_path / "results")
+    return import_files(request).folder
+
+
+@pytest.mark.parametrize("arms", [[f"arm{i}" for i in range(MANY)], ["same"] * MANY])
+def test_imports_at_once_keep_every_arm_and_file(tmp_path: Path, arms: list[str]) -> None:
+    """Of the same arm, each file gets a record of its own."""
+    folder = first(tmp_path)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "envcompare", "import", "nvprof", "--env", arm,
+             "--into", str(folder.path), str(log(tmp_path, number))],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for number, arm in enumerate(arms, start=1)
+    ]  # fmt: skip
+    errors = [one.communicate()[1] for one in running]
+    assert [one.returncode for one in running] == [0] * MANY, errors
+    assert {arm.id for arm in folder.read_run().arms} == {"vm", *arms}
+    records = read_profiles(folder)
+    kernels = {one.name for record in records if record.profile for one in record.profile.kernels}
+    assert kernels == {f"kernel_{number}" for number in range(MANY + 1)}
+    assert all((folder.path / raw).is_file() for record in records for raw in record.raw)
+    assert not list(folder.path.rglob("*.partial"))
+
+
+def test_a_folder_that_stays_locked_is_an_error_in_sentences(tmp_path: Path) -> None:
+    """Whoever waits is told what to do, and the folder is free again afterwards."""
+    folder = first(tmp_path)
+    with (folder.path / LOCK_NAME).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        lock = locked(folder.path, limit_s=0.1)
+        with pytest.raises(RunFolderError, match="another import") as caught:
+            lock.__enter__()
+    assert caught.value.hint
+    with locked(folder.path, limit_s=0.0):
+        pass
+
+
+def test_the_lock_is_no_file_of_the_run(tmp_path: Path) -> None:
+    """No report lists it."""
+    folder = first(tmp_path)
+    with locked(folder.path):
+        assert LOCK_NAME not in folder.file_names()
+
+
+def test_an_import_that_fails_removes_only_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of others in the same folder of an arm stay."""
+    folder = first(tmp_path)
+    others = folder.path / "profiles/imported_workload_default/docker/imported-nvprof/other.txt"
+    others.parent.mkdir(parents=True)
+    others.write_text("kept")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(importing, "write_profile", full)
+    with pytest.raises(OSError, match="No space"):
+        import_files(
+            Request(
+                tool="nvprof", arm="docker", files=(log(tmp_path, 1),), out=tmp_path,
+                into=folder.path,
+            )
+        )  # fmt: skip
+    assert others.read_text() == "kept"
+    assert [path.name for path in others.parent.iterdir()] == ["other.txt"]
