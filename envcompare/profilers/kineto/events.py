@@ -26,6 +26,11 @@ _DIGITS_MOST: Final = 300
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _STEPS: Final = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{[}]"))
+# A trace is packed to a tenth or a thirtieth of its size: each event has times of its own.
+_FREE_BYTES: Final = 1 << 26
+_SWELLING_MOST: Final = 200
+# The parser's time grows with the square of how long a name is.
+_UNQUOTED_MOST_BYTES: Final = 1 << 22
 # A microsecond count of 16 digits is a time three centuries after 1970.
 _MOST_DIGITS: Final = 16
 
@@ -113,18 +118,21 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_packed = raw.read(2) == _GZIP
     raw.seek(0)
     file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
-    return cast("IO[bytes]", _Checked(file))
+    return cast("IO[bytes]", _Checked(file, packed=raw))
 
 
 class _Checked(BufferedIOBase):
     """A file read for a parser that a number of thousands of digits crashes.
 
     Its time also grows with the square of how deep brackets of any kind are nested. What stands in
-    strings does neither.
+    strings does neither, but may be endless, as may spaces, in a small file that is packed.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], *, packed: IO[bytes]) -> None:
         self._file = file
+        self._packed = packed
+        self._size = 0
+        self._unquoted = 0
         self._escape = b""
         self._is_inside = False
         self._digits = b""
@@ -132,6 +140,7 @@ class _Checked(BufferedIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = self._file.read(-1 if size is None else size)
+        self._refuse_swelling(len(data))
         plain = self._without_strings(data)
         self._refuse_digits(plain)
         self._refuse_depth(plain)
@@ -146,7 +155,21 @@ class _Checked(BufferedIOBase):
         parts = whole.split(b'"')
         plain = b'"'.join(parts[int(self._is_inside) :: 2])
         self._is_inside ^= len(parts) % 2 == 0
+        self._refuse_unquoted(len(data) if len(parts) > 1 else self._unquoted + len(data))
         return plain
+
+    def _refuse_swelling(self, size: int) -> None:
+        self._size += size
+        most = max(_FREE_BYTES, _SWELLING_MOST * self._packed.tell())
+        if self._size > most:
+            raise ValueError(f"it unpacks to more than {_SWELLING_MOST} times its size")
+
+    def _refuse_unquoted(self, size: int) -> None:
+        """Refuse what no quotation mark ends; what stands before one in this read is short."""
+        self._unquoted = size
+        if size > _UNQUOTED_MOST_BYTES:
+            most = f"{_UNQUOTED_MOST_BYTES >> 20} MiB"
+            raise ValueError(f"a name, or what stands between names, of more than {most}")
 
     def _refuse_digits(self, plain: bytes) -> None:
         seen = self._digits + plain.translate(_DIGITS)

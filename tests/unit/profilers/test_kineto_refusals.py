@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,37 @@ def test_brackets_and_digits_in_a_name_are_no_nesting(tmp_path: Path) -> None:
         name = "x" * ((1 << 18) - 120 + filling) + '\\"' * 40 + "{[" * 100 + "1" * 400 + "\\"
         event = {**kernel("k", 0, 1), "name": name}
         assert of(tmp_path, event, kernel("b", 5, 1)).kernels[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("opening", "filling"),
+    [(b"", b" "), (b'{"name": "', b"A"), (b'{"name": "', b'\\"'), (b"", b"{},"), (b"", b"\n")],
+)
+def test_endless_name_or_white_space_is_refused(
+    tmp_path: Path, opening: bytes, filling: bytes
+) -> None:
+    """A parser looks at a name again with each part of it that comes."""
+    path = tmp_path / "trace.json.gz"
+    endless = filling * ((5 << 20) // len(filling))
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + opening + endless, compresslevel=1))
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "a name, or what stands between names, of more than 4 MiB" in caught.value.details
+
+
+def test_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path) -> None:
+    """No trace is so regular; reading on would take minutes."""
+    path = tmp_path / "trace.json.gz"
+    event = b'{"name": "' + b"A" * (1 << 20) + b'"},'
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + event * 65))
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "it unpacks to more than 200 times its size" in caught.value.details
+
+
+def test_regular_trace_of_some_size_is_read(tmp_path: Path) -> None:
+    """What is small enough to be read at once may be packed as tightly as it can."""
+    path = tmp_path / "trace.json.gz"
+    spaces = b" " * (3 << 20)
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + spaces + b'{"ph": "i"}' + spaces + b"]}"))
+    assert read(path).kernels == ()
