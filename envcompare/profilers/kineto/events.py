@@ -193,4 +193,7 @@ def _items(file: IO[bytes]) -> Iterator[object]:
 
 
 def _said(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    said = next(iter(error.args), "")
+    # The parser hands over bytes where what it quotes is no UTF-8.
+    text = said.decode(errors="backslashreplace") if isinstance(said, bytes) else str(error)
+    return " ".join(text.split()) or type(error).__name__

@@ -125,6 +125,24 @@ def test_deep_nesting_is_refused_before_it_takes_time(tmp_path: Path, opening: s
     assert "nested more than 64 deep" in caught.value.details
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b'"\xff\xfe"}]}', '{"a": "\\xff\\xfe"}]}'),
+        ("nö}]}".encode("latin-1"), '{"a": n\\xf6}]}'),
+        ("é\x1bö\xff}]}".encode(), '{"a": é⟨U+001B⟩öÿ}]}'),
+    ],
+)
+def test_a_damaged_place_is_shown_as_text(tmp_path: Path, content: bytes, shown: str) -> None:
+    """What is no UTF-8, and what would reach the terminal, is written out."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents": [{"a": ' + content)
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert "bytes into the file: lexical error" in caught.value.details
+    assert shown in caught.value.details
+
+
 def test_number_of_hundreds_of_digits_is_refused(tmp_path: Path) -> None:
     """A parser crashes on it, wherever its reads end."""
     path = tmp_path / "trace.json"
