@@ -16,7 +16,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from envcompare.disk import missing_folders, remove_empty, write_error, write_hint
+from envcompare.disk import irregular, missing_folders, remove_empty, write_error, write_hint
 from envcompare.errors import RunFolderError
 from envcompare.foldernames import cell_name, distinct_name
 from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
@@ -200,6 +200,7 @@ class RunFolder:
     def _open_journal(self, name: str) -> BinaryIO:
         """Open for appending; a torn line is cut off first, so that no line merges with it."""
         path = self.path / name
+        _refuse_irregular(path)
         if path.exists():
             content = path.read_bytes()
             if content and not content.endswith(b"\n"):
@@ -211,6 +212,7 @@ class RunFolder:
     def read_json(self, name: str, kind: type[_T]) -> _T:
         """Read a file of one type; raises RunFolderError for damage or an unknown schema."""
         path = self.path / name
+        _refuse_irregular(path)
         try:
             content = path.read_bytes()
             _refuse_other_schema(path, content)
@@ -226,6 +228,7 @@ class RunFolder:
         self, name: str, decoder: msgspec.json.Decoder[_T]
     ) -> tuple[tuple[_T, ...], int]:
         path = self.path / name
+        _refuse_irregular(path)
         if not path.exists():
             return (), 0
         lines = path.read_bytes().split(b"\n")
@@ -256,6 +259,16 @@ def _write_whole(stream: BinaryIO, line: bytes) -> None:
     if written != len(line):
         os.truncate(stream.fileno(), before)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _refuse_irregular(path: Path) -> None:
+    what = irregular(path)
+    if what:
+        raise RunFolderError(
+            f"{path} is not a regular file",
+            details=what,
+            hint="remove it, or restore the file from a copy",
+        )
 
 
 def _refuse_other_schema(path: Path, content: bytes) -> None:

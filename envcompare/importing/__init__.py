@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from envcompare.command import shell_text
-from envcompare.disk import locked, missing_folders, remove_empty, write_hint
+from envcompare.disk import irregular, locked, missing_folders, remove_empty, write_hint
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.foldernames import safe_name
 from envcompare.importing.place import Place, Request, find_place
@@ -59,6 +59,8 @@ def import_files(request: Request) -> Imported:
     Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
     RunFolderError where the folder cannot be read or written, or where another import holds it.
     """
+    for path in request.files:
+        _refuse_irregular(path)
     if request.into is None:
         return _imported(request)
     # opened before it is locked: what is no run folder gets no lock
@@ -113,6 +115,16 @@ def _restated(request: Request, place: Place) -> Iterator[ProfileRecord]:
         if digests & set(one.sha256.values()) and one.steps != request.steps and one.profile:
             profile = msgspec.structs.replace(one.profile, steps=request.steps)
             yield msgspec.structs.replace(one, steps=request.steps, profile=profile)
+
+
+def _refuse_irregular(path: Path) -> None:
+    what = irregular(path)
+    if what:
+        raise ConfigError(
+            f"{path} is not a regular file",
+            details=what,
+            hint="write what the profiler says into a file, and import that",
+        )
 
 
 def _digest(path: Path) -> str:

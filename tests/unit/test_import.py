@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -410,6 +413,50 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="cannot name"):
         import_files(request(tmp_path, log(tmp_path, "vm.log"), arm=name))
     assert not (tmp_path / "results").exists()
+
+
+def pipe(path: Path) -> None:
+    """Make a named pipe that nobody writes to."""
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    """Make a link to a device that never ends."""
+    path.symlink_to("/dev/zero")
+
+
+def listener(path: Path) -> None:
+    """Make a socket."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))  # its path has to be short
+
+
+@pytest.mark.parametrize("make", [pipe, device, listener, Path.mkdir])
+@pytest.mark.timeout(60)
+def test_what_is_no_regular_file_is_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    """A pipe would wait for ever, and a device fill the memory."""
+    monkeypatch.chdir(tmp_path)
+    odd = tmp_path / "odd.log"
+    make(odd)
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        import_files(request(tmp_path, odd))
+    assert not (tmp_path / "results").exists()
+    folder = two_arms(tmp_path)
+    record = next(folder.path.glob("profiles/*/docker/*.json"))
+    record.unlink()
+    make(record)
+    with pytest.raises(RunFolderError, match="is not a regular file"):
+        compared(folder)
+
+
+def test_a_link_to_a_regular_file_is_as_good_as_the_file(tmp_path: Path) -> None:
+    """Profiles often lie elsewhere."""
+    link = tmp_path / "link.log"
+    link.symlink_to(log(tmp_path, "vm.log"))
+    (record,) = read_profiles(import_files(request(tmp_path, link)).folder)
+    assert list(record.sha256) == ["link.log"]
 
 
 def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
