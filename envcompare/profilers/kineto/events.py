@@ -33,6 +33,7 @@ _SWELLING_MOST: Final = 200
 _UNQUOTED_MOST_BYTES: Final = 1 << 22
 # A microsecond count of 16 digits is a time three centuries after 1970.
 _MOST_DIGITS: Final = 16
+_ROUNDING_PARTS: Final = 100
 
 Event = dict[str, Any]
 
@@ -106,6 +107,18 @@ class Trace:
         if not isinstance(value, Decimal) or value < 0 or value.adjusted() > _MOST_DIGITS:
             raise self.refusal(number, f"{key} is {value!s:.40}, not a time in microseconds")
         return int((value * 1000).to_integral_value())
+
+    def duration_ns(self, number: int, event: Event) -> int:
+        """Return how long an event lasts; refuse one that rounding would change by over 1 %.
+
+        Kineto writes whole nanoseconds; arithmetic of other tools leaves a trace of a fraction.
+        """
+        lasted = self.nanoseconds(number, event, "dur")
+        exact = Decimal(event["dur"]) * 1000
+        if abs(exact - lasted) * _ROUNDING_PARTS > exact:
+            why = f"dur is {event['dur']!s:.40}, not a number of whole nanoseconds"
+            raise self.refusal(number, why)
+        return lasted
 
 
 HINT: Final = "export the trace again, and copy it whole"

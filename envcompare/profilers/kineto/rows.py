@@ -102,7 +102,7 @@ def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
 
 def _times(trace: Trace, number: int, event: Event) -> tuple[int, int]:
     start = trace.nanoseconds(number, event, "ts")
-    return start, start + trace.nanoseconds(number, event, "dur")
+    return start, start + trace.duration_ns(number, event)
 
 
 def _text(trace: Trace, number: int, event: Event) -> str:

@@ -66,6 +66,12 @@ def test_times_are_nanoseconds(tmp_path: Path) -> None:
     assert whole.kernels[0].total_ns == 3000
 
 
+@pytest.mark.parametrize(("lasts", "found"), [(0, 0), (0.001, 1), (1.0000000002, 1000)])
+def test_whole_nanoseconds_are_read_as_they_are(tmp_path: Path, lasts: float, found: float) -> None:
+    """Also after a tool that computed with them left the noise of its floats."""
+    assert of(tmp_path, kernel("k", 5, lasts)).kernels[0].total_ns == found
+
+
 def test_kernels_copies_and_calls_of_a_step(tmp_path: Path) -> None:
     """Each is grouped as it is for any other tool."""
     profile = of(tmp_path, *step(0), *step(1, at=1000.0))
