@@ -205,6 +205,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     rule: Annotated[str, Meta(description="how overlapping time was given to one part")]
     is_per_step: bool = True
+    piece: Annotated[
+        Literal["step", "process"], Meta(description="what a whole is where it is no profile")
+    ] = "step"
     reference_ns: int
     arm_ns: int
     change_ns: int

@@ -69,6 +69,7 @@ def timing_ledger(
     count = f"{len(before)} and {len(after)} {'processes' if is_program else 'blocks'}"
     return replace(
         made,
+        piece="process" if is_program else "step",
         source=f"timing pass, means of {count}",
         timing_change_ns=made.change_ns,
         notes=(*_notes(before, after), *((_TOO_SHORT,) if modes and not is_told else ())),

@@ -76,7 +76,7 @@ def largest_parts(ledger: Ledger) -> str:
         f"{_short(part.label)} {_signed(part.change_ns)}{f' ({_share(part)})' * has_shares}"
         for part in named
     ]
-    change = f"{_signed(ledger.change_ns)}{_a_step(ledger)} {_WHERE[ledger.basis]}"
+    change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
     return f"{change}, of it {listed(texts)}" if texts else change
 
 
@@ -85,7 +85,7 @@ def _sentence(ledger: Ledger, scale: TimeScale, reference: str) -> str:
     change = scale.signed(ledger.change_ns)
     return (
         f"{reference} {ends[0]} {scale.unit} → {ledger.arm} {ends[1]} {scale.unit}: "
-        f"{change} {scale.unit}{_a_step(ledger)}."
+        f"{change} {scale.unit}{_a_piece(ledger)}."
     )
 
 
@@ -127,5 +127,5 @@ def _short(label: str) -> str:
     return f"{head} ({rest})" if rest else head
 
 
-def _a_step(ledger: Ledger) -> str:
-    return " a step" if ledger.is_per_step else " in the whole profile"
+def _a_piece(ledger: Ledger) -> str:
+    return f" a {ledger.piece}" if ledger.is_per_step else " in the whole profile"

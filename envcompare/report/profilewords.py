@@ -12,11 +12,12 @@ from envcompare.report.kernels import kernel_sentence, short_sentence
 from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import largest_parts
 from envcompare.report.numbers import listed
+from envcompare.report.programs import piece_word
 from envcompare.texts import one_line, visible
 
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
-NOT_PROFILED: Final = "Where a step spends its time is not measured: no profile was taken."
+NOT_PROFILED: Final = "no profile was taken"
 NOT_TIMED: Final = (
     "Nothing was timed by envcompare: times are the profiler's, each of one profile and without an "
     "interval, so no verdict is given."
@@ -60,19 +61,24 @@ def _undecided(run: RunComparison) -> set[tuple[str, str]]:
 def missing_sentence(run: RunComparison) -> str:
     """Say why it is not known where a step spends its time, and what mends it."""
     if any(one.ledgers for one in run.profiles):
-        return "Where a step spends its time is told for every comparison:"
+        return f"{_where(run)} is told for every comparison:"
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if any(found.state == "ok" for found in passes):
-        return "The profiles that were taken do not say where a step spends its time."
+        where = _where(run).removeprefix("Where")
+        return f"The profiles that were taken do not say where{where}."
     missing = [found for found in passes if found.reason]
     if not missing:
-        return NOT_PROFILED
+        return f"{_where(run)} is not measured: {NOT_PROFILED}."
     reason = one_line(missing[0].reason).rstrip(".")
     hint = one_line(missing[0].hint)
     try_it = f" To mend it: {hint.rstrip('.')}." if hint else ""
-    return visible(f"Where a step spends its time is not measured: {reason}.{try_it}")
+    return visible(f"{_where(run)} is not measured: {reason}.{try_it}")
+
+
+def _where(run: RunComparison) -> str:
+    return f"Where a {piece_word(run)} spends its time"
 
 
 def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:

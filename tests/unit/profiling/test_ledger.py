@@ -15,6 +15,7 @@ from envcompare.analysis.profilemodel import Ledger
 from envcompare.analysis.timingledger import Modes, timing_ledger
 from envcompare.profiles import Copy, Profile, Quantity
 from envcompare.records import ProcessRun
+from envcompare.report.ledgers import largest_parts
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(
@@ -206,6 +207,7 @@ def test_processes_are_divided_into_user_system_and_rest() -> None:
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert parts(made) == {"user": (60, 60), "system": (20, 20), "rest": (20, 20)}
+    assert largest_parts(made) == "no change a process on the clock"
 
 
 @settings(deadline=None)
