@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as changed
+
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
 from envcompare.analysis.quantities import gpu_of
 from envcompare.report.numbers import NOT_MEASURED, listed
-from envcompare.report.quantitynames import is_power, quantity_name
+from envcompare.report.quantitynames import in_words, is_power, quantity_name
 from envcompare.report.units import quantity_text, ratio_text
 from envcompare.texts import one_line
 
@@ -65,6 +67,16 @@ def unmeasured(one: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str,
         for reason, by_name in found.items()
         for of, names in _by_arms(by_name).items()
     )
+
+
+def partly_measured(one: CellProfiles) -> tuple[tuple[str, str], ...]:
+    """Return of the quantities that any arm has what others lack: names and arms, and why."""
+    shown = {line.name for line in quantity_lines(one)}
+    arms = tuple(
+        changed(arm, quantities=tuple(row for row in arm.quantities if _name(row) in shown))
+        for arm in one.arms
+    )
+    return unmeasured(changed(one, arms=arms))
 
 
 def _by_arms(by_name: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
@@ -131,7 +143,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     sources = dict.fromkeys(row.source for row in rows if row.source)
     source = next(iter(sources), "") if len(sources) < 2 else ""
     return QuantityLine(
-        name=", ".join(filter(None, (quantity_name(first.name), gpu_of(first.scope)))),
+        name=_name(first),
         per=per,
         basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
         cells=tuple(
@@ -143,14 +155,18 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     )
 
 
+def _name(row: QuantityRow) -> str:
+    return ", ".join(filter(None, (quantity_name(row.name), gpu_of(row.scope))))
+
+
 def _known(rows: Iterable[QuantityRow]) -> str:
     """Return what is to be known of the values, as that they are a guess."""
-    return "; ".join(dict.fromkeys(one_line(row.reason) for row in rows if row.reason))
+    return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
 
 
 def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
     if row.value is None:
-        return Cell(text=NOT_MEASURED, note=one_line(row.reason))
+        return Cell(text=NOT_MEASURED, note=in_words(one_line(row.reason)))
     value = row.per_step if is_per_step else row.value
     is_compared = row.agreement in {"equal", "differs"}
     return Cell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _COUNTED: Final[dict[str, str]] = {
@@ -79,6 +80,7 @@ _WAYS: Final = {
 _ENDS: Final = {"ns": "time", "bytes": "bytes"}
 _TENSOR: Final = "flops_tensor_"
 _USER: Final = "_user"
+_NAMES: Final = re.compile(rf"\b(?:{'|'.join(name for name in _WORDS if '_' in name)})\b")
 
 
 def is_power(name: str) -> bool:
@@ -96,6 +98,11 @@ def quantity_name(name: str) -> str:
         return _of_copies(name) or name
     whole = name.removesuffix(_USER)
     return f"{_WORDS[whole]}, in user space" if whole in _WORDS else name
+
+
+def in_words(text: str) -> str:
+    """Return a reason with each quantity it names in words, quoted since those hold commas."""
+    return _NAMES.sub(lambda found: f"“{quantity_name(found[0])}”", text)
 
 
 def _of_tensors(kind: str) -> str:

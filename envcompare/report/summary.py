@@ -20,7 +20,7 @@ from envcompare.report.profilewords import (
     why_sentences,
 )
 from envcompare.report.programs import piece_word
-from envcompare.report.quantities import QuantityLine, quantity_lines
+from envcompare.report.quantities import QuantityLine, partly_measured, quantity_lines
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.texts import cause_line, one_line, visible
 
@@ -175,7 +175,7 @@ def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
 
 def notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, what profiles say, and failures as sentences."""
-    found = _notes_of_times(run) if is_timed(run) else []
+    found = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
     found += _notes_of_profiles(run)
     for one in run.failures:
         where = "/".join(part for part in (one.host, one.arm) if part)
@@ -192,6 +192,12 @@ def _notes_of_times(run: RunComparison) -> list[str]:
     found = [margin_sentence(run), *mismatch_sentences(run)]
     found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
     return [*found, *guard_cautions(run)[:_MOST_CAUTIONS]]
+
+
+def _unmeasured(run: RunComparison) -> list[str]:
+    """Say why the tables of quantities have gaps, each reason once."""
+    gaps = dict.fromkeys(gap for one in run.profiles for gap in partly_measured(one))
+    return [f"{NOT_MEASURED}, {names}: {reason}" for names, reason in gaps][:_MOST_CAUTIONS]
 
 
 def _notes_of_profiles(run: RunComparison) -> list[str]:

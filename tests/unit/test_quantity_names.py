@@ -15,7 +15,7 @@ from envcompare.errors import ProfileError
 from envcompare.profilers.derive import with_quantities
 from envcompare.profilers.reading import READERS, read
 from envcompare.profiles import Copy, Device, Kernel, Profile
-from envcompare.report.quantitynames import is_power, quantity_name
+from envcompare.report.quantitynames import in_words, is_power, quantity_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tests" / "data" / "profiles"
@@ -128,3 +128,11 @@ def test_power_is_told_from_counts_by_the_names_that_are_sampled() -> None:
     assert all(is_power(name) for name in names)
     assert_words(set(names))
     assert not is_power("throttled_ns")
+
+
+def test_reason_names_quantities_in_words() -> None:
+    """Commas in the words do not run into those of the list; names of tools stay as they are."""
+    assert in_words("without flops_fp16, flops_tensor, which are not counted") == (
+        "without “FLOP, FP16, CUDA cores”, “FLOP, tensor cores”, which are not counted"
+    )
+    assert in_words("flop_count_dp was not collected") == "flop_count_dp was not collected"
