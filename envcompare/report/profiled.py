@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from envcompare.analysis.model import Outcome, RunComparison
@@ -25,6 +25,9 @@ _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
 _ROWS_OF_PAGE: Final = 1500  # over all tables, so that many cells keep the page small
 _MOST_CELLS: Final = 40
+_FEW_CELLS: Final = 2  # all of them are open; of more those that moved, and no more than
+_MOST_OPEN: Final = 3
+_MOVED: Final[frozenset[Outcome]] = frozenset({"slower", "faster"})
 
 
 class _Page(NamedTuple):
@@ -72,6 +75,7 @@ class ProfiledView:
     """Everything about the profiles of one cell."""
 
     anchor: str
+    is_shown: bool = True  # its fold is open when the page is
     label: str
     reference: str
     arms: tuple[str, ...]
@@ -90,6 +94,16 @@ class ProfiledView:
     roofline_reason: str
 
     @property
+    def taken(self) -> tuple[PassRow, ...]:
+        """Return the profiles there are, or that left files; `missing` tells each reason once."""
+        return tuple(row for row in self.passes if row.state == "ok" or row.files)
+
+    @property
+    def has_moved(self) -> bool:
+        """Say whether any arm was slower or faster."""
+        return any(found.outcome in _MOVED for found in self.comparisons)
+
+    @property
     def is_open(self) -> bool:
         """Say whether any comparison has something to explain, or there is none to make yet."""
         return not self.comparisons or any(found.is_open for found in self.comparisons)
@@ -103,7 +117,7 @@ def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[Profiled
     labels, shown = cell_labels(run), _shown(run)
     most = _rows_each(shown)
     outcomes = {(one.cell, one.arm): one.outcome for one in run.comparisons}
-    return tuple(
+    views = [
         _view(
             one,
             _comparisons(one, outcomes, most=most),
@@ -112,7 +126,11 @@ def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[Profiled
             page=_Page(files, most),
         )
         for number, one in enumerate(shown, start=1)
-    )
+    ]
+    if len(views) <= _FEW_CELLS:
+        return tuple(views)
+    opened = [one.anchor for one in views if one.has_moved][:_MOST_OPEN]
+    return tuple(replace(one, is_shown=one.anchor in opened) for one in views)
 
 
 def _comparisons(
@@ -138,7 +156,7 @@ def _against(
         arm=arm,
         outcome=outcome,
         word=f"{SYMBOLS[outcome]} {WORDS.get(outcome, outcome)}" if outcome else "",
-        is_open=outcome in {None, "slower", "faster"},
+        is_open=outcome is None or outcome in _MOVED,
         ledger=ledger,
         kernels=kernels,
     )

@@ -53,6 +53,7 @@ class Page:
     is_timed: bool
     profiled: tuple[ProfiledView, ...]
     profiled_rest: str
+    has_raw_profiles: bool
     has_roofline: bool
     has_power: bool
     metrics: tuple[str, ...]
@@ -94,6 +95,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         is_timed=is_timed(run),
         profiled=profiled,
         profiled_rest=left_out(run),
+        has_raw_profiles=any(row.files for one in profiled for row in one.passes),
         has_roofline=any(one.roofline or one.roofline_reason for one in profiled),
         has_power=any(one.power or one.power_unmeasured for one in profiled),
         metrics=tuple(METRICS[name] for name in shown_metrics(run)),

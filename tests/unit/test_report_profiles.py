@@ -335,6 +335,36 @@ def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
     arms = tuple(ArmProfiles(arm=arm, passes=refused) for arm in ("vm", "docker"))
     (one,) = views(arms=arms).missing
     assert one.names == "nsys and ncu-memory of vm and docker"
+    assert views(arms=arms).taken == ()
+    html = render(with_profiles(arms=arms, ledgers=(), kernel_diffs=()))
+    assert text_of(html, "why").count("no GPU to look into") == 1
+
+
+def test_of_many_cells_those_that_moved_are_open_and_no_more_than_three() -> None:
+    """A page that is folded up hides what it is made for."""
+    run = profiled_run()
+    moved = replace(next(one for one in run.comparisons if one.arm == "docker"), outcome="slower")
+    names = [f"cell-{number}" for number in range(6)]
+    run = replace(
+        run,
+        profiles=tuple(cell_profiles(name) for name in names),
+        comparisons=tuple(
+            replace(moved, cell=name, outcome="slower" if name != "cell-0" else "equivalent")
+            for name in names
+        ),
+    )
+    found = profiled_views(run, ())
+    assert [one.is_shown for one in found] == [False, True, True, True, False, False]
+
+
+def test_raw_files_of_profilers_come_with_a_caution() -> None:
+    """Who hands the folder on should know what is in them."""
+    name = "profiles/lab01_cnn/vm/nsys.nsys-rep"
+    (first, *others) = passes()
+    arms = (ArmProfiles(arm="vm", passes=(replace(first, raw=(name,)), *others)),)
+    caution = "Raw files of profilers name the host and the command line."
+    assert caution in render(with_profiles(arms=arms), files=(name,))
+    assert caution not in render(with_profiles())
 
 
 def test_shares_are_left_out_where_parts_outweigh_the_whole() -> None:
@@ -531,6 +561,20 @@ def test_the_terminal_shows_the_quantities_of_imported_profiles_side_by_side() -
     )
     timed = [one.columns for one in terminal_lines(profiled_run()) if one.role == "row"]
     assert all("kernel time" not in columns[0] for columns in timed)
+
+
+def test_gaps_on_the_terminal_have_a_reason() -> None:
+    """What one environment lacks is told below the table; what all lack stands in the report."""
+    run = imported_run("vm", "docker")
+    vm, docker = run.profiles[0].arms
+    docker = replace(
+        docker, quantities=tuple(row for row in docker.quantities if row.name != "occupancy")
+    )
+    changed = replace(run, profiles=(replace(run.profiles[0], arms=(vm, docker)),))
+    gap = "not measured, occupancy achieved in docker: no profile of it says so"
+    lines = [one.columns[0] for one in terminal_lines(changed) if one.role == "note"]
+    assert [text for text in lines if text.startswith("not measured")] == [gap]
+    assert f"- {gap}" in markdown(changed)
 
 
 def test_quantities_beyond_the_first_are_counted_on_the_terminal() -> None:
