@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
+from envcompare.errors import RunFolderError
 from envcompare.foldernames import cell_name, distinct_name, safe_name
+from envcompare.plausible import impossible_record, impossible_roofs
 from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.results import RunFolder
+from envcompare.texts import shortened, visible_line
 
 _FOLDER = "profiles"
 _ROOFS = "roofs"
+_T = TypeVar("_T", ProfileRecord, Roofs)
 
 
 def raw_path(folder: RunFolder, cell: str, arm: str, name: str) -> Path:
@@ -41,12 +47,15 @@ def write_profile(folder: RunFolder, record: ProfileRecord) -> None:
 
 
 def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRecord, ...]:
-    """Read all profiles, or those of a cell, by path; raises RunFolderError for a damaged one."""
+    """Read all profiles, or those of a cell, by path.
+
+    Raises RunFolderError for a record that is damaged or holds a number that cannot be.
+    """
     cells = "*" if cell is None else cell_name(cell)
     found = (folder.path / _FOLDER).glob(f"{cells}/*/*.json")
     # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
     paths = sorted(found, key=lambda path: (path.parent, path.stem))
-    return tuple(folder.read_json(str(p.relative_to(folder.path)), ProfileRecord) for p in paths)
+    return tuple(_read(folder, path, ProfileRecord, impossible_record) for path in paths)
 
 
 def write_roofs(folder: RunFolder, roofs: Roofs) -> None:
@@ -55,6 +64,23 @@ def write_roofs(folder: RunFolder, roofs: Roofs) -> None:
 
 
 def read_roofs(folder: RunFolder) -> tuple[Roofs, ...]:
-    """Read the roofs of all hosts, sorted by path; raises RunFolderError for a damaged one."""
+    """Read the roofs of all hosts, sorted by path.
+
+    Raises RunFolderError for a record that is damaged or holds a number that cannot be.
+    """
     paths = sorted((folder.path / _FOLDER / _ROOFS).glob("*.json"))
-    return tuple(folder.read_json(str(p.relative_to(folder.path)), Roofs) for p in paths)
+    return tuple(_read(folder, path, Roofs, impossible_roofs) for path in paths)
+
+
+def _read(
+    folder: RunFolder, path: Path, kind: type[_T], impossible: Callable[[_T], Iterator[str]]
+) -> _T:
+    found = folder.read_json(str(path.relative_to(folder.path)), kind)
+    why = next(impossible(found), None)
+    if why is not None:
+        raise RunFolderError(
+            f"{path} cannot be trusted",
+            details=visible_line(shortened(why, most=600)),
+            hint="restore the file from a copy, or import or measure again",
+        )
+    return found

@@ -24,7 +24,7 @@ LAYERS = (
         "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
         "arms", "choice", "programs",
     ),
-    ("command", "console", "disk", "interrupt", "profiles", "records", "tensorcores"),
+    ("command", "console", "disk", "interrupt", "plausible", "profiles", "records", "tensorcores"),
     ("errors", "foldernames", "texts"),
 )  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
