@@ -24,6 +24,7 @@ from envcompare.interrupt import Interruption
 from envcompare.likeness import compare_stacks
 from envcompare.opening import open_site
 from envcompare.planning import resolved
+from envcompare.profilers.wrapping import Profiler
 from envcompare.records import ArmRecord, FactDifference
 from envcompare.sites import Seat, Site
 from envcompare.stack import LookingOnly
@@ -226,9 +227,15 @@ class PlantedSite(Site):
 
     flags: tuple[str, ...] = ()
 
-    def wrapped(self, seat: Seat, command: Command, mounts: tuple[Mount, ...]) -> Command:
+    def wrapped(
+        self,
+        seat: Seat,
+        command: Command,
+        mounts: tuple[Mount, ...],
+        profiler: Profiler | None = None,
+    ) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
-        argv = Site.wrapped(self, seat, command, mounts).argv
+        argv = Site.wrapped(self, seat, command, mounts, profiler).argv
         flags = self.flags if seat.arm.id == "planted" else ()
         return Command(argv=(*argv[:2], *flags, *argv[2:]))
 
