@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from envcompare.errors import RunFolderError
 
@@ -93,6 +93,20 @@ def remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
+
+
+def write_whole(stream: BinaryIO, line: bytes) -> None:
+    """Write all of a line or nothing of it: a full disk must not leave half a line."""
+    before = stream.tell()
+    try:
+        written = stream.write(line)
+        os.fsync(stream.fileno())
+    except OSError:
+        os.truncate(stream.fileno(), before)
+        raise
+    if written != len(line):
+        os.truncate(stream.fileno(), before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def write_error(path: Path, error: OSError, *, what: str = "written") -> RunFolderError:

@@ -33,7 +33,8 @@ def impossible(profile: Profile) -> Iterator[str]:
 
 def impossible_record(record: ProfileRecord) -> Iterator[str]:
     """Say which numbers of a record, or of the profile in it, cannot be."""
-    yield from _at_least_one({"steps": record.steps, "samples in a step": record.batch})
+    yield from _at_least_one({"steps": record.steps})
+    yield from _numbers({"samples in a step": record.batch}, "the record")
     if record.profile is not None:
         yield from impossible(record.profile)
 

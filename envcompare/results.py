@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import secrets
@@ -16,7 +15,14 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from envcompare.disk import irregular, missing_folders, remove_empty, write_error, write_hint
+from envcompare.disk import (
+    irregular,
+    missing_folders,
+    remove_empty,
+    write_error,
+    write_hint,
+    write_whole,
+)
 from envcompare.errors import RunFolderError
 from envcompare.foldernames import cell_name, distinct_name
 from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
@@ -162,8 +168,16 @@ class RunFolder:
         return tuple(sorted(str(path.relative_to(self.path)) for path in files))
 
     def read_run(self) -> RunRecord:
-        """Read run.json; raises RunFolderError for damage or an unknown schema."""
-        return self.read_json("run.json", RunRecord)
+        """Read run.json; raises RunFolderError for damage, another schema or arms in disorder."""
+        run = self.read_json("run.json", RunRecord)
+        why = _disorder(run)
+        if why:
+            raise RunFolderError(
+                f"{self.path / 'run.json'} cannot be used: {why}",
+                details="one environment has to be the reference, and each has its own name",
+                hint="restore the file from a copy, or measure or import again",
+            )
+        return run
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read all fingerprints, sorted by path."""
@@ -193,7 +207,7 @@ class RunFolder:
         with self._lock:
             try:
                 stream = self._files.get(name) or self._open_journal(name)
-                _write_whole(stream, line + b"\n")
+                write_whole(stream, line + b"\n")
             except OSError as error:
                 raise write_error(self.path / name, error) from error
 
@@ -247,18 +261,18 @@ class RunFolder:
         return tuple(found), torn
 
 
-def _write_whole(stream: BinaryIO, line: bytes) -> None:
-    """Write all of a line or nothing of it: a full disk must not leave half a line."""
-    before = stream.tell()
-    try:
-        written = stream.write(line)
-        os.fsync(stream.fileno())
-    except OSError:
-        os.truncate(stream.fileno(), before)
-        raise
-    if written != len(line):
-        os.truncate(stream.fileno(), before)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _disorder(run: RunRecord) -> str:
+    """Say why arms or cells of a run cannot be told apart or compared; empty where they can."""
+    references = sum(arm.is_reference for arm in run.arms)
+    for what, ids in (
+        ("environment", [arm.id for arm in run.arms]),
+        ("cell", [cell.id for cell in run.cells]),
+    ):
+        if len(set(ids)) < len(ids):
+            return f"it names one {what} twice"
+    if not run.arms:
+        return "it names no environment"
+    return "" if references == 1 else f"it names {references} references"
 
 
 def _refuse_irregular(path: Path) -> None:

@@ -58,7 +58,7 @@ def edited(tmp_path: Path, path: str, value: object) -> RunFolder:
     ("path", "value"),
     [
         ("steps", 0),
-        ("batch", 0),
+        ("batch", -1),
         ("profile.steps", -3),
         ("profile.span_ns", -5),
         ("profile.busy_ns", 1e30),

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from builders import block, run_record
 
 from envcompare.errors import RunFolderError
 from envcompare.foldernames import distinct_name
-from envcompare.records import Event, FingerprintRecord
+from envcompare.records import ArmRecord, Event, FingerprintRecord
 from envcompare.results import RunFolder, elapsed_s, new_run_id, standing
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
@@ -86,6 +87,30 @@ def test_folder_without_run_json_is_no_run_folder(tmp_path: Path) -> None:
     """The error names the folder and what is missing."""
     with pytest.raises(RunFolderError, match="is not a run folder"):
         RunFolder.open(tmp_path)
+
+
+VM = ArmRecord(id="vm", environment="vm", is_reference=True)
+DOCKER = ArmRecord(id="docker", environment="docker")
+
+
+@pytest.mark.parametrize(
+    ("arms", "why"),
+    [
+        ((), "no environment"),
+        ((DOCKER,), "0 references"),
+        ((VM, msgspec.structs.replace(DOCKER, is_reference=True)), "2 references"),
+        ((VM, DOCKER, DOCKER), "one environment twice"),
+    ],
+)
+def test_run_whose_arms_are_in_disorder_is_refused(
+    folder: RunFolder, arms: tuple[ArmRecord, ...], why: str
+) -> None:
+    """What compares them relies on one reference and on distinct names."""
+    folder.write_json("run.json", msgspec.structs.replace(run_record(), arms=arms))
+    with pytest.raises(RunFolderError, match=why) as caught:
+        folder.read_run()
+    assert caught.value.details
+    assert caught.value.hint
 
 
 def test_fingerprints_are_read_back_for_every_host_and_arm(folder: RunFolder) -> None:
