@@ -10,6 +10,11 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return "1 failure", "2 failures"; the plural takes an s where none is given."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def visible(text: str) -> str:
     """Return the text with control, bidi and invisible characters written as ⟨U+202E⟩.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envcompare.profiles import Dim, Profile, Quantity
+from envcompare.texts import counted
 
 NAME: Final = "arithmetic_intensity"
 _FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
@@ -18,13 +19,14 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     They do where one tool saw the same kernels in the same shapes, each as often.
     """
     moved = next((one for one in profiles if _values(one).get(_BYTES)), None)
-    counted = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
-    if moved is None or counted is None or moved is counted or moved.tool != counted.tool:
+    computed = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
+    if moved is None or computed is None or moved is computed or moved.tool != computed.tool:
         return None
     launches = _launches(moved)
-    if launches != _launches(counted):
+    if launches != _launches(computed):
         return None
-    flops = {name: value for name, value in _values(counted).items() if name in _FLOPS}
+    total = counted(sum(launches.values()), "launch", "launches")
+    flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
     lacking = [name for name in _FLOPS if name not in flops]
     return Quantity(
         name=NAME,
@@ -32,7 +34,7 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
         unit="FLOP/B",
         rule="ratio of sums",
         source=f"{moved.tool} {moved.version}".strip(),
-        scope=f"device memory, two passes over {sum(launches.values())} launches",
+        scope=f"device memory, two passes over {total}",
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )
 

@@ -12,8 +12,9 @@ from envcompare.analysis.profilemodel import (
     OperatorTable,
 )
 from envcompare.report.kernels import short_name
-from envcompare.report.numbers import NOT_MEASURED, counted
+from envcompare.report.numbers import NOT_MEASURED
 from envcompare.report.units import bytes_text, number_text, time_text
+from envcompare.texts import counted
 
 ACTIVITY_HEADS: Final = ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
 _OPERATOR_HEADS: Final = ("Self CPU %", "Self CPU", "CPU total", "CPU time avg")

@@ -13,7 +13,7 @@ from envcompare.report.decomposed import HREF, LINK, split_arms, split_sentences
 from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, compared_differences
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.numbers import listed, margin_percent
 from envcompare.report.profilewords import (
     NOT_TIMED,
     WHY_HREF,
@@ -31,6 +31,7 @@ from envcompare.report.verdicts import (
     margin_sentence,
     stretch_line,
 )
+from envcompare.texts import counted
 
 _MOST_ITEMS: Final = 2
 _MOST_REASONS: Final = 3

@@ -11,8 +11,8 @@ from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import describe, fact_name
 from envcompare.records import CONTROL_SUFFIX, FactClass, FactDifference, FingerprintValue, Scalar
 from envcompare.report.headlines import compared_differences
-from envcompare.report.numbers import NOT_MEASURED, counted, size
-from envcompare.texts import shortened
+from envcompare.report.numbers import NOT_MEASURED, size
+from envcompare.texts import counted, shortened
 
 SAME: Final = "same"
 _CLASS_WORDS: Final[dict[FactClass, str]] = {

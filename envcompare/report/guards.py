@@ -5,8 +5,8 @@ from __future__ import annotations
 from envcompare.analysis.model import CellSummary, Drift, RunComparison
 from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import MINUS, change, counted, duration, listed, percent
-from envcompare.texts import one_line, visible
+from envcompare.report.numbers import MINUS, change, duration, listed, percent
+from envcompare.texts import counted, one_line, visible
 
 _MOST_CELLS = 5
 

@@ -9,17 +9,10 @@ from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import (
-    change,
-    counted,
-    listed,
-    margin_percent,
-    percent,
-    signed_percent,
-)
+from envcompare.report.numbers import change, listed, margin_percent, percent, signed_percent
 from envcompare.report.profilewords import untimed_arms, untimed_words
 from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
-from envcompare.texts import one_line, visible
+from envcompare.texts import counted, one_line, visible
 
 _MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")

@@ -8,9 +8,9 @@ from typing import Final
 from envcompare.analysis.profilemodel import DiffKind, KernelDiff, KernelDiffRow
 from envcompare.profiles import Dim
 from envcompare.report.marks import Change, signed_bar
-from envcompare.report.numbers import NOT_MEASURED, counted, listed
+from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.units import TimeScale, number_text, time_text
-from envcompare.texts import visible_line
+from envcompare.texts import counted, visible_line
 
 _ABSENT: Final = "absent"
 _SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most

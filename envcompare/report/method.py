@@ -10,12 +10,12 @@ from envcompare.command import shell_text
 from envcompare.report.boxes import level_sentence, replication_sentence
 from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import NOT_MEASURED, counted, duration, margin_percent
+from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
 from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import has_steps, piece_words, program_sentences
 from envcompare.report.verdicts import control_sentence, margin_sentence
 from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
-from envcompare.texts import one_line, shortened
+from envcompare.texts import counted, one_line, shortened
 
 _STOPS: Final = {
     "target": "the interval was narrow enough",

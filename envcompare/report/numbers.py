@@ -99,11 +99,6 @@ def size(count: int | None) -> str:
     return f"{three_digits(mib / 1024)} GiB" if mib >= 1024 else f"{three_digits(mib)} MiB"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return "1 failure", "2 failures"; the plural takes an s where none is given."""
-    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
-
-
 def listed(words: Sequence[str], *, most: int = 3) -> str:
     """Return "a", "a and b", "a, b and c", "a, b, c and 4 more"."""
     shown = list(words[:most])

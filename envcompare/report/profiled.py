@@ -14,12 +14,12 @@ from envcompare.report.kernels import KernelView, kernel_view
 from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import LedgerView, ledger_view
 from envcompare.report.links import Link, link
-from envcompare.report.numbers import counted, listed
+from envcompare.report.numbers import listed
 from envcompare.report.profilewords import by_arms
 from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines, unmeasured
 from envcompare.report.rooflines import RooflineView, roofline_view
 from envcompare.report.verdicts import SYMBOLS, WORDS
-from envcompare.texts import one_line
+from envcompare.texts import counted, one_line
 
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4

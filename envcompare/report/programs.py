@@ -11,12 +11,12 @@ from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
     NOT_MEASURED,
-    counted,
     margin_percent,
     signed_interval,
     signed_percent,
     three_digits,
 )
+from envcompare.texts import counted
 
 _METHOD: Final = (
     "A plain command is timed as a whole process, from just before it is started inside the "

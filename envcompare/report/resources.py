@@ -10,14 +10,8 @@ from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.headlines import compared_arms
 from envcompare.report.labels import cell_labels
 from envcompare.report.marks import Segment, segments
-from envcompare.report.numbers import (
-    NOT_MEASURED,
-    counted,
-    duration,
-    duration_range,
-    signed_duration,
-    size,
-)
+from envcompare.report.numbers import NOT_MEASURED, duration, duration_range, signed_duration, size
+from envcompare.texts import counted
 
 Parts = dict[str, StartupPart]
 PHASES: Final[dict[str, str]] = {

@@ -12,8 +12,9 @@ from typing import Final
 
 from envcompare.analysis.profilemodel import CellProfiles, Roof, Roofline, RooflinePoint
 from envcompare.report.kernels import short_name
-from envcompare.report.numbers import NOT_MEASURED, counted, listed, three_digits
+from envcompare.report.numbers import NOT_MEASURED, listed, three_digits
 from envcompare.report.units import quantity_text, time_text
+from envcompare.texts import counted
 
 WIDTH: Final = 640
 HEIGHT: Final = 380

@@ -14,7 +14,6 @@ from envcompare.report.links import Link, link
 from envcompare.report.marks import Axis, Mark, mark
 from envcompare.report.numbers import (
     NOT_MEASURED,
-    counted,
     duration,
     signed_interval,
     signed_percent,
@@ -29,6 +28,7 @@ from envcompare.report.verdicts import (
     find_estimate,
     verdict,
 )
+from envcompare.texts import counted
 
 _CONTROL_TEXT: Final = "the reference against itself: smaller differences cannot be seen"
 METRICS: Final[dict[str, str]] = {

@@ -10,7 +10,6 @@ from envcompare.fingerprint.words import describe, is_plural
 from envcompare.records import FactDifference
 from envcompare.report.numbers import (
     change,
-    counted,
     listed,
     margin_percent,
     percent,
@@ -19,7 +18,7 @@ from envcompare.report.numbers import (
     signed_percent,
 )
 from envcompare.report.programs import unit_word
-from envcompare.texts import one_line, shortened, visible
+from envcompare.texts import counted, one_line, shortened, visible
 
 SYMBOLS: Final[dict[Outcome, str]] = {
     "slower": "▶",

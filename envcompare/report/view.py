@@ -14,7 +14,7 @@ from envcompare.report.headlines import Headline, compared_arms, headlines
 from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
-from envcompare.report.numbers import counted, listed, margin_percent
+from envcompare.report.numbers import listed, margin_percent
 from envcompare.report.profiled import ProfiledView, left_out, profiled_views
 from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
@@ -31,7 +31,7 @@ from envcompare.report.tables import (
     shown_metrics,
 )
 from envcompare.report.verdicts import SYMBOLS, WORDS
-from envcompare.texts import one_line
+from envcompare.texts import counted, one_line
 
 ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
 

@@ -14,6 +14,7 @@ from envcompare.profilers.derive.flops import ALL_FLOPS, flop_quantities
 from envcompare.profilers.derive.memory import memory_quantities
 from envcompare.profilers.derive.rates import rate_quantities
 from envcompare.profiles import Copy, Kernel, Profile, Quantity
+from envcompare.texts import counted
 
 
 def with_quantities(profile: Profile) -> Profile:
@@ -64,7 +65,7 @@ def _times(facts: Facts) -> list[Quantity]:
 
 def _copied(facts: Facts, copy: Copy) -> list[Quantity]:
     stem = "memset" if copy.kind == "memset" else f"memcpy_{copy.kind.lower()}"
-    scope = f"{copy.calls} {'memsets' if copy.kind == 'memset' else 'copies'}"
+    scope = counted(copy.calls, *(("memset",) if copy.kind == "memset" else ("copy", "copies")))
     time = facts.ok(f"{stem}_ns", copy.total_ns, "ns", "sum", scope=scope)
     if copy.total_bytes is None:
         reason = f"{facts.profile.tool} does not tell the bytes of copies in this file"

@@ -9,6 +9,7 @@ import msgspec
 
 from envcompare.profilers.chips import ncu_name
 from envcompare.profiles import Kernel, Profile, Quantity, Rule
+from envcompare.texts import counted
 
 # NVIDIA's table names a ratio of 0 to 32 for what nvprof prints in per cent
 _PER_CENT = {
@@ -53,7 +54,9 @@ class Facts:
             launches=launches,
             kernel_ns=sum(known) if is_timed else None,
             source=f"{profile.tool} {profile.version}".strip(),
-            scope=f"{launches} launches of {len(profile.kernels)} kernels",
+            scope=" of ".join(
+                (counted(launches, "launch", "launches"), counted(len(profile.kernels), "kernel"))
+            ),
         )
 
     @property

@@ -253,3 +253,12 @@ def test_metrics_of_nvprof_give_the_same_quantities() -> None:
     assert found["flops_fp32"].value == pytest.approx(200 * 2.1092e10 + 100 * 1024)
     assert found["occupancy"].value == pytest.approx((1.0 * 50 + 0.5 * 80) / 1.5)
     assert found["warp_efficiency"].value == pytest.approx((1.0 * 86.99 + 0.5 * 100) / 1.5)
+
+
+def test_scope_of_one_launch_or_copy_is_in_the_singular() -> None:
+    """1 launches and 1 copies read like a fault."""
+    copies = (Copy(kind="HtoD", calls=1, total_ns=10.0), Copy(kind="memset", calls=1, total_ns=1.0))
+    found = quantities(Profile(tool="nsys", kernels=(Kernel(name="a", calls=1, total_ns=5.0),),
+                               copies=copies))  # fmt: skip
+    assert found["launch_count"].scope == "1 launch of 1 kernel"
+    assert (found["memcpy_htod_ns"].scope, found["memset_ns"].scope) == ("1 copy", "1 memset")
