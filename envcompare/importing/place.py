@@ -20,6 +20,8 @@ from envcompare.results import RunFolder, new_run_id
 _HOST = "imported"
 _WORKLOAD = "workload"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_LONGEST_NAME = 100
+_A_WORKLOAD = "a workload, as in --workload resnet50"
 _NO_DESIGN = Design(
     preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
 )
@@ -76,6 +78,7 @@ def find_place(request: Request) -> Place:
     if cell not in run.cells:
         run = msgspec.structs.replace(run, cells=(*run.cells, cell))
     if all(arm.id != request.arm for arm in run.arms):
+        _refuse_like(request.arm, run)
         run = msgspec.structs.replace(run, arms=(*run.arms, _arm(request.arm)))
     run = _referring(run, request.reference)
     return Place(run=run, cell=cell, folder=folder, records=read_profiles(folder))
@@ -100,14 +103,16 @@ def _arm(name: str) -> ArmRecord:
 
 
 def _cell(workload: str | None) -> CellRecord:
-    name = workload or _WORKLOAD
-    _check_name(name, "a workload, as in --workload resnet50")
+    name = _WORKLOAD if workload is None else workload
+    _check_name(name, _A_WORKLOAD)
     return CellRecord(id=f"{_HOST}/{name}/default", host=_HOST, workload=name)
 
 
 def _chosen(run: RunRecord, request: Request) -> CellRecord:
     """Return the cell of the run that is meant; an imported run gets a new one by its name."""
-    wanted = request.cell or request.workload
+    if request.workload is not None:
+        _check_name(request.workload, _A_WORKLOAD)
+    wanted = request.workload if request.cell is None else request.cell
     found = [one for one in run.cells if wanted in (None, one.id, one.workload)]
     if not found and request.cell is None and not is_timed(run):
         return _cell(request.workload)
@@ -143,7 +148,23 @@ def is_timed(run: RunRecord) -> bool:
     return any(arm.is_timed for arm in run.arms)
 
 
+def _refuse_like(name: str, run: RunRecord) -> None:
+    """Refuse a name that a disk blind to upper and lower case would take for another's."""
+    for arm in run.arms:
+        if arm.id.casefold() == name.casefold():
+            raise ConfigError(
+                f"the run has {arm.id}, from which {name} differs only in upper and lower case",
+                hint=f"use --env {arm.id}, or a name that differs in more",
+            )
+
+
 def _check_name(name: str, what: str) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise ConfigError(
+            f"`{name[:20]}…` is too long to name {what.partition(',')[0]}",
+            details=f"it has {len(name)} characters, of {_LONGEST_NAME} at most",
+            hint=f"give a shorter name {what.partition(', ')[2]}",
+        )
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"`{name}` cannot name {what.partition(',')[0]}",

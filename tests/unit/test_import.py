@@ -459,6 +459,33 @@ def test_a_link_to_a_regular_file_is_as_good_as_the_file(tmp_path: Path) -> None
     assert list(record.sha256) == ["link.log"]
 
 
+@pytest.mark.parametrize("field", ["arm", "workload"])
+def test_a_name_that_fits_into_no_folder_is_refused(tmp_path: Path, field: str) -> None:
+    """The disk would refuse it in the middle of the import, and blame its room."""
+    path = log(tmp_path, "vm.log")
+    import_files(request(tmp_path, path, **{field: "a" * 100}))
+    with pytest.raises(ConfigError, match="too long") as caught:
+        import_files(request(tmp_path, path, **{field: "a" * 101}))
+    assert "101 characters" in caught.value.details
+    assert len(caught.value.brief) < 100
+
+
+def test_a_workload_without_a_name_is_refused(tmp_path: Path) -> None:
+    """An empty variable of a script is no choice, neither in a new run nor in one that is there."""
+    folder = two_arms(tmp_path)
+    third = log(tmp_path, "third.log", "k")
+    for changes in ({}, {"into": folder.path}):
+        with pytest.raises(ConfigError, match="cannot name a workload"):
+            import_files(request(tmp_path, third, workload="", **changes))
+
+
+def test_an_arm_that_differs_in_case_alone_is_refused(tmp_path: Path) -> None:
+    """Some disks would give both one folder."""
+    folder = two_arms(tmp_path)
+    with pytest.raises(ConfigError, match="upper and lower case"):
+        import_files(request(tmp_path, log(tmp_path, "x.log"), arm="VM", into=folder.path))
+
+
 def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
     return subprocess.run(
