@@ -243,13 +243,14 @@ def _signals(interruption: Any, display: Display) -> Any:  # noqa: ANN401
 def _conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     """Analyse a run folder, and write comparison.json and report.html into it."""
     from envcompare.analysis.compare import compare_run
+    from envcompare.disk import redrawable
     from envcompare.report.page import render
 
     comparison = compare_run(folder)
-    folder.write_json("comparison.json", comparison)
-    names = tuple(name for name in folder.file_names() if name != "report.html")
-    page = render(comparison, files=names)
-    folder.write_bytes("report.html", page.encode())
+    with redrawable(folder.path):
+        folder.write_json("comparison.json", comparison)
+        names = tuple(name for name in folder.file_names() if name != "report.html")
+        folder.write_bytes("report.html", render(comparison, files=names).encode())
     return comparison, folder.path / "report.html"
 
 

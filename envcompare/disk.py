@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -81,6 +82,20 @@ def irregular(path: Path) -> str:
         return ""
     known = (one for is_one, one in _KINDS if is_one(mode))
     return f"it is {next(known, 'of a kind that holds no file')}"
+
+
+@contextmanager
+def redrawable(folder: Path) -> Iterator[None]:
+    """Say of a page that the disk refuses where its run is kept, and how to draw it again."""
+    try:
+        yield
+    except RunFolderError as error:
+        raise RunFolderError(
+            error.brief,
+            details=error.details,
+            hint=f"the run is kept in {folder}: once the folder can be written to, "
+            f"`envcompare report {shlex.quote(str(folder))}` draws its report",
+        ) from error
 
 
 def missing_folders(path: Path) -> list[Path]:

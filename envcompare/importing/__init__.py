@@ -15,7 +15,7 @@ from envcompare.command import shell_text
 from envcompare.disk import irregular, locked, missing_folders, remove_empty, write_hint
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.foldernames import safe_name
-from envcompare.importing.place import Place, Request, find_place
+from envcompare.importing.place import Place, Request, find_place, holds_any
 from envcompare.profilefiles import raw_folder, record_path, write_profile
 from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profiles import ProfileRecord
@@ -82,7 +82,8 @@ def _imported(request: Request) -> Imported:
     for group, record in pairs:
         said.append(_sentence(record))
         said += [text for file in group for text in _remarks(request, place, file)]
-    is_alone = len(place.profiled() | {request.arm}) < 2
+    own = {record.arm for _, record in pairs if holds_any(record)}
+    is_alone = len(place.profiled() | own) < 2
     return Imported(folder=folder, lines=tuple(said), is_alone=is_alone)
 
 
@@ -272,6 +273,11 @@ def _sentence(record: ProfileRecord) -> str:
     """Say what a record brought: launches, operators, steps, and which tool wrote it."""
     profile = record.profile
     assert profile is not None
+    if not holds_any(record):
+        return (
+            f"⚠ {record.arm}: {', '.join(record.sha256)} holds nothing to compare: no kernel, no "
+            "copy, no operator and no call"
+        )
     launches = sum(one.calls for one in profile.kernels)
     kernels, operators = len(profile.kernels), len(profile.operators)
     counts = [f"{_counted(launches, 'launch')} of {_counted(kernels, 'kernel')}"] * bool(kernels)

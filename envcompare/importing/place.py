@@ -59,8 +59,16 @@ class Place:
         return tuple(one for one in self.records if one.cell == self.cell.id and one.arm == arm)
 
     def profiled(self) -> set[str]:
-        """Return the arms that have a profile in the cell already."""
-        return {one.arm for one in self.records if one.cell == self.cell.id and one.profile}
+        """Return the arms that have a profile with something in it in the cell already."""
+        return {one.arm for one in self.records if one.cell == self.cell.id and holds_any(one)}
+
+
+def holds_any(record: ProfileRecord) -> bool:
+    """Say whether anything was seen: a kernel, a copy, an operator or a call."""
+    seen = record.profile
+    return seen is not None and bool(
+        seen.kernels or seen.copies or seen.operators or seen.api_calls
+    )
 
 
 def find_place(request: Request) -> Place:

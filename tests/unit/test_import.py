@@ -497,6 +497,29 @@ def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_a_file_that_holds_nothing_is_no_comparison(tmp_path: Path) -> None:
+    """A trace of the wrong part of a program is told, and the other environment still asked for."""
+    empty = tmp_path / "empty.json"
+    empty.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}), encoding="utf-8")
+    folder = import_files(request(tmp_path, trace(tmp_path, "vm.json"), tool="kineto")).folder
+    done = import_files(request(tmp_path, empty, tool="kineto", arm="docker", into=folder.path))
+    assert done.lines[0].startswith("⚠ docker: empty.json holds nothing to compare")
+    assert done.is_alone
+    found = compared(done.folder)
+    assert "ran the same" not in markdown(found)
+    assert "no profiles whose kernels compare" in markdown(found)
+
+
+def test_a_report_that_the_disk_refuses_can_be_drawn_again(tmp_path: Path) -> None:
+    """The run is safe, and the command that draws it is told."""
+    folder = two_arms(tmp_path)
+    (folder.path / "report.html").mkdir()
+    done = envcompare("report", str(folder.path), cwd=tmp_path)
+    assert done.returncode == 5
+    assert f"kept in {folder.path}" in done.stderr
+    assert f"`envcompare report {folder.path}`" in done.stderr
+
+
 def test_the_command_says_what_it_found_and_what_comes_next(tmp_path: Path) -> None:
     """From two logs to a report with two commands, each told by the one before."""
     log(tmp_path, "vm.log")
