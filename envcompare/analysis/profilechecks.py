@@ -17,6 +17,7 @@ from envcompare.analysis.profilechoice import (
 from envcompare.analysis.profilemodel import KernelDiff
 from envcompare.analysis.quantities import clashes
 from envcompare.profiles import Profile, ProfileRecord
+from envcompare.texts import counted
 
 _MOST_NAMED: Final = 2
 _ALMOST_ALL: Final = 0.999
@@ -59,7 +60,7 @@ def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[s
     for arm, count in counts.items():
         if own and count and count != own:
             yield (
-                f"{arm} used {count} GPU{'s' * (count > 1)} and {reference} {own}: sums are over "
+                f"{arm} used {counted(count, 'GPU')} and {reference} {own}: sums are over "
                 "all of them, and times of one GPU are compared with those of the same GPU alone."
             )
 
@@ -92,7 +93,8 @@ def several_cautions(records: Records, partial: Container[tuple[str, str]] = ())
             clashing = len(clashes(same, partial))
             tables = f"its kernels and its ledger are those of {same[0].name}; "
             which = (
-                f"what they contradict each other in ({clashing} in number) has no value"
+                f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
+                "contradict each other in"
                 if clashing
                 else f"the quantities that several tell are those of {same[0].name}"
             )

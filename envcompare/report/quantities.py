@@ -156,7 +156,8 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
 
 
 def _name(row: QuantityRow) -> str:
-    return ", ".join(filter(None, (quantity_name(row.name), gpu_of(row.scope))))
+    gpu = gpu_of(row.scope)
+    return f"{quantity_name(row.name)} ({gpu})" if gpu else quantity_name(row.name)
 
 
 def _known(rows: Iterable[QuantityRow]) -> str:

@@ -303,7 +303,7 @@ def test_each_gpu_has_a_line_of_its_own() -> None:
     )
     arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
     lines = views(arms=arms).quantities
-    assert [one.name for one in lines] == ["GPU busy, GPU 1", "GPU busy, GPU 2"]
+    assert [one.name for one in lines] == ["GPU busy (GPU 1)", "GPU busy (GPU 2)"]
     assert [cell.text for cell in lines[1].cells] == ["2.00 µs", "2.00 µs"]
 
 
@@ -321,8 +321,8 @@ def test_a_gpu_stands_in_the_label_on_the_terminal_and_in_markdown() -> None:
     changed = replace(run, profiles=(replace(run.profiles[0], arms=arms),))
     rows = [one.columns for one in terminal_lines(changed) if one.role == "row"]
     names = [row[0].removesuffix(", whole profile") for row in rows]
-    assert names == ["GPU busy", "GPU busy, GPU 1", "GPU busy, GPU 2"]
-    assert "| GPU busy, GPU 2" in markdown(changed)
+    assert names == ["GPU busy", "GPU busy (GPU 1)", "GPU busy (GPU 2)"]
+    assert "| GPU busy (GPU 2)" in markdown(changed)
 
 
 def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:

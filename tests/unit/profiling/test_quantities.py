@@ -258,7 +258,7 @@ def test_records_that_contradict_each_other_have_no_value_and_no_ratio() -> None
         "imported-ncu has 4000 B and imported-ncu-2 8000: they contradict each other"
     )
     (text,) = several_cautions(several)
-    assert text.startswith("docker has 3 profiles of ncu: what they contradict each other in")
+    assert text.startswith("docker has 3 profiles of ncu: no value is shown of 1 quantity")
     alike = [several[0], several[2]]
     (kept,) = quantity_rows({"vm": [one], "docker": alike}, {}, reference="vm")["docker"]
     assert (kept.value, kept.ratio) == (4_000.0, 1.0)
