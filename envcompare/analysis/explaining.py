@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from envcompare.analysis.cells import CellData
 from envcompare.analysis.energy import arm_quantities
 from envcompare.analysis.primaries import Key, Primary
@@ -45,11 +47,28 @@ def explain(
     settled: Mapping[Key, Primary],
 ) -> tuple[CellProfiles, ...]:
     """Return what explains the times of each cell; a cell with nothing of that kind is left out."""
-    found = (
-        cell_profiles(_cell(sources, one, differences.get(one.cell.id, ()), settled))
-        for one in data
-    )
-    return tuple(one for one in found if one is not None)
+    strays = tuple(dict.fromkeys(_stray(sources)))
+    found = []
+    for one in data:
+        own = cell_profiles(_cell(sources, one, differences.get(one.cell.id, ()), settled))
+        if own is not None:
+            found.append(replace(own, cautions=(*own.cautions, *strays)))
+    return tuple(found)
+
+
+def _stray(sources: Sources) -> Iterable[str]:
+    """Say which records are of an environment, a cell or a host that the run does not know."""
+    arms = {arm.id for arm in sources.run.arms}
+    hosts = {cell.id: cell.host for cell in sources.run.cells}
+    for one in sources.records:
+        if one.arm in arms and hosts.get(one.cell) == one.host:
+            continue
+        known = (
+            "environment" if one.arm not in arms else "cell" if one.cell not in hosts else "host"
+        )
+        name = {"environment": one.arm, "cell": one.cell, "host": one.host}[known]
+        is_shown = " though it is shown" if known == "host" else ": it is left out"
+        yield f"{one.name} is of the {known} {name}, which run.json does not have{is_shown}."
 
 
 def _cell(

@@ -497,6 +497,22 @@ def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"arm": "nobody"}, "nobody"), ({"cell": "x/y/z"}, "x/y/z"), ({"host": "far"}, "far")],
+)
+def test_a_record_of_what_the_run_does_not_know_is_told(
+    tmp_path: Path, changes: dict[str, str], name: str
+) -> None:
+    """It was edited or copied in, and would be missed by whoever looks for it."""
+    folder = two_arms(tmp_path)
+    record = next(folder.path.glob("profiles/*/docker/*.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
+    (cell,) = compared(folder).profiles
+    (told,) = [text for text in cell.cautions if "which run.json does not have" in text]
+    assert name in told
+
+
 def test_a_file_that_holds_nothing_is_no_comparison(tmp_path: Path) -> None:
     """A trace of the wrong part of a program is told, and the other environment still asked for."""
     empty = tmp_path / "empty.json"
