@@ -63,12 +63,11 @@ def _stray(sources: Sources) -> Iterable[str]:
     for one in sources.records:
         if one.arm in arms and hosts.get(one.cell) == one.host:
             continue
-        known = (
-            "environment" if one.arm not in arms else "cell" if one.cell not in hosts else "host"
-        )
-        name = {"environment": one.arm, "cell": one.cell, "host": one.host}[known]
-        is_shown = " though it is shown" if known == "host" else ": it is left out"
-        yield f"{one.name} is of the {known} {name}, which run.json does not have{is_shown}."
+        if one.arm in arms and one.cell in hosts:
+            yield f"{one.name} of {one.arm}: by run.json its cell is not on the host {one.host}."
+        else:
+            lack = f"environment {one.arm}" if one.arm not in arms else f"cell {one.cell}"
+            yield f"{one.name} is left out: run.json has no {lack}."
 
 
 def _cell(
