@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hypothesis import strategies as st
+
 _NUMBER = re.compile(rb"-?\d[\d.,]*(?:[eE][+-]?\d+)?")
 _UNIT = re.compile(
     rb"\b(?:ns|us|ms|s|nsecond|usecond|msecond|second|byte|Kbyte|Mbyte|Gbyte|inst|sector|cycle)\b|%"
@@ -172,3 +174,12 @@ TEXT: dict[str, Change] = {
     "separators": _separators,
 }
 DATABASE: dict[str, Change] = {"cell": _cell, "row": _row}
+
+
+def spoilt(data: st.DataObject, content: bytes) -> bytes:
+    """Return the content with up to four places replaced, cut or widened."""
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(changed) - 1))
+        changed[place : place + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    return bytes(changed)

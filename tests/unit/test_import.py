@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders import CELL, blocks, run_record
+from commandline import envcompare
 
 from envcompare import importing
 from envcompare.analysis.compare import compare_run
@@ -484,17 +483,6 @@ def test_an_arm_that_differs_in_case_alone_is_refused(tmp_path: Path) -> None:
     folder = two_arms(tmp_path)
     with pytest.raises(ConfigError, match="upper and lower case"):
         import_files(request(tmp_path, log(tmp_path, "x.log"), arm="VM", into=folder.path))
-
-
-def envcompare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "envcompare", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(

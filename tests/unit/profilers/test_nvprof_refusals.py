@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from filespoiling import spoilt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ncutexts import DATA
@@ -159,12 +160,8 @@ def test_spoilt_log_is_read_or_refused_and_never_breaks(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
     """Whatever stands in a log, the reader ends with a profile or with its own error."""
-    content = bytearray((DATA / name).read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place : place + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
     path = tmp_path_factory.mktemp("spoilt") / "a.log"
-    path.write_bytes(bytes(content))
+    path.write_bytes(spoilt(data, (DATA / name).read_bytes()))
     try:
         profile = nvprof.read(path)
     except ProfileError:
