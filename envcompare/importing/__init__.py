@@ -113,9 +113,8 @@ def _restated(request: Request, place: Place) -> Iterator[ProfileRecord]:
     """Give the records of files named again that are said to cover another number of steps."""
     digests = {_digest(path) for path in request.files} if request.steps else set()
     for one in place.of_arm(request.arm):
-        if digests & set(one.sha256.values()) and one.steps != request.steps and one.profile:
-            profile = msgspec.structs.replace(one.profile, steps=request.steps)
-            yield msgspec.structs.replace(one, steps=request.steps, profile=profile)
+        if digests & set(one.sha256.values()) and one.steps != request.steps:
+            yield msgspec.structs.replace(one, steps=request.steps)
 
 
 def _refuse_irregular(path: Path) -> None:
@@ -153,16 +152,15 @@ def _record(request: Request, place: Place, files: Files, *, name: str) -> Profi
     """Read files into one record; raises ProfileError where they cannot be trusted or differ."""
     profile = read(request.tool, tuple(file.path for file in files))
     kept = _kept_names(files)
-    steps = request.steps or profile.steps
     return ProfileRecord(
         host=place.cell.host,
         cell=place.cell.id,
         arm=request.arm,
         kind="imported",
         name=name,
-        steps=steps,
+        steps=request.steps or profile.steps,
         sha256={one: file.sha256 for one, file in zip(kept, files, strict=True)},
-        profile=msgspec.structs.replace(profile, steps=steps, files=kept),
+        profile=msgspec.structs.replace(profile, files=kept),
     )
 
 
@@ -282,6 +280,7 @@ def _sentence(record: ProfileRecord) -> str:
     kernels, operators = len(profile.kernels), len(profile.operators)
     counts = [f"{_counted(launches, 'launch')} of {_counted(kernels, 'kernel')}"] * bool(kernels)
     counts += [_counted(operators, "operator")] * bool(operators)
-    steps = f" in {_counted(record.steps, 'step')}" if record.steps else ""
+    covered = profile.steps or record.steps
+    steps = f" in {_counted(covered, 'step')}" if covered else ""
     tool = f"{profile.tool} {profile.version}".rstrip()
     return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import kinetotraces
 import pytest
 from builders import CELL, blocks, run_record
 from commandline import envcompare
@@ -193,6 +194,15 @@ def test_steps_can_be_said_afterwards(tmp_path: Path) -> None:
     (diff,) = compared(folder).profiles[0].kernel_diffs
     assert diff.is_per_step
     assert diff.arm_ns == pytest.approx(600_000)
+
+
+def test_steps_that_a_trace_counts_itself_are_not_overruled(tmp_path: Path) -> None:
+    """--steps is for files that tell none; what contradicts a file is said."""
+    trace = kinetotraces.write(tmp_path / "a.json", kinetotraces.step(1))
+    done = import_files(request(tmp_path, trace, tool="kineto", steps=7))
+    assert "in 1 step, read from kineto" in done.lines[0]
+    (cell,) = compared(done.folder).profiles
+    assert "said to hold 7 steps and itself counts 1" in " ".join(cell.cautions)
 
 
 def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Path) -> None:
