@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -57,15 +58,21 @@ def _argv(destination: Destination, options: SshOptions, forward: str) -> list[s
 
 
 def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:
-    """Wait until the socket is there; say why where it never will be."""
+    """Wait until the socket is listened to; say why where it never will be."""
     end = time.monotonic() + _START_S
-    while not local.exists():
+    while not _is_open(local):
         if ssh.poll() is not None:
             return log.read_text(errors="replace").strip()[-300:]
         if time.monotonic() > end:
             return f"ssh made no socket within {_START_S:g} s"
         time.sleep(0.02)
     return ""
+
+
+def _is_open(local: Path) -> bool:
+    """Say whether somebody accepts connections; a socket has a name before anybody does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(local)) == 0
 
 
 def _failed(destination: Destination, remote: str, why: str) -> TransportError:
