@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from envcompare.console import Display
+from envcompare.eventlog import elapsed_s, waited_s
 from envcompare.experiment import Experiment
 from envcompare.folders import CellFolders, Entry
 from envcompare.interrupt import Interruption
@@ -37,7 +38,7 @@ from envcompare.records import (
     Startup,
     Taken,
 )
-from envcompare.results import RunFolder, elapsed_s, waited_s
+from envcompare.results import RunFolder
 from envcompare.sites import Site
 from envcompare.stats.intervals import Interval
 

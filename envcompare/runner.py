@@ -18,13 +18,14 @@ from envcompare.errors import (
     UnusableError,
     unexpected,
 )
+from envcompare.eventlog import standing
 from envcompare.experiment import Experiment
 from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
 from envcompare.profilefiles import read_profiles
 from envcompare.records import ArmRecord, CellState, Event, RunRecord
-from envcompare.results import new_run_id, standing
+from envcompare.results import new_run_id
 from envcompare.sites import Site
 from envcompare.transport.hosts import HostSpec
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from envcompare.analysis.drifts import find_drifts
 from envcompare.analysis.model import CellSummary, Estimate, StepTimes, StoppedBy
+from envcompare.eventlog import waited_s
 from envcompare.metrics import METRICS, MetricName, estimate, primary_metric
 from envcompare.records import (
     ArmRecord,
@@ -21,7 +22,6 @@ from envcompare.records import (
     ProcessRun,
     RunRecord,
 )
-from envcompare.results import waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 
 _SKIPPED = "the run ended before this cell"

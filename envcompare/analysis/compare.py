@@ -23,6 +23,7 @@ from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
 from envcompare.analysis.surroundings import differences_by_cell, each_once
 from envcompare.errors import RunFolderError
+from envcompare.eventlog import elapsed_s, standing
 from envcompare.profilefiles import read_profiles, read_roofs
 from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.records import (
@@ -34,7 +35,7 @@ from envcompare.records import (
     RunRecord,
     Sample,
 )
-from envcompare.results import RunFolder, count_comparisons, elapsed_s, standing
+from envcompare.results import RunFolder, count_comparisons
 
 _GUARDS = ("waited", "caution")
 

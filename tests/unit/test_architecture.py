@@ -22,7 +22,7 @@ LAYERS = (
     ("environments", "profilers", "transport", "plan", "options", "files"),
     (
         "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
-        "arms", "choice", "programs",
+        "arms", "choice", "eventlog", "programs",
     ),
     ("command", "console", "disk", "interrupt", "plausible", "profiles", "records", "tensorcores"),
     ("errors", "foldernames", "texts"),

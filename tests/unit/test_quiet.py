@@ -14,6 +14,7 @@ from envcompare.choice import Known
 from envcompare.command import Command, CommandResult
 from envcompare.config import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
+from envcompare.eventlog import waited_s
 from envcompare.experiment import resolve
 from envcompare.measure import quiet
 from envcompare.measure.bench import Bench
@@ -21,7 +22,6 @@ from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_loo
 from envcompare.records import Event
 from envcompare.report.method import method_view
 from envcompare.report.view import page
-from envcompare.results import waited_s
 
 WORKLOAD = """
 class Steady:

@@ -13,9 +13,10 @@ import pytest
 from builders import block, run_record
 
 from envcompare.errors import RunFolderError
+from envcompare.eventlog import elapsed_s, standing
 from envcompare.foldernames import distinct_name
 from envcompare.records import ArmRecord, Event, FingerprintRecord
-from envcompare.results import RunFolder, elapsed_s, new_run_id, standing
+from envcompare.results import RunFolder, new_run_id
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 
