@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shlex
 import stat
 import time
@@ -94,7 +95,8 @@ def redrawable(folder: Path) -> Iterator[None]:
             error.brief,
             details=error.details,
             hint=f"the run is kept in {folder}: once the folder can be written to, "
-            f"`envcompare report {shlex.quote(str(folder))}` draws its report",
+            f"`envcompare report {shlex.quote(str(folder))}` draws its report, and with "
+            "`--output FILE` elsewhere",
         ) from error
 
 
@@ -108,6 +110,22 @@ def remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
+
+
+def replace_file(target: Path, content: bytes) -> None:
+    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError."""
+    # a name of its own: two writers must not write into one partial file
+    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def write_whole(stream: BinaryIO, line: bytes) -> None:
@@ -124,17 +142,20 @@ def write_whole(stream: BinaryIO, line: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def write_error(path: Path, error: OSError, *, what: str = "written") -> RunFolderError:
+def write_error(
+    path: Path, error: OSError, *, what: str = "written", option: str = "--out"
+) -> RunFolderError:
     """Return the error for a file that the disk refuses, with a hint that fits its cause."""
-    return RunFolderError(f"{path} cannot be {what}", details=str(error), hint=write_hint(error))
+    hint = write_hint(error, option=option)
+    return RunFolderError(f"{path} cannot be {what}", details=str(error), hint=hint)
 
 
-def write_hint(error: OSError) -> str:
-    """Return what to try where a disk refuses."""
+def write_hint(error: OSError, *, option: str = "--out") -> str:
+    """Return what to try where a disk refuses; the option is the one that names the place."""
     if error.errno in _FULL:
-        return "free some disk space, or choose another place with --out; what stands is kept"
+        return f"free some disk space, or choose another place with {option}; what stands is kept"
     if error.errno in _CLOSED:
-        return "make the folder writable for this user, or choose another place with --out"
+        return f"make the folder writable for this user, or choose another place with {option}"
     if error.errno == errno.ENAMETOOLONG:
-        return "use shorter names, or a shorter path with --out"
-    return "choose another place with --out; what stands is kept"
+        return f"use shorter names, or a shorter path with {option}"
+    return f"choose another place with {option}; what stands is kept"

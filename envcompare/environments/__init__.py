@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from envcompare.command import Command
+from envcompare.environments.diagnosis import Cause
 from envcompare.transport import Transport
 
 # By a CDI description, by the engine's own option, or by the driver's files themselves.
@@ -88,7 +89,7 @@ class Environment(Protocol):
         """Say whether a process in this environment can reach an NVIDIA GPU, and by which way."""
         ...
 
-    def explain(self, exit_code: int, stderr: str) -> str | None:
+    def explain(self, exit_code: int, stderr: str) -> Cause | None:
         """Say why the environment itself could not start a command; None when it did start it."""
         ...
 

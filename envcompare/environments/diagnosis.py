@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Symptom:
-    """What an engine writes, what it means, and the remedy; `{match}` takes the first group."""
+class Cause:
+    """Why an environment could not start a command, and the remedy where it is known."""
+
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom(Cause):
+    """A cause and what an engine writes of it; `{match}` takes the first group."""
 
     pattern: str
-    reason: str
-    hint: str
 
 
 def recognise(symptoms: tuple[Symptom, ...], text: str) -> Symptom | None:

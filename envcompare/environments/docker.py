@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, docker_gpu
 from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import Symptom, last_line, recognise
+from envcompare.environments.diagnosis import Cause, Symptom, last_line, recognise
 from envcompare.environments.marks import inside
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
@@ -30,12 +30,20 @@ _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with 
 
 _SYMPTOMS = (
     Symptom(
-        pattern=r"permission denied while trying to connect|connect: permission denied",
+        pattern=r"permission denied while trying to connect|connect: permission denied"
+        r"|Connection aborted[^\n]+PermissionError",
         reason="permission denied on the engine's socket",
         hint='sudo usermod -aG docker "$USER", then log in again',
     ),
+    Symptom(  # at another address than the usual one, which somebody named
+        pattern=r"(?:Cannot connect to the Docker daemon|failed to connect to the docker API) at "
+        r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
+        reason="no Docker daemon answers at {match}",
+        hint="start it, or correct DOCKER_HOST or the docker context there, which names it",
+    ),
     Symptom(
-        pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API",
+        pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
+        r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
         reason="the Docker daemon is not running",
         hint="sudo systemctl start docker",
     ),
@@ -121,14 +129,15 @@ class Docker:
         """Say whether the driver works, and by which way the engine gives a container a GPU."""
         return docker_gpu.check(transport)
 
-    def explain(self, exit_code: int, stderr: str) -> str | None:
+    def explain(self, exit_code: int, stderr: str) -> Cause | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
         if exit_code not in {125, 126, 127}:
             return None
         if symptom := recognise(_SYMPTOMS, stderr):
-            return f"{symptom.reason}; try: {symptom.hint}"
+            return symptom
         what = "container" if exit_code == 125 else "program"
-        return f"docker could not start the {what}: {last_line(stderr, without=_ADVICE)}"
+        said = last_line(stderr, without=_ADVICE)
+        return Cause(reason=f"docker could not start the {what}: {said}")
 
     def sweep(self, transport: Transport, run_id: str) -> int:
         """Remove the run's containers in any state, and wait for those already being removed."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from envcompare.command import Command
 from envcompare.environments import Check, Environment, Gpu, Isolation
 from envcompare.environments.asking import ask
+from envcompare.environments.diagnosis import Cause
 from envcompare.transport import Transport
 
 _PROBE = r"""
@@ -133,9 +134,10 @@ def check_inside(
         return result
     if result.succeeded:
         return Check(is_usable=True)
-    said = where.explain(result.exit_code, result.stderr) or result.tail(1)
+    cause = where.explain(result.exit_code, result.stderr) or Cause(reason=result.tail(1))
     return Check(
         is_usable=False,
-        reason=f"a process in it does not reach the GPU: {said}",
-        hint="compare ls -l /dev/nvidia* and ldconfig -p there with the host, or use --device cpu",
+        reason=f"a process in it does not reach the GPU: {cause.reason}",
+        hint=cause.hint
+        or "compare ls -l /dev/nvidia* and ldconfig -p there with the host, or use --device cpu",
     )

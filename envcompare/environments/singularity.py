@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from envcompare.command import Command
 from envcompare.environments import Check, Gpu, Isolation, gpu
 from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import Symptom, last_line, recognise
+from envcompare.environments.diagnosis import Cause, Symptom, last_line, recognise
 from envcompare.environments.marks import inside, kill_marked, marks
 from envcompare.environments.mounts import all_binds, bind
 from envcompare.errors import UnusableError
@@ -173,13 +173,13 @@ class Singularity:
         is_there = found.gpu.way != "none"
         return replace(found, gpu=replace(found.gpu, way="engine")) if is_there else found
 
-    def explain(self, exit_code: int, stderr: str) -> str | None:
+    def explain(self, exit_code: int, stderr: str) -> Cause | None:
         """Say what the engine complained about: it ends with 255, or 1 before it has begun."""
         if exit_code not in {1, 255} or not re.search(r"FATAL|ERROR\s*:", stderr):
             return None
         if symptom := recognise(_SYMPTOMS, stderr):
-            return f"{symptom.reason}; try: {symptom.hint}"
-        return f"singularity could not start the container: {last_line(stderr)}"
+            return symptom
+        return Cause(reason=f"singularity could not start the container: {last_line(stderr)}")
 
     def sweep(self, transport: Transport, run_id: str) -> int:
         """Kill what a crashed run left: the engine, what serves its image, and the workload."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation, gpu
 from envcompare.environments.asking import ask
+from envcompare.environments.diagnosis import Cause
 from envcompare.environments.marks import kill_marked, marks
 from envcompare.transport import Transport
 
@@ -53,12 +54,12 @@ class Vm:
         """Say whether the NVIDIA driver is loaded and its devices are there."""
         return gpu.find(transport)
 
-    def explain(self, exit_code: int, stderr: str) -> str | None:
+    def explain(self, exit_code: int, stderr: str) -> Cause | None:
         """Say that the program is missing or cannot be run."""
         if exit_code not in {126, 127}:
             return None
         line = (stderr.strip().splitlines() or ["no message"])[-1]
-        return f"the program cannot be started on the host: {line}"
+        return Cause(reason=f"the program cannot be started on the host: {line}")
 
     def sweep(self, transport: Transport, run_id: str) -> int:
         """Kill the processes of this user that a crashed run left."""

@@ -13,7 +13,7 @@ from envcompare.environments.docker import connect
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, begin
 from envcompare.stack.buildlog import said_by_step
-from envcompare.stack.cache import failure
+from envcompare.stack.cache import ENGINE_ROOM_HINT, LOCK_LABEL, PINNED, failure
 from envcompare.stack.engine import buildkit
 from envcompare.stack.image import (
     PYTHON,
@@ -30,14 +30,16 @@ from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 _OCI = "org.opencontainers.image"
-_PINNED = "envcompare-pinned"
 _PART = "envcompare-part"
 _FAILED: dict[frozenset[tuple[str, str]], StackError] = {}  # in this process, by its labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What the engine is told: on what to build, from what, and the name of the result."""
+    """What the engine is told: on what to build, from what, and the name of the result.
+
+    The result has the label of the lock, so that `clean` finds what a killed build left.
+    """
 
     base: str
     recipe: Recipe
@@ -62,7 +64,9 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
     if found:
         return found
     check_whole(wanted.wheelhouse)
-    base = find(local, wanted.base_id or wanted.base) or _pull(local, wanted.base, progress)
+    base = find(local, wanted.base_id or wanted.base, name=wanted.base)
+    if base is None:
+        base = _pull(local, wanted.base, progress)
     wanted = replace(wanted, base_id=base.id)
     if earlier := _FAILED.get(frozenset(wanted.labels.items())):
         raise earlier  # for another arm or host; what failed a moment ago fails again
@@ -88,10 +92,10 @@ def revision(local: Transport) -> str:
 def _build(wanted: Recipe, base: Image, local: Transport) -> str:
     """Build on the very base that was found, whatever its name means by then; return a tag."""
     token = secrets.token_hex(4)  # another build may be on its way
-    pinned = base.digest or f"{_PINNED}:{token}"
+    pinned = base.digest or f"{PINNED}:{token}"
     if not base.digest:
         with connect(local) as client:
-            client.api.tag(base.id, _PINNED, token)
+            client.api.tag(base.id, PINNED, token)
     order = _Order(base=pinned, recipe=wanted, tag=f"{_PART}:{token}")
     try:
         command = buildkit(local, _argv(order))
@@ -105,6 +109,7 @@ def _build(wanted: Recipe, base: Image, local: Transport) -> str:
             f"building {wanted.tag}",
             said_by_step(text),
             hint=f"check that {wanted.base} has python3 of the version the wheels are for",
+            room_hint=ENGINE_ROOM_HINT,
         )
         _FAILED[frozenset(wanted.labels.items())] = error
         raise error
@@ -179,7 +184,7 @@ def _argv(order: _Order) -> tuple[str, ...]:
     return (
         *("build", "--network=none", "--progress=plain"),
         *(f"--file={order.recipe.dockerfile}", f"--build-arg=BASE_IMAGE={order.base}"),
-        f"--tag={order.tag}",
+        *(f"--tag={order.tag}", f"--label={LOCK_LABEL}={order.recipe.wheelhouse.key}"),
         str(order.recipe.wheelhouse.folder),
     )
 
@@ -197,8 +202,10 @@ def _build_classic(local: Transport, order: _Order) -> str:
                 dockerfile=str(order.recipe.dockerfile),
                 buildargs={"BASE_IMAGE": order.base},
                 tag=order.tag,
+                labels={LOCK_LABEL: order.recipe.wheelhouse.key},
                 network_mode="none",
                 rm=True,
+                forcerm=True,
             )
     except UnusableError as error:
         log = getattr(error.__cause__, "build_log", ())

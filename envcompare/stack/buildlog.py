@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from envcompare.stack.cache import is_full
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.*\S)", re.MULTILINE)
 _OF_CLASSIC = re.compile(r"^ ---> Running in [0-9a-f]+$", re.MULTILINE)
@@ -19,5 +21,4 @@ def said_by_step(text: str) -> str:
     lines = _OF_BUILDKIT.findall(text)
     if not lines and (parts := _OF_CLASSIC.split(text)[1:]):
         lines = [one for one in parts[-1].splitlines() if one.strip() and not one.startswith(_END)]
-    is_full = "no space left on device" in text.lower()
-    return text if is_full or not lines else "\n".join(lines)
+    return text if is_full(text) or not lines else "\n".join(lines)

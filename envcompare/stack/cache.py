@@ -1,9 +1,11 @@
-"""The cache folder, here and on hosts: made private, checked for room, removed on request."""
+"""The cache folder, here and on hosts: private, checked for room, removed with its images."""
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
@@ -13,19 +15,35 @@ from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
+PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
 
 _WHERE = 'printf %s "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
-# A sandbox image may hold folders that its owner cannot write to, and the cache may be a link.
+# A sandbox image may hold folders that its owner cannot write to. Where the cache is a link, link
+# and folder are the user's, and what else lies in the folder may be as well.
 _REMOVE = """
-[ -e "$1" ] || [ -L "$1" ] || exit 0
+[ -e "$1" ] || [ -L "$1" ] || { echo nothing; exit 0; }
 folder=$(cd -P -- "$1" && pwd -P) || exit 1
+if [ -L "$1" ]; then
+  names=$(ls -A -- "$folder") || exit 1
+  [ -n "$names" ] || { echo nothing; exit 0; }
+  other=$(printf '%s\\n' "$names" | LC_ALL=C grep -Evx -- "$2" | head -n 1)
+  [ -z "$other" ] || { echo "it is a link to $folder, where $other lies too" >&2; exit 1; }
+fi
 find "$folder" -type d ! -perm -700 -exec chmod u+rwx {} +
-rm -rf -- "$folder" && rm -rf -- "$1"
+if [ -L "$1" ]; then rm -rf -- "$folder"/* "$folder"/.wheelhouse-*; else rm -rf -- "$folder"; fi
 """
+_OUR_NAMES = (
+    r"[0-9a-f]{32}|[0-9a-f]{64}|data|proofs|resolved|roofs|runs"
+    r"|(given|skeleton|workloads|\.wheelhouse)-.*"
+)
+_NAME = "{{.Repository}}:{{.Tag}}"
+_BUILT_UPON = "has dependent child images"
 _ANSWER_S = 60.0
+_NO_PROGRAM = 127
+_FULL = ("no space left on device", "disk quota exceeded")
 
 
 def local_cache() -> Path:
@@ -79,15 +97,22 @@ ROOM_HINT = (
     "free some space, set XDG_CACHE_HOME there to another disk, or remove the cache "
     "with envcompare clean"
 )
+ENGINE_ROOM_HINT = "docker image prune there, or move the data root of the engine to another disk"
 
 
-def failure(transport: Transport, what: str, text: str, *, hint: str) -> StackError:
+def is_full(said: str) -> bool:
+    """Tell whether a tool says that a disk is full, or the user's share of it."""
+    return any(words in said.lower() for words in _FULL)
+
+
+def failure(
+    transport: Transport, what: str, text: str, *, hint: str, room_hint: str = ROOM_HINT
+) -> StackError:
     """Return the error for a step that failed; a full disk is said as such."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    full = [line for line in lines if "no space left on device" in line.lower()]
-    if full:
+    if full := [line for line in lines if is_full(line)]:
         return StackError(
-            f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=ROOM_HINT
+            f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=room_hint
         )
     said = [line for line in lines if line.startswith(("ERROR", "FATAL", "error"))] or lines
     return StackError(
@@ -97,54 +122,80 @@ def failure(transport: Transport, what: str, text: str, *, hint: str) -> StackEr
     )
 
 
-def clean(transport: Transport) -> int:
-    """Remove what envcompare made on the host: its cache folder, and its images from the engine.
+def remove_cache(transport: Transport) -> bool:
+    """Remove the cache folder from the host; tell whether there was something to remove.
 
-    Returns the number of images; raises StackError when something cannot be removed.
+    A folder that it is a link to is emptied. Raises StackError when something of the cache stays,
+    and before all else where the folder behind a link holds what is not of the cache.
     """
     path = host_cache(transport)
-    result = shell(transport, _REMOVE, path)
+    result = shell(transport, _REMOVE, path, _OUR_NAMES)
     if not result.succeeded:
         raise StackError(
             f"cannot remove {path} on {transport.name}",
             details=result.tail(1),
-            hint="remove it by hand",
+            hint="remove by hand what is of envcompare there",
         )
-    return remove_images(transport)
+    return not result.stdout
 
 
-def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> int:
-    """Remove our images with that label from the host's engine; return how many there were.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """How many of our images went from an engine, and the names of those a user built on."""
 
-    What a user built on them stays. There are none where no engine answers. Raises StackError when
-    the engine keeps one.
+    count: int = 0
+    kept: tuple[str, ...] = ()
+    unseen: str = ""  # why the engine could not be asked which it has
+
+
+def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> Removed:
+    """Remove our images with that label from the host's engine.
+
+    What a user built on them stays, and so does what that stands on. There are none where the host
+    has no docker. Raises StackError when the engine keeps one for another reason.
+    """
+    ours, unseen = _ours(transport, label)
+    if not ours:
+        return Removed(unseen=unseen)
+    result = run(transport, Command(argv=("docker", "image", "rm", "--force", *ours)))
+    left = _ours(transport, label)[0].keys() & ours.keys()
+    refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
+    if left and refusals:
+        raise StackError(
+            f"cannot remove the workload images on {transport.name}",
+            details=refusals[0],
+            hint="stop the containers that use them, then run envcompare clean again",
+        )
+    return Removed(count=len(ours) - len(left), kept=tuple(sorted(ours[one] for one in left)))
+
+
+def remove_pins(transport: Transport) -> None:
+    """Take from base images the names that a build gave them and was killed before it ended."""
+    ask = ("docker", "image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
+    with suppress(CommandTimeoutError):
+        names = run(transport, Command(argv=ask), timeout_s=_ANSWER_S).stdout.split()
+        if names:
+            run(transport, Command(argv=("docker", "image", "rm", "--no-prune", *names)))
+
+
+def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
+    """Return ID and name of each image with that label, but for those that were built on ours.
+
+    The second part says why a docker that is there could not tell.
     """
     ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
     try:
         listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S)
     except CommandTimeoutError:
-        return 0
-    ids = _ours(transport, listed.stdout.split()) if listed.succeeded else ()
+        return {}, f"no answer within {_ANSWER_S:g} s"
+    if not listed.succeeded:
+        return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
+    ids = dict.fromkeys(listed.stdout.split())
     if not ids:
-        return 0
-    result = run(transport, Command(argv=("docker", "image", "rm", "--force", *ids)))
-    if not result.succeeded:
-        raise StackError(
-            f"cannot remove the workload images on {transport.name}",
-            details=result.tail(1),
-            hint="stop the containers and remove your own images that use them, then run "
-            "envcompare clean again",
-        )
-    return len(ids)
-
-
-def _ours(transport: Transport, ids: list[str]) -> tuple[str, ...]:
-    """Return the IDs, each once, but for those of images that were built on ours."""
-    if not ids:
-        return ()
-    asked = run(transport, Command(argv=("docker", "image", "inspect", *dict.fromkeys(ids))))
-    found = json.loads(asked.stdout or "[]")
-    return tuple(facts["Id"] for facts in found if not is_built_on_ours(facts))
+        return {}, ""
+    asked = run(transport, Command(argv=("docker", "image", "inspect", *ids)))
+    found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
+    return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
 
 
 def gigabytes(*sizes_bytes: int) -> tuple[str, ...]:

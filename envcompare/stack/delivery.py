@@ -5,13 +5,18 @@ from __future__ import annotations
 from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import failure
-from envcompare.stack.image import Image, finding
+from envcompare.stack.cache import ENGINE_ROOM_HINT, failure
+from envcompare.stack.image import Image, ask_client
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
 
-# `docker save ID` leaves out the name, so that a stream that breaks never moves one.
-_LOAD = 'docker load --quiet && { [ -z "$2" ] || docker tag "$1" "$2"; }'
+# `docker save ID` leaves out the name, so that a stream that breaks never moves one. The ID comes
+# last in what is said; an engine that keeps images in containerd has another one than those before.
+_LOAD = r"""
+said=$(docker load --quiet) || exit
+echo "$said"
+[ -z "$1" ] || docker tag "${said##* }" "$1"
+"""
 
 
 def deliver(transport: Transport, image: Image, *, local: Transport, progress: Progress) -> Image:
@@ -19,13 +24,12 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
 
     Raises StackError when the stream breaks, or what arrived is another image.
     """
-    with finding(transport) as look:
-        there = look(image.id)
-        if there is None:
-            size = f"{image.size_bytes / 1e6:.0f} MB"
-            begin(progress, f"sending {image.name}, {size}, to {transport.name}")
-            _send(local, transport, image, progress=progress)
-            there = look(image.id)
+    there = ask_client(transport, image.id)
+    if there is None:
+        size = f"{image.size_bytes / 1e6:.0f} MB"
+        begin(progress, f"sending {image.name}, {size}, to {transport.name}")
+        identity = _send(local, transport, image, progress=progress)
+        there = ask_client(transport, identity)
     if there is None or there.layers != image.layers:
         raise StackError(
             f"{transport.name} holds another image than was sent",
@@ -35,9 +39,9 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
     return there
 
 
-def _send(local: Transport, transport: Transport, image: Image, *, progress: Progress) -> None:
-    """Stream the image into the host's engine and name it there."""
-    load = ("sh", "-c", _LOAD, "sh", image.id, _given_name(image))
+def _send(local: Transport, transport: Transport, image: Image, *, progress: Progress) -> str:
+    """Stream the image into the host's engine and name it there; return its ID there."""
+    load = ("sh", "-c", _LOAD, "sh", _given_name(image))
     with moving(progress, image.name, image.size_bytes) as told:
         piped = pipe(
             (local, Command(argv=("docker", "save", image.id))),
@@ -50,7 +54,9 @@ def _send(local: Transport, transport: Transport, image: Image, *, progress: Pro
             f"loading {image.name}",
             piped.text,
             hint="run it again; docker save and docker load by hand show what is wrong",
+            room_hint=ENGINE_ROOM_HINT,
         )
+    return piped.text.split()[-1]
 
 
 def _given_name(image: Image) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import files
+from envcompare.command import Command
 from envcompare.environments.docker import connect
 from envcompare.errors import UnusableError
 from envcompare.stack import ownership
@@ -18,6 +18,7 @@ from envcompare.stack.cache import LOCK_LABEL
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
+from envcompare.transport.operations import run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
@@ -89,17 +90,31 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: Transport) -> Recipe:
     )
 
 
-def find(transport: Transport, reference: str) -> Image | None:
-    """Return the image of that name or ID in the host's engine; None when it is not there."""
-    with finding(transport) as look:
-        return look(reference)
+def find(transport: Transport, reference: str, *, name: str = "") -> Image | None:
+    """Return the image of that name or ID in the host's engine; None when it is not there.
 
-
-@contextmanager
-def finding(transport: Transport) -> Iterator[Callable[[str], Image | None]]:
-    """Give what finds images in the host's engine, over one connection to it."""
+    `name` is what the image is called by, where `reference` is an ID: its digest is that name's.
+    """
     with connect(transport) as client:
-        yield partial(_get, client)
+        return _get(client, reference, name or reference)
+
+
+def ask_client(transport: Transport, reference: str) -> Image | None:
+    """Return the image of that name or ID as the host's own docker client tells of it.
+
+    It needs no second connection, which takes longer than all that is asked. Raises UnusableError
+    where the client tells nothing.
+    """
+    asked = run(transport, Command(argv=("docker", "image", "inspect", "--", reference)))
+    if asked.succeeded:
+        return _image(json.loads(asked.stdout)[0], reference, reference)
+    if "No such image" in asked.stderr:
+        return None
+    raise UnusableError(
+        f"docker on {transport.name} tells nothing of its images",
+        details=asked.tail(1),
+        hint=f"envcompare doctor --envs docker --hosts {transport.name}",
+    )
 
 
 def find_built(transport: Transport, wanted: Recipe) -> Image | None:
@@ -115,14 +130,14 @@ def find_built(transport: Transport, wanted: Recipe) -> Image | None:
             if facts and ownership.labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
                 if not facts.get("RepoTags"):
                     _name(client, one["Id"], wanted)
-                return _get(client, one["Id"])
+                return _get(client, one["Id"], one["Id"])
     return None
 
 
 def _name(client: DockerClient, identity: str, wanted: Recipe) -> None:
     """Name an image that lost its name, since `docker image prune` removes what has none."""
     repository, _, tag = wanted.tag.partition(":")
-    if _get(client, wanted.tag):
+    if _facts(client, wanted.tag):
         tag = f"{tag}-{identity.removeprefix('sha256:')[:12]}"
     client.api.tag(identity, repository, tag)
 
@@ -138,10 +153,12 @@ def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
     return found
 
 
-def _get(client: DockerClient, reference: str) -> Image | None:
+def _get(client: DockerClient, reference: str, name: str) -> Image | None:
     facts = _facts(client, reference)
-    if facts is None:
-        return None
+    return None if facts is None else _image(facts, reference, name)
+
+
+def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
     labels = ownership.labels(facts)
     return Image(
@@ -150,6 +167,27 @@ def _get(client: DockerClient, reference: str) -> Image | None:
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
         lock=labels.get(LOCK_LABEL, ""),
-        digest=next(iter(facts.get("RepoDigests") or ()), ""),
+        digest=digest_of(facts, name),
         tree=labels.get(TREE_LABEL, ""),
     )
+
+
+def digest_of(facts: Mapping[str, Any], name: str) -> str:
+    """Return the digest of that name's repository; of any for an ID, which belongs to none.
+
+    A repository may have several for one image; the one that the name says comes first.
+    """
+    digests = tuple(facts.get("RepoDigests") or ())
+    is_id = facts["Id"].removeprefix("sha256:").startswith(name.removeprefix("sha256:"))
+    own = tuple(one for one in digests if _repository(one) == _repository(name))
+    said = name.rpartition("@")[2]
+    return max(own or digests * is_id, key=lambda one: one.endswith(f"@{said}"), default="")
+
+
+def _repository(name: str) -> str:
+    """Return a name without tag and digest, as Docker Hub's short names are meant."""
+    from docker.utils import parse_repository_tag  # noqa: PLC0415, TID251 - loaded with the client
+
+    # what stands before a digest may have a tag as well
+    repository: str = parse_repository_tag(name.partition("@")[0])[0]
+    return repository.removeprefix("docker.io/").removeprefix("library/")

@@ -9,7 +9,7 @@ from envcompare.config import Compression
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import UnusableError
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import failure, require_room, shell
+from envcompare.stack.cache import failure, is_full, require_room, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
@@ -102,7 +102,7 @@ def _make(making: _Making, image: Image, *, holder: Transport, progress: Progres
     transport = making.transport
     if holder is transport:
         result = making.run(f"docker-daemon:{image.id}")
-        if result.succeeded or "no space left" in result.stderr:
+        if result.succeeded or is_full(result.stderr):
             return _digest(transport, result)
     archive = f"{making.target}.tar"
     try:

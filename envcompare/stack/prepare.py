@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envcompare import files
+from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import environment as named
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
@@ -97,7 +98,8 @@ def _docker(
     if reference:
         found = _users_image(transport, reference, local=local, progress=progress)
         there = deliver(transport, found, local=local, progress=progress)
-        prepared = Prepared(interpreter="python3", reference=there.id, facts=_image_facts(there))
+        facts = _image_facts(replace(there, digest=found.digest))  # as the name it was given says
+        prepared = Prepared(interpreter="python3", reference=there.id, facts=facts)
         return _asked(
             transport, "docker", prepared, (("image", there.id), ("image.name", reference))
         )
@@ -212,8 +214,11 @@ def _asked(
     except CommandTimeoutError as error:
         raise StackError(f"{brief} on {transport.name}", details=str(error), hint=hint) from error
     if not result.succeeded:
-        details = named(environment).explain(result.exit_code, result.stderr) or result.tail(1)
-        raise StackError(f"{brief} on {transport.name}", details=details, hint=hint)
+        cause = named(environment).explain(result.exit_code, result.stderr)
+        cause = cause or Cause(reason=result.tail(1))
+        raise StackError(
+            f"{brief} on {transport.name}", details=cause.reason, hint=cause.hint or hint
+        )
     interpreter, version = result.stdout.split("\n")[:2]
     return replace(
         prepared,

@@ -85,7 +85,10 @@ def prove(
 def mismatch(
     arm: str, mine: Prepared, others: Mapping[str, Prepared], *, host: str
 ) -> StackError | None:
-    """Return the error for an arm that has other software than one made from the same wheels."""
+    """Return the error for an arm that has other software than one made from the same wheels.
+
+    Where no other arm tells, the label of the image it was made from does.
+    """
     tree, lock = (dict(mine.facts).get(name) for name in (TREE, LOCK))
     for other, prepared in others.items():
         facts = dict(prepared.facts)
@@ -97,6 +100,13 @@ def mismatch(
                 f"{facts[TREE][:16]}{_said_of(both)}",
                 hint=f"{_remedy(both)}; --allow-mismatch compares them as they are",
             )
+    if tree and mine.meant and tree != mine.meant:
+        return StackError(
+            f"{arm} on {host} has other software than its image was built with",
+            details=f"its site-packages have the hash {tree[:16]}, the label of the image says "
+            f"{mine.meant[:16]}",
+            hint=f"{_removal(mine)}, then run again; --allow-mismatch takes it as it is",
+        )
     return None
 
 

@@ -6,6 +6,7 @@ from envcompare.stack import Progress, begin
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.stack.stream import moving, put
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
+from envcompare.texts import counted
 from envcompare.transport import Told, Transport
 from envcompare.transport.operations import file_sha256
 
@@ -18,7 +19,8 @@ def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) ->
         make_folder(transport, folder)
         sizes = {name: (wheelhouse.folder / name).stat().st_size for name in missing}
         total = sum(sizes.values())
-        begin(progress, f"sending {len(missing)} files, {total / 1e6:.0f} MB, to {transport.name}")
+        what = f"{counted(len(missing), 'file')}, {total / 1e6:.0f} MB"
+        begin(progress, f"sending {what}, to {transport.name}")
         with moving(progress, "wheels", total) as told:
             before = 0
             for name, digest in missing.items():

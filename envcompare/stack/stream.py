@@ -15,12 +15,11 @@ from envcompare.command import Command
 from envcompare.console import Saying
 from envcompare.errors import TransportError
 from envcompare.stack import Progress
-from envcompare.stack.cache import failure
+from envcompare.stack.cache import failure, is_full
 from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain
 
 _CHUNK_BYTES = 1 << 16
-_FULL = ("no space left", "quota exceeded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def put(transport: Transport, source: Path, target: str, *, sha256: str, told: T
     try:
         transport.put(source, target, sha256=sha256, told=told)
     except TransportError as error:
-        if any(words in error.details.lower() for words in _FULL):
+        if is_full(error.details):
             what = f"sending {source.name}"
             raise failure(transport, what, error.details, hint=error.hint) from error
         raise

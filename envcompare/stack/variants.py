@@ -17,8 +17,8 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
 _RUNTIME = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.(\d+)")
-# CUDA Toolkit release notes, table "Minimum Required Driver Version for CUDA Minor Version
-# Compatibility" (Linux): what each major version of CUDA runs on at least.
+# NVIDIA, CUDA Compatibility, table 1: what each major version of CUDA runs on at least
+# (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
@@ -62,7 +62,8 @@ def check_driver(transport: Transport, wheels: Iterable[str]) -> None:
     if driver and int(driver.split(".")[0]) < oldest:
         raise StackError(
             f"the NVIDIA driver of {transport.name} is too old for the wheels",
-            details=f"CUDA {cuda[0]}.{cuda[1]} needs driver {oldest} or later, it has {driver}",
+            details=f"they bring CUDA {cuda[0]}.{cuda[1]}, and NVIDIA names driver {oldest} as the "
+            f"oldest for CUDA {cuda[0]}; it has {driver}",
             hint="install a newer driver there, or use --variant cpu",
         )
 

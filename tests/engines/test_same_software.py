@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from lab import ROOT, docker_client, need
+from lab import ROOT, docker_client, forgotten
 from registry import serving
 from runs import BASE
 
 from envcompare.command import Command
 from envcompare.environments.docker import connect as engine
 from envcompare.errors import StackError
-from envcompare.stack import Prepared, building, cache, delivery, image, shipping, sif, venv
+from envcompare.stack import Prepared, building, delivery, image, shipping, sif, venv
 from envcompare.stack import engine as clients
 from envcompare.stack.cache import shell
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
 from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
 from envcompare.transport import Transport
-from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 
@@ -77,28 +76,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
 
 
 @pytest.fixture(scope="module")
-def recipe(wheels: Wheelhouse) -> Recipe:
-    """Give the recipe of the bundled Dockerfile for these wheels."""
-    assert image.find(HERE, BASE), f"{BASE} is not here; script/lab up makes it"
-    return image.recipe(wheels, base=BASE, local=HERE)
-
-
-@pytest.fixture(scope="module")
-def built(recipe: Recipe) -> Iterator[Image]:
-    """Give the image of that recipe, built by the local engine."""
-    one = building.build(recipe, local=HERE, progress=print)
-    yield one
-    run(HERE, Command(argv=("docker", "image", "rm", "-f", one.id)))
-
-
-@pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transport]:
-    """Give the lab host, and take from its cache what a test put there."""
-    need("ssh")
-    transport = connect(parse_hosts([request.getfixturevalue("lab").alias])[0])
-    yield transport
-    shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{wheels.key}")
-    transport.close()
+def host(host: Transport, wheels: Wheelhouse) -> Iterator[Transport]:
+    """Give the lab host, with nothing made of these wheels before and after."""
+    with forgotten(host, wheels.key):
+        yield host
 
 
 @pytest.fixture
@@ -120,10 +101,10 @@ def docker(built: Image) -> Arm:
 @pytest.fixture(scope="module")
 def singularity(host: Transport, built: Image) -> Iterator[Arm]:
     """Give the SIF that is made from that very image."""
-    delivery.deliver(host, built, local=HERE, progress=print)
-    made = sif.make(host, built, compression="zstd", local=HERE, progress=print)
-    yield _sif_arm(host, made.path, made.sha256)
-    shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
+    with forgotten(host, built.key):
+        delivery.deliver(host, built, local=HERE, progress=print)
+        made = sif.make(host, built, compression="zstd", local=HERE, progress=print)
+        yield _sif_arm(host, made.path, made.sha256)
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
 
 
@@ -264,6 +245,9 @@ def test_a_base_of_a_registry_is_built_on_by_its_digest(
         wanted = image.recipe(wheels, base=served.name, local=HERE)
         told: list[str] = []
         made = building.build(wanted, local=HERE, progress=told.append)
+        same = image.find(HERE, BASE)
+    assert same is not None
+    assert same.digest == ""  # what one name's registry says is no digest of another name
     assert told[0] == f"pulling {served.name}"
     assert _labels(made)["org.opencontainers.image.base.name"] == served.name
     assert _labels(made)["org.opencontainers.image.base.digest"] == served.digest

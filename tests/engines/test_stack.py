@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab import need
+from commandline import envcompare
+from lab import forgotten, need
 from runs import BASE
 
 from envcompare.command import Command
@@ -33,7 +34,6 @@ from envcompare.stack.image import Image, Recipe
 from envcompare.stack.prepare import prepare
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
-from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 
@@ -53,37 +53,19 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
 
 
 @pytest.fixture(scope="module")
-def recipe(wheels: Wheelhouse) -> Recipe:
-    """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
-    need("docker")
-    assert image.find(HERE, BASE), f"{BASE} is not here; script/lab up makes it"
-    return image.recipe(wheels, base=BASE, local=HERE)
-
-
-@pytest.fixture(scope="module")
-def built(recipe: Recipe) -> Iterator[Image]:
-    """Give the image of that recipe, built by the local engine."""
-    one = building.build(recipe, local=HERE, progress=print)
-    yield one
-    run(HERE, Command(argv=("docker", "image", "rm", "-f", one.id)))
-
-
-@pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest, wheels: Wheelhouse) -> Iterator[Transport]:
-    """Give the lab host, and take from its cache what a test put there."""
-    transport = connect(parse_hosts([request.getfixturevalue("lab").alias])[0])
-    yield transport
-    shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{wheels.key}")
-    transport.close()
+def host(host: Transport, wheels: Wheelhouse) -> Iterator[Transport]:
+    """Give the lab host, with nothing made of these wheels before and after."""
+    with forgotten(host, wheels.key):
+        yield host
 
 
 @pytest.fixture(scope="module")
 def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
     """Give the SIF of that image on the lab host."""
     need("singularity")
-    delivery.deliver(host, built, local=HERE, progress=print)
-    yield sif.make(host, built, compression="zstd", local=HERE, progress=print)
-    shell(host, 'rm -rf -- "$1"', f"{cache.host_cache(host)}/{built.key}")
+    with forgotten(host, built.key):
+        delivery.deliver(host, built, local=HERE, progress=print)
+        yield sif.make(host, built, compression="zstd", local=HERE, progress=print)
 
 
 @pytest.mark.engine("docker")
@@ -126,8 +108,7 @@ def test_what_a_user_builds_on_the_image_is_never_taken_for_it(
         assert again is not None
         assert (again.id, again.name) == (built.id, f"{name}-{built.key[:12]}")
         label = f"{cache.LOCK_LABEL}={recipe.wheelhouse.key}"
-        with suppress(StackError):  # ours cannot go while another stands on it
-            cache.remove_images(HERE, label=label)
+        assert cache.remove_images(HERE, label=label) == cache.Removed(kept=(again.name,))
         assert image.find(HERE, child) is not None
     finally:
         run(HERE, Command(argv=("docker", "image", "rm", "--force", child, name)))
@@ -172,6 +153,8 @@ def test_a_base_without_python_is_told_by_what_the_shell_said_and_tried_once(
         env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
     )
     assert run(HERE, make, stdin=dockerfile.encode()).succeeded
+    containers = Command(argv=("docker", "ps", "--all", "--quiet", "--filter", f"ancestor={name}"))
+    before = run(HERE, containers).stdout
     told: list[str] = []
     with monkeypatch.context() as patch:
         if builder == "classic":
@@ -182,6 +165,7 @@ def test_a_base_without_python_is_told_by_what_the_shell_said_and_tried_once(
                 building.build(wanted, local=HERE, progress=told.append)
             assert caught.value.details.endswith("python3: not found")
     assert told == [f"building {wanted.tag} from {name}"]
+    assert run(HERE, containers).stdout == before  # what a step ran in goes though it failed
     run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
 
 
@@ -190,6 +174,7 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     """The old image is not used again, and all that were built are removed by their label."""
     wheels = replace(recipe.wheelhouse, key="1" * 64)
     name, label = "envcompare-test-base:1", f"{cache.LOCK_LABEL}={wheels.key}"
+    cache.remove_images(HERE, label=label)  # of tests that were killed
     ids = []
     for number in range(2):
         dockerfile = f"FROM {BASE}\nLABEL envcompare.test={number}\n".encode()
@@ -205,8 +190,8 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     unknown = image.recipe(wheels, base=name, local=HERE)
     assert building.build(unknown, local=HERE, progress=print).id in ids
     assert ids[0] != ids[1]
-    assert cache.remove_images(HERE, label=label) == 2
-    assert cache.remove_images(HERE, label=label) == 0
+    assert cache.remove_images(HERE, label=label) == cache.Removed(count=2)
+    assert cache.remove_images(HERE, label=label) == cache.Removed()
 
 
 @pytest.mark.engine("ssh")
@@ -216,6 +201,7 @@ def test_a_host_that_lacks_an_interpreter_is_unusable_and_not_failed(host: Trans
     with pytest.raises(UnusableError) as caught:
         prepare(host, "vm", options=options, progress=print)
     assert type(caught.value) is UnusableError
+    assert caught.value.details == "looked for /not/there/python3"
 
 
 @pytest.mark.filterwarnings(
@@ -225,12 +211,15 @@ def test_a_host_that_lacks_an_interpreter_is_unusable_and_not_failed(host: Trans
 def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The daemon is what the host lacks; there is nothing to clean either."""
+    """The daemon is what the host lacks; whether there is something to clean is not known."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
     with pytest.raises(UnusableError) as caught:
         _prepare(HERE, "docker", "any:1")
     assert type(caught.value) is UnusableError
-    assert cache.remove_images(HERE) == 0
+    assert caught.value.details == "the Docker daemon is not running"
+    removed = cache.remove_images(HERE)
+    assert (removed.count, removed.kept) == (0, ())
+    assert "unix:///not/there.sock" in removed.unseen
     del caught
     gc.collect()
 
@@ -443,13 +432,30 @@ def test_a_cleaned_cache_is_gone_with_folders_that_forbid_writing(
 ) -> None:
     """A sandbox may hold such folders; what stands beside the cache stays."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")  # other tests need its images
     folder = tmp_path / "envcompare" / "key" / "sandbox"
     folder.mkdir(parents=True)
     (folder / "file").write_text("x")
     folder.chmod(0o555)
-    assert cache.clean(HERE) == 0
+    cache.remove_cache(HERE)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cleaning_says_what_it_could_not_look_at_and_what_was_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images may stay where the engine is silent; where there is no docker, there are none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
+    done = envcompare("clean", cwd=tmp_path)
+    nothing, images = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert nothing == f"local: nothing to remove at {tmp_path}/envcompare"
+    assert images.startswith("local: images may stay, since the engine could not be asked: ")
+    assert "unix:///not/there.sock" in images
+    for tool in ("sh", "cat", "id", "uname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cache.remove_images(HERE) == cache.Removed()
 
 
 def _venv(host: Transport, wheels: Wheelhouse, told: list[str]) -> Prepared:

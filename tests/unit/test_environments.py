@@ -244,7 +244,45 @@ def test_a_failed_start_is_explained(stderr: str, name: str, exit_code: int, sen
     """The engine's complaint becomes a sentence a person can act on."""
     explanation = environment(name).explain(exit_code, stderr)
     assert explanation is not None
-    assert explanation.startswith(sentence)
+    assert explanation.reason.startswith(sentence)
+
+
+def test_a_known_complaint_has_a_remedy_of_its_own() -> None:
+    """Reason and remedy are two sentences of an error; of a stranger no remedy is known."""
+    known, stranger = (
+        environment("docker").explain(125, said)
+        for said in ("Cannot connect to the Docker daemon", "something new")
+    )
+    assert known is not None
+    assert (known.reason, known.hint) == (
+        "the Docker daemon is not running",
+        "sudo systemctl start docker",
+    )
+    assert stranger is not None
+    assert stranger.hint == ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Cannot connect to the Docker daemon at {}. Is the docker daemon running?",
+        "failed to connect to the docker API at {}; check if the path is correct and if the daemon",
+    ],
+)
+@pytest.mark.parametrize("address", ["unix:///not/there.sock", "tcp://127.0.0.1:1"])
+def test_an_engine_at_a_given_address_is_not_mended_by_starting_the_usual_one(
+    said: str, address: str
+) -> None:
+    """Nothing starts at an address that is wrong; the usual address is nobody's choice."""
+    named, usual = (
+        environment("docker").explain(125, said.format(one))
+        for one in (address, "unix:///var/run/docker.sock")
+    )
+    assert named is not None
+    assert named.reason == f"no Docker daemon answers at {address}"
+    assert "DOCKER_HOST" in named.hint
+    assert usual is not None
+    assert usual.hint == "sudo systemctl start docker"
 
 
 @pytest.mark.parametrize(

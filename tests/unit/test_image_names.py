@@ -1,4 +1,4 @@
-"""Which names an image can have, and that no other reaches an engine."""
+"""Which names an image can have, that no other reaches an engine, and whose digest is told."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from envcompare.arms import check_image
 from envcompare.config import Settings
 from envcompare.errors import ConfigError
 from envcompare.planning import resolved
+from envcompare.stack.image import digest_of
 
 ID = "0123456789abcdef" * 4
 
@@ -50,3 +51,28 @@ def test_an_image_of_the_users_is_checked_as_well() -> None:
         resolved(Settings(envs="vm,mine=docker:Bad Name"), Settings())
     assert caught.value.brief == ("--envs mine=docker:Bad Name: `Bad Name` is no valid image name")
     resolved(Settings(envs="vm,mine=singularity:/tmp/My File.sif"), Settings())
+
+
+PYTHON = (f"python@sha256:{'1' * 64}", f"python@sha256:{'2' * 64}")
+TEAM = f"gpu01:5000/team/python@sha256:{'3' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("python", PYTHON[0]),
+        ("python:3.11-slim-bookworm", PYTHON[0]),
+        ("docker.io/library/python:3.11", PYTHON[0]),
+        (PYTHON[1], PYTHON[1]),
+        (f"python:3.11@{PYTHON[1].partition('@')[2]}", PYTHON[1]),
+        ("gpu01:5000/team/python:3.11", TEAM),
+        ("team/python:3.11", ""),
+        (f"sha256:{ID}", PYTHON[0]),
+        (ID[:12], PYTHON[0]),
+    ],
+)
+def test_a_digest_is_that_of_the_names_own_repository(name: str, digest: str) -> None:
+    """Several names of one image may come from several registries; an ID belongs to none."""
+    facts = {"Id": f"sha256:{ID}", "RepoDigests": [*PYTHON, TEAM]}
+    assert digest_of(facts, name) == digest
+    assert digest_of({**facts, "RepoDigests": None}, name) == ""

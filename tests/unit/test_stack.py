@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from envcompare.stack import LookingOnly, NotMadeError, Options
 from envcompare.stack.buildlog import said_by_step
 from envcompare.stack.cache import (
     ROOM_HINT,
-    clean,
     failure,
     gigabytes,
     local_cache,
+    remove_cache,
 )
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
@@ -109,12 +110,22 @@ SPOILT = (
 )
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with requirements of one wheel, and a cache that holds them already."""
+    folder = tmp_path_factory.mktemp("filled")
+    with pytest.MonkeyPatch.context() as patch:
+        fill(_requirements_of_one_wheel(folder, patch), python="3.11", local=LOCAL, progress=print)
+    return folder
+
+
 @pytest.mark.parametrize(("name", "content"), SPOILT)
 def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
-    name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: bytes, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that was edited, a name that leads out of the folder, junk: none of it is taken."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    cache = shutil.copytree(filled / "cache", tmp_path / "cache")
+    requirements = _entered(filled, cache, monkeypatch)
     first = fill(requirements, python="3.11", local=LOCAL, progress=print)
     before = (first.folder / name).read_bytes()
     (first.folder / name).write_bytes(content)
@@ -126,10 +137,11 @@ def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"../../x", b"0" * 64], ids=repr)
 def test_a_note_that_leads_nowhere_is_written_again(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was resolved is asked for again, and the note is mended."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    cache = shutil.copytree(filled / "cache", tmp_path / "cache")
+    requirements = _entered(filled, cache, monkeypatch)
     first = fill(requirements, python="3.11", local=LOCAL, progress=print)
     (note,) = (local_cache() / "resolved").iterdir()
     note.write_bytes(content)
@@ -240,22 +252,63 @@ def test_a_full_disk_is_said_as_such() -> None:
     )
 
 
+def test_a_share_of_the_disk_that_is_used_up_is_a_full_disk() -> None:
+    """As it is for the homes of most clusters."""
+    text = "cat: write error: Disk quota exceeded"
+    error = failure(LOCAL, "sending x.whl", text, hint="not this one", room_hint="this one")
+    assert error.brief == "sending x.whl failed on local: its disk is full"
+    assert (error.details, error.hint) == (text, "this one")
+
+
 def test_what_is_needed_and_what_is_free_are_told_apart() -> None:
     """Else it reads as if there were just enough."""
     assert gigabytes(10**18, 3 * 10**9) == ("1000000000.0 GB", "3.0 GB")
     assert gigabytes(120_000_000, 100_000_000) == ("0.12 GB", "0.10 GB")
 
 
-def test_a_cache_behind_a_link_is_removed_with_what_is_in_it(
+OURS = (
+    *("a" * 32, "b" * 64, "data", "proofs", "resolved", "roofs", "runs"),
+    *("given-0f", "skeleton-0f.partial", "workloads-0f", ".wheelhouse-x1"),
+)
+
+
+def test_a_cache_that_is_not_there_is_not_said_to_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link alone would leave all of it on the other disk, and say that it is gone."""
+    """The second time there is nothing to remove."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")  # other tests need its images
-    (tmp_path / "disk" / "wheels").mkdir(parents=True)
-    (tmp_path / "envcompare").symlink_to("disk")
-    clean(LOCAL)
+    (tmp_path / "envcompare" / "runs").mkdir(parents=True)
+    assert [remove_cache(LOCAL), remove_cache(LOCAL)] == [True, False]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_the_cache_is_a_link_to_is_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Link and folder are the user's; what envcompare put there goes, on whatever disk it is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in OURS:
+        (tmp_path / "disk" / name).mkdir(parents=True)
+    (tmp_path / "envcompare").symlink_to("disk")
+    assert [remove_cache(LOCAL), remove_cache(LOCAL)] == [True, False]
+    assert list((tmp_path / "envcompare").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["thesis", ".git", "database", "c" * 40, "my runs", "-x", "é\n"])
+def test_nothing_is_removed_where_more_than_the_cache_lies_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What else lies there is the user's, and what of it is may be a matter of judgement."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for one in (*OURS, name):
+        (tmp_path / "disk" / one).mkdir(parents=True)
+    (tmp_path / "envcompare").symlink_to("disk")
+    with pytest.raises(StackError) as caught:
+        remove_cache(LOCAL)
+    assert caught.value.brief == f"cannot remove {tmp_path}/envcompare on local"
+    where = f"it is a link to {tmp_path}/disk, where {name.strip()} lies too"
+    assert caught.value.details == where
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == sorted((*OURS, name))
 
 
 def test_a_failure_quotes_the_tools_own_error() -> None:
@@ -332,12 +385,16 @@ def _requirements_of_one_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         wheel.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: tiny-part\nVersion: 1.0\n")
         wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr(f"{meta}/RECORD", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    monkeypatch.setenv("PIP_FIND_LINKS", str(links))
+    (folder / "requirements.in").write_text("tiny-part\n")
+    return _entered(folder, folder / "cache", monkeypatch)
+
+
+def _entered(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let wheels come from a folder and be kept in a cache; return the requirements there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder / "links"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    requirements = folder / "requirements.in"
-    requirements.write_text("tiny-part\n")
-    return requirements
+    return folder / "requirements.in"
 
 
 def _dockerfile(word: str) -> list[str]:
