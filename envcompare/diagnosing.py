@@ -7,10 +7,14 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from envcompare.config import DEFAULTS, listed
 from envcompare.doctor import Finding, diagnose
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
+from envcompare.examination import HostExamination, Trouble, compared_stack, trouble_of
 from envcompare.experiment import Experiment
+from envcompare.fingerprint.remedies import SEPARATE, other_options
 from envcompare.fingerprint.words import fact_name
 from envcompare.interrupt import Interruption
 from envcompare.likeness import Likeness, NotComparedError, Noting, compare_stacks
@@ -37,27 +41,42 @@ _Given = str | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What one host has and lacks, and the exit code for it; 0 where nothing needed is missing."""
+    """What is known of a host so far, and the lines that say what is new of it."""
 
-    lines: tuple[str, ...]
-    exit_code: int = 0
+    found: HostExamination
+    lines: tuple[str, ...] = ()
 
 
-def examine(experiment: Experiment, hosts: tuple[HostSpec, ...]) -> Iterator[HostReport]:
+def examine(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], command_line: tuple[str, ...] = ()
+) -> Iterator[HostReport]:
     """Give a report for each host as soon as it is known, whether it can be reached or not.
 
-    A second one of a host, without its name, says how the stacks there differ: it takes longer.
+    A second one of a host says how the stacks there differ as well: it takes longer. What it says
+    to run has the options of the command line.
     """
+    options = other_options(command_line)
     for host in hosts:
         try:
-            found = _diagnosed(experiment, host)
+            report = _diagnosed(experiment, host)
         except EnvcompareError as error:
             lines = (f"{host.label}:", *_indented(error.lines()))
-            yield HostReport(lines=lines, exit_code=error.exit_code)
+            trouble = trouble_of(error)
+            found = HostExamination(
+                host=host.label,
+                trouble=trouble,
+                not_compared=trouble if len(_arms(experiment)) > 1 else None,
+                exit_code=error.exit_code,
+            )
+            yield HostReport(found=found, lines=lines)
             continue
-        yield found
-        if not found.exit_code:
-            yield _compared(experiment, host)
+        yield report
+        if not report.found.exit_code and len(_arms(experiment)) > 1:
+            yield _compared(experiment, host, options, report.found)
+
+
+def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
+    return tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
 
 
 def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
@@ -70,47 +89,82 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostReport:
     finally:
         transport.close()
     lines = (f"{host.label}:", *(line for one in found for line in _lines(one)))
-    is_usable = all(one.is_usable for one in found if one.is_needed)
-    return HostReport(lines=lines, exit_code=0 if is_usable else UnusableError.exit_code)
+    lacking = [one for one in found if one.is_needed and not one.is_usable]
+    examined = HostExamination(
+        host=host.label,
+        findings=found,
+        not_compared=_lack(lacking[0]) if lacking and len(_arms(experiment)) > 1 else None,
+        exit_code=UnusableError.exit_code if lacking else 0,
+    )
+    return HostReport(found=examined, lines=lines)
 
 
-def _compared(experiment: Experiment, host: HostSpec) -> HostReport:
+def _lack(one: Finding) -> Trouble:
+    return Trouble(
+        brief=f"{one.subject} cannot be used on {one.host}", details=one.reason, hint=one.hint
+    )
+
+
+def _compared(
+    experiment: Experiment, host: HostSpec, options: tuple[str, ...], known: HostExamination
+) -> HostReport:
     """Say how the stacks of the host differ, where they are made already."""
-    arms = tuple(arm for arm in planned_arms(experiment) if not arm.is_control)
-    if len(arms) == 1:
-        return HostReport(lines=())
     say = Noting()
     try:
-        found = _likenesses(experiment, host, arms, say)
-    except NotComparedError as error:
-        hint = error.hint or build_command(experiment, host)
-        lines = (f"  – stacks: not compared, {error.brief}", *_try(hint))
-        return HostReport(lines=(*_noted(say), *lines))
+        likenesses = _likenesses(experiment, host, options, say)
     except EnvcompareError as error:
-        lines = (f"  ✕ stacks: not compared, {error.brief}", *_why(error), *_try(_hint(error)))
-        return HostReport(lines=(*_noted(say), *lines), exit_code=error.exit_code)
-    lines = (*_noted(say, found), *(line for one in found for line in likeness_lines(one, arms)))
-    if all(one.is_as_meant for one in found):
-        return HostReport(lines=lines)
-    if experiment.allow_mismatch:
-        allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
-        return HostReport(lines=(*lines, allowed))
-    return HostReport(lines=lines, exit_code=UnusableError.exit_code)
+        return _not_compared(error, build_command(experiment, host), say, known)
+    notes = _notes(say, likenesses)
+    is_as_meant = all(one.is_as_meant for one in likenesses)
+    found = replace(
+        known,
+        stacks=tuple(compared_stack(one) for one in likenesses),
+        notes=notes,
+        exit_code=0 if is_as_meant or experiment.allow_mismatch else UnusableError.exit_code,
+    )
+    allowed = "  – stacks differ and are compared all the same (--allow-mismatch)"
+    lines = (
+        *(f"  – {note}" for note in notes),
+        *(line for one in likenesses for line in likeness_lines(one, _arms(experiment))),
+        *((allowed,) if experiment.allow_mismatch and not is_as_meant else ()),
+    )
+    return HostReport(found=found, lines=lines)
 
 
-def _noted(say: Noting, found: tuple[Likeness, ...] = ()) -> tuple[str, ...]:
+def _not_compared(
+    error: EnvcompareError, build: str, say: Noting, known: HostExamination
+) -> HostReport:
+    """Say why the stacks were not compared; that they are not made yet is no failure."""
+    is_failure = not isinstance(error, NotComparedError)
+    trouble = Trouble(
+        brief=error.brief,
+        details=cause_line(error.details, brief=error.brief) if is_failure else "",
+        hint=_hint(error) if is_failure else error.hint or build,
+    )
+    notes = _notes(say)
+    code = error.exit_code if is_failure else known.exit_code
+    lines = (
+        *(f"  – {note}" for note in notes),
+        f"  {'✕' if is_failure else '–'} stacks: not compared, {trouble.brief}",
+        *((f"{_MARGIN}why: {trouble.details}",) if trouble.details else ()),
+        *_try(trouble.hint),
+    )
+    found = replace(known, not_compared=trouble, notes=notes, exit_code=code)
+    return HostReport(found=found, lines=lines)
+
+
+def _notes(say: Noting, found: tuple[Likeness, ...] = ()) -> tuple[str, ...]:
     """Return what was told of the arms, but a mismatch, which has a line of its own."""
     told = [one.mismatch for one in found if one.mismatch]
-    notes = (note for note in say.notes if not any(one in note for one in told))
-    return tuple(f"  – {note}" for note in notes)
+    return tuple(note for note in say.notes if not any(one in note for one in told))
 
 
 def _likenesses(
-    experiment: Experiment, host: HostSpec, arms: tuple[ArmRecord, ...], say: Noting
+    experiment: Experiment, host: HostSpec, options: tuple[str, ...], say: Noting
 ) -> tuple[Likeness, ...]:
     site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
     try:
-        return compare_stacks(site, experiment, arms, say)
+        return compare_stacks(site, experiment, _arms(experiment), say, options=options)
     finally:
         site.close()
 
@@ -123,12 +177,19 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
     head = f"  {_head(found, arms, is_other=bool(told))}"
     broken = (f"{_MARGIN}⚠ {found.mismatch}",) if found.mismatch else ()
     others = [one for one in found.unexpected if one not in told and not one.part_of]
-    sentences = (
-        *(f"{_MARGIN}⚠ {one.sentence}" for one in told),
-        *(f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others),
-    )
-    remedy = _try(found.hint)
-    return (f"{head}, {where}", *broken, *remedy, *sentences, *_counts(found.differences))
+    more = (f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others)
+    counts = _counts(found.differences)
+    return (f"{head}, {where}", *broken, *_try(found.hint), *_confounders(told), *more, *counts)
+
+
+def _confounders(told: list[FactDifference]) -> Iterator[str]:
+    """Give their sentences, and once what separates those that one command separates."""
+    for remedy in dict.fromkeys(one.remedy for one in told):
+        for one in told:
+            if one.remedy == remedy:
+                yield f"{_MARGIN}⚠ {one.sentence.removesuffix(f' {SEPARATE}{remedy}')}"
+        if remedy:
+            yield f"{_MARGIN}  {SEPARATE}{remedy}"
 
 
 def _head(found: Likeness, arms: tuple[ArmRecord, ...], *, is_other: bool) -> str:
@@ -201,11 +262,6 @@ def _lines(finding: Finding) -> tuple[str, ...]:
 
 def _try(hint: str) -> tuple[str, ...]:
     return (f"{_MARGIN}try: {hint}",) if hint else ()
-
-
-def _why(error: EnvcompareError) -> tuple[str, ...]:
-    cause = cause_line(error.details, brief=error.brief)
-    return (f"{_MARGIN}why: {cause}",) if cause else ()
 
 
 def _hint(error: EnvcompareError) -> str:

@@ -65,7 +65,7 @@ def memory_peak_bytes() -> int | None:
 def limits() -> dict[str, object]:
     """Return the fingerprint keys of the control groups; the tightest visible limit counts."""
     cpu, memory, cpuset = own_group("cpu"), own_group("memory"), own_group("cpuset")
-    processes = own_group("pids")
+    processes, disk = own_group("pids"), own_group("blkio")
     counts = [top for top in map(_number, processes.read_all("pids.max")) if top is not None]
     second = memory.version == 2
     tops = [_number(text) for text in memory.read_all("memory.max" if second else _V1_LIMIT)]
@@ -74,6 +74,7 @@ def limits() -> dict[str, object]:
         "cgroup.version": memory.version if memory.folders else None,
         "cgroup.cpu_quota": cpu_quota(cpu),
         "cgroup.cpu_weight": _number(cpu.read("cpu.weight" if cpu.version == 2 else "cpu.shares")),
+        "cgroup.io_weight": _first_number(disk.read("io.weight" if disk.version == 2 else _V1_IO)),
         "cgroup.cpuset": cpuset.read("cpuset.cpus.effective") or cpuset.read("cpuset.cpus"),
         "cgroup.mems": cpuset.read("cpuset.mems.effective") or cpuset.read("cpuset.mems"),
         "cgroup.memory_limit_bytes": min(bytes_limits, default=_no_limit(memory)),
@@ -81,6 +82,7 @@ def limits() -> dict[str, object]:
     }
 
 
+_V1_IO = "blkio.weight"
 _V1_PEAK = "memory.max_usage_in_bytes"
 _V1_LIMIT = "memory.limit_in_bytes"
 
@@ -147,6 +149,12 @@ def _field(text: str, key: str) -> int | None:
         if name == key:
             return _number(value)
     return None
+
+
+def _first_number(text: str | None) -> int | None:
+    """Return the weight that holds for most devices: `default 100`, or the number alone."""
+    lines = (text or "").splitlines()
+    return _number(lines[0].removeprefix("default ")) if lines else None
 
 
 def _number(text: str | None) -> int | None:

@@ -11,6 +11,9 @@ from typing import Any, Iterable
 CHUNK_BYTES = 1 << 20
 WHOLE_UP_TO_BYTES = 8 << 20
 _C_LIBRARIES = {"glibc": r"libc(\.so\.6|-2\.\d+\.so)", "musl": r"(ld-musl-.*|libc\.musl-.*)"}
+# The index of the loader is mapped for a moment and is none.
+_LIBRARY = re.compile(r"(?!ld\.so\.cache$).*\.so(\.|$)")
+_UNLINKED = " (deleted)"
 _ALLOCATORS = r"lib(jemalloc|tcmalloc|mimalloc)[-_.].*"
 
 
@@ -34,20 +37,20 @@ def content_hash(path: str, *, sampled: bool = True) -> str:
             digest.update(chunk)
 
 
-def mapped_libraries() -> list[str]:
-    """Return the paths of the shared libraries mapped now."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+def mapped_libraries(process: str = "self") -> list[str]:
+    """Return the paths of the shared libraries that a process has mapped now."""
+    with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as file:
         columns = (line.rstrip("\n").split(maxsplit=5) for line in file)
         paths = {row[5] for row in columns if len(row) == 6}
-    return sorted(path for path in paths if re.search(r"\.so(\.|$)", os.path.basename(path)))
+    return sorted(path for path in paths if _LIBRARY.match(_name(path)))
 
 
 def library_facts(paths: Iterable[str]) -> dict[str, Any]:
     """Return what the mapped libraries say: names, hashes, paths, C library and allocator."""
-    by_name = {os.path.basename(path): path for path in paths}
+    by_name = {_name(path): path for path in paths}
     return {
-        "loaded_libraries": sorted(f"{os.path.basename(one)} {short_hash(one)}" for one in paths),
-        "loaded_paths": sorted(f"{os.path.basename(path)} {path}" for path in paths),
+        "loaded_libraries": sorted({f"{_name(one)} {short_hash(one)}" for one in paths}),
+        "loaded_paths": sorted({f"{_name(one)} {_path(one)}" for one in paths}),
         "libc.version": _libc_version(),
         "libc.sha256": _hash_of(by_name, "|".join(_C_LIBRARIES.values())),
         "python.libpython_sha256": _hash_of(by_name, r"libpython\d.*"),
@@ -83,6 +86,15 @@ def whole_hash(path: str) -> str | None:
         return content_hash(path, sampled=False)
     except OSError:
         return None
+
+
+def _name(path: str) -> str:
+    return os.path.basename(_path(path))
+
+
+def _path(mapped: str) -> str:
+    # proc_pid_maps(5) says so of a file that was unlinked; its content cannot be read any more
+    return mapped.removesuffix(_UNLINKED)
 
 
 def _hash_of(by_name: dict[str, str], pattern: str) -> str | None:

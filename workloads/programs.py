@@ -13,12 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from failures import DataError, PhaseError, ProcessError, ProtocolError, failure_reply, phase
 from output import Output
 from pinning import pin
 from wire import encode, leave, parse_request, read_line, send
+
+if TYPE_CHECKING:
+    from watching import Watch
 
 _DRAIN_S = 1.0  # for a program's output once the program has ended
 _SETTLE_S = 0.2  # for processes that end by themselves right after, as multiprocessing's tracker
@@ -113,6 +116,7 @@ class Run:
         self._argv: List[str] = request["argv"]
         self._limit_s: float = request["limit_s"]
         self._output = Output(patterns, log=2)
+        self._watch = _watch() if request.get("watch") else None
         self._is_late = False
         self._is_leaving = False
         self._settling_ns = 0
@@ -125,6 +129,7 @@ class Run:
         path = find(self._argv[0])
         (start_ns, end_ns), status, used = self._run(path)
         has_ended = self._output.finish(_DRAIN_S)
+        seen, seeing_ns = self._seen()
         code = os.waitstatus_to_exitcode(status)
         return {
             "t0_ns": start_ns,
@@ -136,17 +141,24 @@ class Run:
             "signal": signal.Signals(-code).name if code < 0 else None,
             "is_late": self._is_late,
             "left_processes": self._is_leaving or not has_ended,
-            "settling_ns": self._settling_ns + self._output.searching_ns,
+            "settling_ns": self._settling_ns + self._output.searching_ns + seeing_ns,
             "values": self._output.values,
             "slow_measures": self._output.slow,
+            "fingerprint": seen,
         }
+
+    def _seen(self) -> Tuple[Dict[str, Any], int]:
+        """Return what the watch saw of the program, and how long it takes to hash that."""
+        start_ns = time.monotonic_ns()
+        found = self._watch.facts() if self._watch else {}
+        return found, time.monotonic_ns() - start_ns
 
     def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
         # Threads are there before the clock starts: their start would disturb a short program.
         timer = threading.Timer(self._limit_s, self._end_late)
         timer.daemon = True  # else it would keep a launcher whose program cannot be started
-        threads = (timer, self._output, threading.Thread(target=self._end_with_input, daemon=True))
-        for thread in threads:
+        threads = [timer, self._output, threading.Thread(target=self._end_with_input, daemon=True)]
+        for thread in (*threads, *([self._watch] if self._watch else [])):
             thread.start()
         start_ns = time.monotonic_ns()
         with phase("setup"):
@@ -160,6 +172,8 @@ class Run:
             )
         self._pid = process.pid
         self._has_started.set()
+        if self._watch:
+            self._watch.begin(self._pid)
         # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
         self._floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + _RSS_ERROR_KIB
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
@@ -188,6 +202,13 @@ class Run:
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+
+
+def _watch() -> Watch:
+    # a launch that measures does without
+    from watching import Watch  # noqa: PLC0415
+
+    return Watch()
 
 
 def _words(argv: List[str], path: str) -> List[str]:

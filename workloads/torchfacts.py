@@ -71,7 +71,9 @@ def gpu(device: str) -> dict[str, Any]:
         "gpu.count": attempt(lambda: int(torch.cuda.device_count())) if torch else None,
     }
     managed = _managed(uuids) if card is not None else {}
-    driver = managed.get("gpu.driver") or (_driver_version() if card is not None else None)
+    driver = managed.get("gpu.driver")
+    if driver is None and card is not None:
+        driver = driver_version(read_text("/proc/driver/nvidia/version") or "")
     return {**dict.fromkeys(MANAGED_KEYS), **found, **managed, "gpu.driver": driver}
 
 
@@ -81,7 +83,7 @@ def _managed(uuids: list[str]) -> dict[str, Any]:
     return gpu_settings(uuids)
 
 
-def _driver_version() -> str | None:
-    text = read_text("/proc/driver/nvidia/version") or ""
-    match = re.search(r"Kernel Module\D+([\d.]+)", text)
+def driver_version(text: str) -> str | None:
+    """Return the version that the driver's kernel module, closed or open, says of itself."""
+    match = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", text)
     return match[1] if match else None

@@ -50,8 +50,12 @@ def parse_request(line: bytes) -> dict[str, Any]:
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return a message as one line of strict JSON; a number that is not finite becomes null."""
-    return json.dumps(_strict(message), allow_nan=False).encode() + b"\n"
+    """Return a message as one line of strict JSON; a number that is not finite becomes null.
+
+    A name of a file may be no UTF-8: what is not becomes a question mark.
+    """
+    text = json.dumps(_strict(message), allow_nan=False, ensure_ascii=False)
+    return text.encode(errors="replace") + b"\n"
 
 
 def send(fd: int, line: bytes) -> None:

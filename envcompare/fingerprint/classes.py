@@ -38,9 +38,9 @@ _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
     ),
     "confounder": (
         "python", "libc", "torch", "torchvision", "numpy", "cuda", "packages", "site_packages",
-        "lock", "loaded_libraries", "threads", "allocator", "gpu", "env.OMP", "env.GOMP", "env.KMP",
-        "env.MKL", "env.OPENBLAS", "env.CUBLAS", "env.MALLOC", "env.GLIBC", "env.LD_PRELOAD",
-        "env.PYTHONMALLOC",
+        "lock", "loaded_libraries", "programs", "threads", "allocator", "gpu", "env.OMP",
+        "env.GOMP", "env.KMP", "env.MKL", "env.OPENBLAS", "env.CUBLAS", "env.MALLOC", "env.GLIBC",
+        "env.LD_PRELOAD", "env.PYTHONMALLOC",
     ),
     "possible-influence": (
         "cgroup.cpu_quota", "cgroup.cpu_weight", "cgroup.cpuset", "cgroup.memory_limit_bytes",

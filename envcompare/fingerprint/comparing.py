@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,16 +11,19 @@ from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS, classify
 from envcompare.fingerprint.evidence import (
     LIBRARY_PATH,
     LIMITS,
+    NO_PYTHON,
     Evidence,
     evidence_of,
     imported,
+    interpreters,
     packages_evidence,
+    runs_python,
 )
 from envcompare.fingerprint.remedies import SEPARATE, remedy
 from envcompare.fingerprint.sides import Pair, Sides
 from envcompare.fingerprint.telling import is_computing, tellers, told_once
 from envcompare.fingerprint.varied import varied_sentence
-from envcompare.fingerprint.words import describe, entries, entry_name, fact_name, is_plural
+from envcompare.fingerprint.words import describe, entries, entry_name, fact_name, is_plural, stem
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
 
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
@@ -29,6 +32,11 @@ _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"
 
 _Values = tuple[FingerprintValue, FingerprintValue]
 _Part = tuple[str, _Values, Evidence]
+_Lists = tuple[list[str], list[str]]
+_UNSEEN: Final = Evidence(
+    is_felt=False,
+    text="Seen in one arm alone: a command is looked at now and then, and what is brief escapes.",
+)
 
 
 def compare_fingerprints(
@@ -52,21 +60,19 @@ def _parts(sides: Sides, key: str) -> Iterator[_Part]:
     before, after = sides.values(key)
     if before == after:
         return
-    if before is None or after is None or key not in {"packages", "loaded_libraries"}:
+    if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(sides, key)
-    elif key == "packages":
-        yield from _packages(sides, _lacking(before, after))
     else:
-        yield from _libraries(sides, _lacking(before, after))
+        yield from _LISTS[key](sides, _lacking(before, after))
 
 
-def _lacking(before: FingerprintValue, after: FingerprintValue) -> tuple[list[str], list[str]]:
+def _lacking(before: FingerprintValue, after: FingerprintValue) -> _Lists:
     """Return of each list only the entries the other side lacks."""
     mine, theirs = set(entries(before)), set(entries(after))
     return sorted(mine - theirs), sorted(theirs - mine)
 
 
-def _packages(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part]:
+def _packages(sides: Sides, pair: _Lists) -> Iterator[_Part]:
     """Give what is imported and what is not; torch and numpy have facts of their own."""
     told = {name for name in _OWN_FACTS if sides.differ((f"{name}.version",))}
     rest = [[one for one in side if entry_name(one) not in told] for side in pair]
@@ -81,25 +87,64 @@ def _packages(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part
 
 
 def _is_package_felt(sides: Sides, entry: str) -> bool:
+    if runs_python(sides) is False:
+        return False
     seen = imported(sides, entry)
     return entry_name(entry) not in _INSTALLERS if seen is None else seen
 
 
 def _unused(sides: Sides) -> Evidence:
+    if runs_python(sides) is False:
+        return NO_PYTHON
     if sides.pair.is_program or sides.names("loaded_packages") is None:
         return Evidence(is_felt=False, text="They install software and compute nothing.")
     return Evidence(is_felt=False, text="They were not imported by this workload.")
 
 
-def _libraries(sides: Sides, pair: tuple[list[str], list[str]]) -> Iterator[_Part]:
+def _libraries(sides: Sides, pair: _Lists) -> Iterator[_Part]:
     """Give the loaded libraries that no other fact tells of; all of them where none is left."""
-    rest = tuple([one for one in side if not sides.differ(tellers(sides, one))] for side in pair)
-    shown = rest if any(rest) else pair
+    first, second = (
+        [one for one in side if not sides.differ(tellers(sides, one))] for side in pair
+    )
+    shown = (first, second) if first or second else pair
+    if sides.is_watched:
+        yield _watched("loaded_libraries", shown, what="The command loaded them in both arms.")
+    else:
+        yield _loaded(sides, shown)
+
+
+def _loaded(sides: Sides, shown: _Lists) -> _Part:
+    """Return the loaded libraries, those that compute before the others."""
     felt = {one for side in shown for one in side if is_computing(sides, one)}
     first, second = (tuple(sorted(side, key=lambda one: (one not in felt, one))) for side in shown)
     is_felt = bool(felt)
     text = "" if is_felt else "None of them computes."
-    yield "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
+    return "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
+
+
+def _programs(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+    """Give the programs that a command runs; the arm's Python has facts of its own."""
+    own = interpreters(sides) if sides.differ(("python.sha256",)) else ()
+    first, second = ([one for one in side if entry_name(one) not in own] for side in pair)
+    if first or second:
+        yield _watched("programs", (first, second), what="They are what the command runs.")
+
+
+def _watched(key: str, pair: _Lists, *, what: str) -> _Part:
+    """Return what has its name in both arms: of that alone another build was seen."""
+    common = {stem(one) for one in pair[0]} & {stem(one) for one in pair[1]}
+    first, second = (tuple(one for one in side if stem(one) in common) for side in pair)
+    if common:
+        return key, (first, second), Evidence(is_felt=True, text=what)
+    return key, (tuple(pair[0]), tuple(pair[1])), _UNSEEN
+
+
+_LISTS: Final[dict[str, Callable[[Sides, _Lists], Iterator[_Part]]]] = {
+    "packages": _packages,
+    "loaded_libraries": _libraries,
+    "programs": _programs,
+}
+"""Lists of software, of which only the entries that differ are told."""
 
 
 def _difference(sides: Sides, part: _Part) -> FactDifference:
@@ -162,7 +207,10 @@ def _possible(sides: Sides, one: FactDifference) -> str:
         if value is None
     ]
     if missing and not one.key.startswith(_ABSENT):
-        return f"{fact_name(one.key)} was not measured in {missing[0]}: it may differ or not."
+        verb, they = ("were", "they") if is_plural(one) else ("was", "it")
+        return (
+            f"{fact_name(one.key)} {verb} not measured in {missing[0]}: {they} may differ or not."
+        )
     if one.evidence:
         return f"{one.evidence} A possible influence, and no more than that."
     return MEANINGS["possible-influence"]

@@ -9,7 +9,7 @@ from typing import Final
 
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.sides import Sides
-from envcompare.fingerprint.words import entries, entry_name
+from envcompare.fingerprint.words import entries, entry_name, stem
 from envcompare.records import FingerprintValue
 
 _OPENMP: Final = ("libgomp", "libiomp", "libomp")
@@ -47,6 +47,8 @@ _ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's
 _TUNABLE: Final = re.compile(
     r"glibc\.(?:cpu\.\w+=[^:]+|(?:elision|gmon|malloc|mem|pthread|rtld)\.\w+=-?\d\w*)"
 )
+# What nothing but the interpreter of an arm has the use of.
+_OF_PYTHON: Final = ("python", *_PACKAGES, "torch", "packages", "site_packages", "lock")
 _ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
 
 
@@ -58,12 +60,15 @@ class Evidence:
     text: str = ""
 
 
+NO_PYTHON: Final = Evidence(is_felt=False, text="The command was not seen to run Python.")
+
+
 def evidence_of(sides: Sides, key: str) -> Evidence:
     """Return what was seen of a workload that tells whether it feels a difference in a fact."""
     if key in LIMITS:
         return LIMITS[key](sides, key)
-    if sides.pair.is_program:
-        return Evidence(text="What the command itself loads is not seen, only its launcher.")
+    if unseen := _of_a_command(sides, key):
+        return unseen
     if reader := longest_rule(key, _READERS):
         return _READERS[reader](sides, key)
     package = key.partition(".")[0]
@@ -72,14 +77,22 @@ def evidence_of(sides: Sides, key: str) -> Evidence:
     rule = longest_rule(key, _LIBRARIES)
     if rule:
         name, prefixes = _LIBRARIES[rule]
-        return _used(name, _having(sides, "loaded_libraries", prefixes), verb="loaded")
+        verb = "seen to be loaded" if sides.is_watched else "loaded"
+        return _used(name, _having(sides, "loaded_libraries", prefixes), verb=verb)
     return _of_the_rest(sides, key)
+
+
+def _of_a_command(sides: Sides, key: str) -> Evidence | None:
+    """Return what a command's own processes lack to tell of a fact, or to feel it."""
+    if sides.pair.is_program and not sides.is_watched:
+        return Evidence(text="What the command itself loads was not seen.")
+    if longest_rule(key, _OF_PYTHON) and runs_python(sides) is False:
+        return NO_PYTHON
+    return None
 
 
 def _of_the_rest(sides: Sides, key: str) -> Evidence:
     part = key.partition(".")[0]
-    if part == "python":
-        return Evidence(is_felt=True, text="A workload bound by Python feels it.")
     if part == "libc":
         return Evidence(is_felt=True, text="Every program loads it.")
     if key == "packages.outside":
@@ -89,6 +102,24 @@ def _of_the_rest(sides: Sides, key: str) -> Evidence:
     if key == "lock.sha256" and _is_same(sides, "site_packages.sha256"):
         return Evidence(is_felt=False, text="The installed files are the same all the same.")
     return Evidence()
+
+
+def interpreters(sides: Sides) -> tuple[str, ...]:
+    """Return what the interpreters of both arms are called."""
+    return tuple(str(one or "").rpartition("/")[2] for one in sides.values("python.executable"))
+
+
+def runs_python(sides: Sides) -> bool | None:
+    """Say whether a command runs the Python of an arm; None where its programs were not seen."""
+    seen = sides.names("programs")
+    if seen is None:
+        return None
+    return any(one in names for one, names in zip(interpreters(sides), seen, strict=True))
+
+
+def _python(sides: Sides, _key: str) -> Evidence:
+    who = "The command runs it, and one" if runs_python(sides) else "A workload"
+    return Evidence(is_felt=True, text=f"{who} bound by Python feels it.")
 
 
 def _installed(sides: Sides) -> Evidence:
@@ -151,21 +182,16 @@ def _preload(sides: Sides, key: str) -> Evidence:
     if mapped is None:
         return Evidence(text="Whether its library was loaded was not measured.")
     asked = [re.split(r"[:\s]+", str(one or "")) for one in sides.values(key)]
-    stems = [{_stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
+    stems = [{stem(one.rpartition("/")[2]) for one in side if one} for side in asked]
     arms = sides.arms_with(
         (
-            any(_stem(one) in stems[0] for one in mapped[0]),
-            any(_stem(one) in stems[1] for one in mapped[1]),
+            any(stem(one) in stems[0] for one in mapped[0]),
+            any(stem(one) in stems[1] for one in mapped[1]),
         )
     )
     if not arms:
         return Evidence(is_felt=False, text="No library that it names was loaded.")
     return _used("a library that it names", arms, verb="loaded")
-
-
-def _stem(library: str) -> str:
-    """Return a library's name without its version: the map of a process shows no links."""
-    return library.partition(".so")[0]
 
 
 def _library_path(sides: Sides, key: str) -> Evidence:
@@ -262,4 +288,5 @@ _READERS: Final[dict[str, Callable[[Sides, str], Evidence]]] = {
     **dict.fromkeys(_ALLOCATOR, _allocator),
     **dict.fromkeys(_PRELOADS, _preload),
     LIBRARY_PATH: _library_path,
+    "python": _python,
 }

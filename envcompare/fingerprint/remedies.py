@@ -15,7 +15,23 @@ _IN_CODE: Final = (
     "torch.tf32", "torch.deterministic", "torch.cudnn", "torch.float32_precision",
     "torch.interop_threads",
 )  # fmt: skip
+# What a remedy says itself, and what only doctor has.
+_GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _THREADS: Final = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "env.OPENBLAS_NUM_THREADS")
+
+
+def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a run or doctor was told beside hosts and arms, which a remedy names itself."""
+    start = next((n for n, word in enumerate(command_line) if word in {"run", "doctor"}), None)
+    words = iter(() if start is None else command_line[start + 1 :])
+    kept = []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in _GIVEN:
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return tuple(kept)
 
 
 def remedy(sides: Sides, key: str) -> str:
@@ -42,7 +58,7 @@ def _same_variable(sides: Sides, key: str) -> str:
     same = f"set {name} to the same value in every arm"
     own = [arm for arm in sides.pair.arms or () if arm.reference]
     if own and (text := _beside_built(sides)):
-        return f"{same}, or {text}"
+        return f"{same}; {text}"
     return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
 
 
@@ -111,7 +127,8 @@ def _command(sides: Sides, flags: str) -> str:
 def _envcompare(sides: Sides, envs: str) -> str:
     host = sides.other.host
     where = f" --hosts {shlex.quote(host)}" if host not in {"", "local"} else ""
-    return f"envcompare run{where} --envs {shlex.quote(envs)}"
+    rest = "".join(f" {shlex.quote(one)}" for one in sides.pair.options)
+    return f"envcompare run{where} --envs {shlex.quote(envs)}{rest}"
 
 
 def _arm_text(arm: ArmRecord) -> str:

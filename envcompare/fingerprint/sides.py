@@ -17,9 +17,10 @@ class Pair:
     """What is known of two arms beside their facts: how they were asked for, and how they ran."""
 
     arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
-    is_program: bool = False  # a plain command: the facts are those of its launcher
+    is_program: bool = False  # a plain command, which its launcher tells of
     throttled_ns: int | None = None  # of both while measuring; None: not measured
     peak_bytes: int | None = None  # the larger peak of memory; None: not measured
+    options: tuple[str, ...] = ()  # of the command line, beside those that a remedy gives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,11 @@ class Sides:
             frozenset(entry_name(one) for one in entries(side)) for side in (before, after)
         )
         return first, second
+
+    @property
+    def is_watched(self) -> bool:
+        """Say whether these are programs, which were looked at a few times while they ran."""
+        return None not in self.values("programs")
 
     def path(self, library: str) -> str:
         """Return where a loaded library lies in the one or the other arm; empty if not known."""

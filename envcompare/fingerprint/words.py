@@ -35,6 +35,7 @@ _NAMES: Final[dict[str, str]] = {
     "site_packages.files": "the number of installed files",
     "lock.sha256": "the lock of the wheels",
     "loaded_libraries": "loaded libraries",
+    "programs": "programs",
     "allocator.name": "the memory allocator",
     "kernels.build": "the build that kernels are named after",
     "kernels.architecture": "the GPU generation that kernels are named after",
@@ -44,6 +45,8 @@ _NAMES: Final[dict[str, str]] = {
     "gpu.name": "the GPU",
     "gpu.driver": "the GPU driver",
     "cgroup.cpu_quota": "the CPU quota",
+    "cgroup.cpu_weight": "the CPU weight",
+    "cgroup.io_weight": "the I/O weight",
     "cgroup.cpuset": "the CPU set",
     "cpu.affinity": "the CPU set",
     "cgroup.memory_limit_bytes": "the memory limit",
@@ -62,7 +65,7 @@ _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
 _PLURAL: Final = (
-    "packages", "loaded_libraries", "site_packages.sha256", "torch.threads",
+    "packages", "loaded_libraries", "programs", "site_packages.sha256", "torch.threads",
     "torch.interop_threads", "thp", "capabilities",
 )  # fmt: skip
 _LONGEST: Final = 60  # of a value in a sentence
@@ -100,6 +103,11 @@ def entries(value: FingerprintValue) -> tuple[str, ...]:
 def entry_name(entry: str) -> str:
     """Return the name in "name==version" and in "basename digest"."""
     return entry.partition("==")[0].partition(" ")[0]
+
+
+def stem(entry: str) -> str:
+    """Return a library's name without its version: the map of a process shows no links."""
+    return entry_name(entry).partition(".so")[0]
 
 
 def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
-from lab import Lab
-from runs import BASE
+from lab import Lab, forget
+from runs import BASE, STEPS_ALONE
 from small import Small, small_project
 
 from envcompare import files
@@ -30,7 +30,6 @@ from envcompare.sites import Seat, Site
 from envcompare.stack import LookingOnly
 from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images, shell
 from envcompare.transport import Transport
-from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
@@ -45,21 +44,13 @@ FEWER_ARENAS = "FROM {base}\nENV MALLOC_ARENA_MAX=1\n"
 
 
 @pytest.fixture(scope="module")
-def host(lab: Lab) -> Iterator[Transport]:
-    """Give a connection to the lab host."""
-    transport = connect(parse_hosts([lab.alias])[0])
-    yield transport
-    transport.close()
-
-
-@pytest.fixture(scope="module")
 def small(lab: Lab, host: Transport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     """Give the project with a small stack, made for vm and docker on the lab host."""
     project = small_project(tmp_path_factory.mktemp("small"), lab.alias)
     done = project.run("build", *BOTH)
     assert done.returncode == 0, done.stderr
     yield project
-    shell(host, 'rm -rf -- "$1"', f"{host_cache(host)}/{project.lock}")
+    forget(host, project.lock)
     shell(host, "docker image ls -q planted | xargs -r docker image rm -f")
     for where in (host, LOCAL):
         remove_images(where, label=f"{LOCK_LABEL}={project.lock}")
@@ -123,7 +114,7 @@ def test_another_numpy_is_named_with_both_versions(
     """A run finds it, says that it was imported, and how it is told from the environment."""
     done = small.run(
         *("run", "--envs", f"vm,new=docker:{other_numpy}", *small.arrays),
-        *("--quick", "--budget", "12", "--no-startup", "--no-quiet-gate", "--out", str(tmp_path)),
+        *("--quick", "--budget", "4", *STEPS_ALONE, "--out", str(tmp_path)),
     )
     (path,) = tmp_path.glob("*/comparison.json")
     comparison = json.loads(path.read_text())
@@ -133,6 +124,7 @@ def test_another_numpy_is_named_with_both_versions(
     assert one["evidence"] == "numpy was imported by this workload in both arms."
     assert one["sentence"].startswith(f"Besides the environment, numpy {small.numpy} → ")
     assert f"--envs vm,docker,new=docker:{other_numpy}" in one["remedy"]
+    assert f"--workload {small.arrays[1]}" in one["remedy"]
     told = [key for key, one in found.items()
             if one["fact_class"] == "confounder" and not one["part_of"]]  # fmt: skip
     assert told == ["numpy.version"]
@@ -142,11 +134,16 @@ def test_another_numpy_is_named_with_both_versions(
 def test_another_numpy_that_is_not_imported_confounds_nothing(
     small: Small, other_numpy: str
 ) -> None:
-    """The workload computes without it; the difference is told as a possible influence."""
-    done = small.run("doctor", "--envs", f"vm,new=docker:{other_numpy}", *small.plain)
+    """The workload computes without it; the JSON has the difference as a possible influence."""
+    envs = f"vm,new=docker:{other_numpy}"
+    done = small.run("doctor", "--envs", envs, *small.plain, "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "⚠" not in done.stdout
-    assert "possible influence: packages that are not imported" in done.stdout
+    (examined,) = json.loads(done.stdout)["hosts"]
+    (stack,) = examined["stacks"]
+    assert (examined["host"], stack["arm"], stack["base"]) == (small.host, "new", "vm")
+    classes = {one["key"]: one["fact_class"] for one in stack["differences"]}
+    assert classes["packages.not_imported"] == "possible-influence"
+    assert "confounder" not in classes.values()
 
 
 def test_a_variable_of_the_allocator_in_an_image_is_found(
@@ -180,7 +177,8 @@ def test_another_build_of_python_is_not_the_software_that_was_asked_for(
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
     assert "the build of Python differs. A workload bound by Python feels it." in done.stdout
-    assert "--envs vm,docker --stacks image,host" in done.stdout
+    assert f"--envs vm,docker --base-image {BASE} --vm-python {path}" in done.stdout
+    assert "--stacks image,host` measures how much is the software" in done.stdout
     assert allowed.returncode == 0
     assert "compared all the same (--allow-mismatch)" in allowed.stdout
 

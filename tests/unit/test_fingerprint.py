@@ -10,10 +10,12 @@ from envcompare.fingerprint.classes import CLASS_ORDER, classify
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.words import describe
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
+from envcompare.report.facts import fact_text
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 FACTS = st.dictionaries(
-    st.text(max_size=20) | st.sampled_from(["packages", "loaded_libraries", "python.sha256"]),
+    st.text(max_size=20)
+    | st.sampled_from(["packages", "loaded_libraries", "programs", "python.sha256"]),
     SCALARS | st.lists(st.text(max_size=12), max_size=6).map(tuple),
     max_size=12,
 )
@@ -211,3 +213,19 @@ def test_many_entries_are_named_by_the_first_three() -> None:
     assert describe(one_difference("packages", before, after)) == (
         "packages (p00 1 → 2, p01 1 → 2, p02 1 → 2 and 37 more)"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("env.LD_PRELOAD", "not set"),
+        ("threads.omp", "not set"),
+        ("cuda.cudnn", "not measured: the process that was asked loaded no such library"),
+        ("cgroup.io_weight", "not measured: no control group shows a weight of I/O"),
+        ("python.libpython_sha256", "not measured: the interpreter loads none"),
+        ("mystery", "not measured"),
+    ],
+)
+def test_a_gap_says_what_it_means(key: str, text: str) -> None:
+    """A variable that is not there was measured; what was not says why, where that is known."""
+    assert fact_text(key, None) == text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from pairs import OWN, Facts, differences
 
+from envcompare.fingerprint.remedies import other_options
+
 TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
 PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-dynload/_ssl.so")
 
@@ -137,14 +139,59 @@ def test_a_memory_limit_confounds_near_the_peak(peak_bytes: int | None, expected
     assert found.fact_class == expected
 
 
-def test_what_a_plain_command_loads_is_not_known() -> None:
+def test_what_a_plain_command_loads_is_not_known_where_it_was_not_seen() -> None:
     """The facts are its launcher's: a difference stays a confounder, and the doubt is said."""
+    found = differences({"torch.version": "2.1"}, {"torch.version": "2.2"}, is_program=True)
+    assert found["torch.version"].fact_class == "confounder"
+    assert found["torch.version"].evidence == "What the command itself loads was not seen."
+
+
+@pytest.mark.parametrize(
+    ("program", "fact_class", "evidence"),
+    [
+        ("python3.11 1", "confounder", "The command runs it, and one bound by Python feels it."),
+        ("ffmpeg 1", "possible-influence", "The command was not seen to run Python."),
+    ],
+)
+def test_python_confounds_a_command_that_was_seen_to_run_it(
+    program: str, fact_class: str, evidence: str
+) -> None:
+    """Another interpreter beside a program of another kind changes nothing of it."""
     found = differences(
-        {"torch.version": "2.1"}, {"torch.version": "2.2"}, both={"loaded_libraries": ()},
+        {"python.sha256": "1", "packages": ("numpy==1",)},
+        {"python.sha256": "2", "packages": ("numpy==2",)},
+        both={"programs": (program,), "python.executable": "/usr/bin/python3.11"},
         is_program=True,
-    )["torch.version"]  # fmt: skip
+    )
+    assert found["python.sha256"].fact_class == fact_class
+    assert found["python.sha256"].evidence == evidence
+    assert ("packages" in found) == (fact_class == "confounder")
+
+
+def test_another_build_of_a_command_is_told_by_what_was_seen_in_both_arms() -> None:
+    """What is in one list alone proves nothing: a reading may have missed it in the other."""
+    found = differences(
+        {"programs": ("ffmpeg 1", "sh 1"), "loaded_libraries": ("libx.so 1", "libz.so 1")},
+        {"programs": ("ffmpeg 2", "sh 1"), "loaded_libraries": ("liby.so 1", "libz.so 1")},
+        is_program=True,
+    )
+    assert found["programs"].fact_class == "confounder"
+    assert found["programs"].reference == ("ffmpeg 1",)
+    assert found["programs"].evidence == "They are what the command runs."
+    assert found["loaded_libraries"].fact_class == "possible-influence"
+    assert "Seen in one arm alone" in found["loaded_libraries"].evidence
+
+
+def test_a_library_of_a_command_is_known_by_its_name_without_the_version() -> None:
+    """The map of a process shows the file itself, whose name an upgrade changes."""
+    found = differences(
+        {"loaded_libraries": ("libavcodec.so.59.37 1",)},
+        {"loaded_libraries": ("libavcodec.so.60.3 2",)},
+        both={"programs": ("ffmpeg 1",)},
+        is_program=True,
+    )["loaded_libraries"]
     assert found.fact_class == "confounder"
-    assert found.evidence == "What the command itself loads is not seen, only its launcher."
+    assert found.evidence == "The command loaded them in both arms."
 
 
 def test_one_cause_is_told_once() -> None:
@@ -221,6 +268,18 @@ def test_the_remedy_is_a_command_for_this_very_pair() -> None:
         "`envcompare run --hosts gpu01 --envs vm,docker --stacks image,host`"
     )
     assert "--vm-python PATH" in found["python.version"].remedy
+
+
+def test_the_remedy_measures_the_same_work_again() -> None:
+    """Its command has the options of the run; hosts and arms it names itself."""
+    words = "envcompare -q run --hosts a,b --envs=vm,docker --base-image mine --set cnn.batch=8"
+    options = other_options((*words.split(), "--title", "a b"))
+    found = differences({"python.version": "3.11"}, {"python.version": "3.12"}, options=options)
+    assert found["python.version"].remedy.startswith(
+        "`envcompare run --envs vm,docker --base-image mine --set cnn.batch=8 --title 'a b' "
+        "--stacks image,host`"
+    )
+    assert other_options(("envcompare", "import", "nsys", "a.sqlite")) == ()
 
 
 def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from envcompare import diagnosing
 from envcompare.config import Settings
 from envcompare.diagnosing import build_command, likeness_lines
+from envcompare.examination import (
+    Examination,
+    HostExamination,
+    Trouble,
+    compared_stack,
+)
 from envcompare.experiment import Experiment
 from envcompare.likeness import Likeness, Noting, counterpart, is_meant_same
 from envcompare.planning import resolved
 from envcompare.records import ArmRecord, FactDifference
+from envcompare.results import json_bytes
+from envcompare.schemas import schema_text
 from envcompare.stack import NotMadeError, Progress
 from envcompare.transport.hosts import parse_hosts
 
@@ -171,9 +182,37 @@ def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyP
     """Two images of one name would be compared in silence."""
     experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
     monkeypatch.setattr(diagnosing, "open_site", lambda *_: Site())
-    lines = diagnosing._compared(experiment, hosts[0]).lines
-    assert lines[0] == "  – app:2 is 1 here and 2 on lab: the one there is taken"
-    assert "not compared, vm's is not made yet" in lines[1]
+    known = HostExamination(host="local")
+    said = diagnosing._compared(experiment, hosts[0], (), known)
+    note = "app:2 is 1 here and 2 on lab: the one there is taken"
+    assert said.lines[0] == f"  – {note}"
+    assert "not compared, vm's is not made yet" in said.lines[1]
+    assert (said.found.notes, said.found.exit_code) == ((note,), 0)
+    assert said.found.not_compared == Trouble(
+        brief="vm's is not made yet", hint="envcompare build --envs vm,docker"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "brief"),
+    [
+        ("local", {"vm_python": "/not/there"}, "python for vm cannot be used on local"),
+        ("127.0.0.1:1", {}, "host '127.0.0.1:1' refused the connection"),
+    ],
+)
+def test_where_nothing_is_compared_the_result_says_why(
+    place: str, given: dict[str, Any], brief: str
+) -> None:
+    """A host that lacks something or is not reached is none whose stacks are alike."""
+    settings = Settings(envs="vm,vm@host", device="cpu", hosts=place, **given)
+    (report,) = diagnosing.examine(*resolved(settings, Settings()))
+    found = report.found
+    assert (found.exit_code, found.stacks) == (3, ())
+    assert found.not_compared is not None
+    assert found.not_compared.brief == brief
+    assert found.not_compared.hint
+    (alone,) = diagnosing.examine(*resolved(replace(settings, envs="vm"), Settings()))
+    assert (alone.found.exit_code, alone.found.not_compared) == (3, None)
 
 
 def test_a_broken_proof_is_told_once() -> None:
@@ -182,4 +221,18 @@ def test_a_broken_proof_is_told_once() -> None:
     for text in ("docker has other software: another hash", "a note", "a note"):
         say(text)
     found = (likeness(mismatch="another hash"),)
-    assert diagnosing._noted(say, found) == ("  – a note",)
+    assert diagnosing._notes(say, found) == ("a note",)
+
+
+def test_what_doctor_writes_as_json_obeys_its_schema() -> None:
+    """Each fact that differs stands in it with its class and both values, the words beside."""
+    found = likeness(difference(), mismatch="another hash")
+    host = HostExamination(host="h", exit_code=3, stacks=(compared_stack(found),))
+    unreachable = HostExamination(host="g", exit_code=3, trouble=Trouble(brief="no such host"))
+    written = json.loads(json_bytes(Examination(hosts=(host, unreachable), exit_code=3)))
+    jsonschema.validate(written, json.loads(schema_text("doctor")))
+    (stack,) = written["hosts"][0]["stacks"]
+    assert (stack["arm"], stack["base"], stack["is_as_meant"]) == ("docker", "vm", False)
+    (one,) = stack["differences"]
+    assert (one["key"], one["fact_class"]) == ("numpy.version", "confounder")
+    assert (one["reference"], one["value"]) == (1, 2)

