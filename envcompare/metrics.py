@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envcompare.records import Block, Design, Measured, ProcessRun
+from envcompare.records import CONTROL_SUFFIX, Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import Interval, printed_interval
-from envcompare.stats.pairs import Pairs, Units, pair, units
+from envcompare.stats.pairs import Logarithms, Pairs, Units, logarithms, paired, units
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
+Estimated = tuple[Pairs, Units]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,39 +120,68 @@ def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricN
     return "net", ""
 
 
+class Readings:
+    """What the metrics read from the blocks of one cell, and the estimates made of it.
+
+    Each block is read once for each metric, and each estimate made once: a cell with many arms is
+    asked for the same ones again and again.
+    """
+
+    def __init__(self, blocks: Iterable[Measured]) -> None:
+        self._blocks = tuple(b for b in blocks if not b.warmup and b.status == "ok")
+        self._processes = tuple(b for b in self._blocks if isinstance(b, ProcessRun))
+        self._logarithms: dict[MetricName, Logarithms] = {}
+        self._estimates: dict[tuple[str, str, MetricName], Estimated] = {}
+
+    def logarithms(self, metric: MetricName) -> Logarithms:
+        """Return the logarithms of a metric by arm and round."""
+        if metric not in self._logarithms:
+            self._logarithms[metric] = logarithms(self._blocks, read=METRICS[metric].read)
+        return self._logarithms[metric]
+
+    def pairs(self, arm: str, reference: str, metric: MetricName) -> Pairs:
+        """Return the paired log ratios of an arm."""
+        return paired(self.logarithms(metric), arm=arm, reference=reference)
+
+    def estimate(self, arm: str, reference: str, metric: MetricName) -> Estimated:
+        """Return the paired log ratios of an arm and its balanced units, as `estimate` does."""
+        key = (arm, reference, metric)
+        if key not in self._estimates:
+            self._estimates[key] = self._estimated(arm, reference, metric)
+        return self._estimates[key]
+
+    def _estimated(self, arm: str, reference: str, metric: MetricName) -> Estimated:
+        if _has_zeros(self._processes, {arm, reference}, METRICS[metric]):
+            return {}, ()
+        pairs = self.pairs(arm, reference, metric)
+        if metric == "stretch":
+            wall, net = (self.estimate(arm, reference, name) for name in ("wall", "net"))
+            if _rounds(wall[0]) == _rounds(net[0]):
+                return pairs, _subtracted(wall[1], net[1])
+        return pairs, units(pairs)
+
+
 def estimate(
     blocks: Iterable[Measured], *, arm: str, reference: str, metric: MetricName
-) -> tuple[Pairs, tuple[tuple[float, ...], ...]]:
+) -> Estimated:
     """Return the paired log ratios of an arm and its balanced units.
 
     Units of `stretch` are those of wall − net: log(wall) = log(net) + log(stretch) then holds for
     what is reported as it does for each block, though a median or a trimmed mean is not additive.
     """
-    seen = tuple(blocks)
-
-    def paired(name: MetricName) -> Pairs:
-        return pair(seen, arm=arm, reference=reference, read=METRICS[name].read)
-
-    if _has_zeros(seen, {arm, reference}, METRICS[metric]):
-        return {}, ()
-    pairs = paired(metric)
-    if metric == "stretch" and _rounds(wall := paired("wall")) == _rounds(net := paired("net")):
-        return pairs, _subtracted(units(wall), units(net))
-    return pairs, units(pairs)
+    taken = {arm, reference, reference + CONTROL_SUFFIX}
+    own = Readings(block for block in blocks if block.arm in taken)
+    return own.estimate(arm, reference, metric)
 
 
-def _has_zeros(blocks: tuple[Measured, ...], arms: set[str], metric: Metric) -> bool:
+def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], metric: Metric) -> bool:
     """Tell whether a complete round of processes has no ratio, since a time was below one tick.
 
     The rounds that happened to meet a tick would then be a biased choice.
     """
-    runs = [
-        run
-        for run in blocks
-        if isinstance(run, ProcessRun) and run.arm in arms and run.status == "ok" and not run.warmup
-    ]
-    complete = set.intersection(*({r.number for r in runs if r.arm == arm} for arm in arms))
-    return any(run.number in complete and not metric.read(run) for run in runs)
+    own = [run for run in runs if run.arm in arms]
+    complete = set.intersection(*({r.number for r in own if r.arm == arm} for arm in arms))
+    return any(run.number in complete and not metric.read(run) for run in own)
 
 
 def _rounds(pairs: Pairs) -> list[list[int]]:
@@ -170,9 +200,10 @@ def look(
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
     metric, _ = primary_metric(blocks, threads=design.threads)
+    readings = Readings(blocks)
     return {
         arm: printed_interval(
-            estimate(blocks, arm=arm, reference=reference, metric=metric)[1],
+            readings.estimate(arm, reference, metric)[1],
             comparisons=m,
             is_strict=design.preset == "strict",
             is_screening=design.screen,

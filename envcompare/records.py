@@ -26,6 +26,9 @@ EventKind = Literal[
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
+Count = Annotated[int, Meta(ge=-(10**18), le=10**18)]
+"""What a clock or a counter may say, 30 years in ns; below 0 are clocks that jumped, of a block
+that was dropped, and sums over threads of which some have ended."""
 Taken = Literal["start", "step"]
 ProfileChoice = Literal["auto", "trace", "none"]
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
@@ -36,24 +39,24 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
 
     cell: str
     arm: str
-    restart: int
-    generation: int
-    round: int
-    order: Annotated[int, Meta(description="position of the arm within its round, from 0")]
-    k: int
-    t0_ns: Annotated[int, Meta(description="CLOCK_MONOTONIC of the host at the first step")]
-    wall_ns: tuple[int, ...]
-    cpu_ns: tuple[int, ...]
-    gpu_ns: tuple[int, ...] | None = None
-    wait_ns: Annotated[int | None, Meta(description="run-queue wait of the computing thread")] = (
+    restart: Count
+    generation: Count
+    round: Count
+    order: Annotated[Count, Meta(description="position of the arm within its round, from 0")]
+    k: Count
+    t0_ns: Annotated[Count, Meta(description="CLOCK_MONOTONIC of the host at the first step")]
+    wall_ns: tuple[Count, ...]
+    cpu_ns: tuple[Count, ...]
+    gpu_ns: tuple[Count, ...] | None = None
+    wait_ns: Annotated[Count | None, Meta(description="run-queue wait of the computing thread")] = (
         None
     )
-    all_wait_ns: Annotated[int | None, Meta(description="of all threads of the worker")] = None
-    throttled_ns: int | None = None
-    voluntary_switches: int | None = None
-    involuntary_switches: int | None = None
-    minor_faults: int | None = None
-    major_faults: int | None = None
+    all_wait_ns: Annotated[Count | None, Meta(description="of all threads of the worker")] = None
+    throttled_ns: Count | None = None
+    voluntary_switches: Count | None = None
+    involuntary_switches: Count | None = None
+    minor_faults: Count | None = None
+    major_faults: Count | None = None
     loss: float | None = None
     checksum: float | None = None
     warmup: bool = False
@@ -66,19 +69,19 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
     cell: str
     arm: str
-    repetition: int
-    order: int
-    engine_ns: Annotated[int, Meta(description="engine call to process entry")]
-    import_ns: int
-    data_ns: int
-    build_ns: int
-    first_step_ns: int
-    train_ns: Annotated[int, Meta(description="the remaining steps of the short training run")]
-    exit_ns: Annotated[int, Meta(description="quit sent to exit seen")]
-    real_ns: Annotated[int, Meta(description="spawn to exit on the controller's clock")]
-    user_ns: int
-    sys_ns: int
-    train_steps: int
+    repetition: Count
+    order: Count
+    engine_ns: Annotated[Count, Meta(description="engine call to process entry")]
+    import_ns: Count
+    data_ns: Count
+    build_ns: Count
+    first_step_ns: Count
+    train_ns: Annotated[Count, Meta(description="the remaining steps of the short training run")]
+    exit_ns: Annotated[Count, Meta(description="quit sent to exit seen")]
+    real_ns: Annotated[Count, Meta(description="spawn to exit on the controller's clock")]
+    user_ns: Count
+    sys_ns: Count
+    train_steps: Count
     page_cache: Literal["warm", "cold", "unknown"] = "unknown"
     status: Literal["ok", "dropped"] = "ok"
     schema: Literal[1] = SCHEMA
@@ -89,12 +92,12 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
 
     cell: str
     arm: str
-    restart: int
-    generation: int
-    max_rss_bytes: int
-    cgroup_peak_bytes: int | None = None
-    cuda_allocated_peak_bytes: int | None = None
-    cuda_reserved_peak_bytes: int | None = None
+    restart: Count
+    generation: Count
+    max_rss_bytes: Count
+    cgroup_peak_bytes: Count | None = None
+    cuda_allocated_peak_bytes: Count | None = None
+    cuda_reserved_peak_bytes: Count | None = None
     schema: Literal[1] = SCHEMA
 
 
@@ -106,15 +109,15 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     cell: str
     arm: str
-    number: Annotated[int, Meta(description="of the pass through all arms, from 0")]
-    order: Annotated[int, Meta(description="position of the arm within its pass, from 0")]
-    t0_ns: Annotated[int, Meta(description="CLOCK_MONOTONIC of the host before the start")]
-    wall_ns: Annotated[int, Meta(description="just before the program is started to its exit")]
-    user_ns: Annotated[int, Meta(description="of the program and the children it waited for")]
-    sys_ns: int
-    real_ns: Annotated[int, Meta(description="engine call to exit on the controller's clock")]
-    max_rss_bytes: int | None = None
-    exit_code: int
+    number: Annotated[Count, Meta(description="of the pass through all arms, from 0")]
+    order: Annotated[Count, Meta(description="position of the arm within its pass, from 0")]
+    t0_ns: Annotated[Count, Meta(description="CLOCK_MONOTONIC of the host before the start")]
+    wall_ns: Annotated[Count, Meta(description="just before the program is started to its exit")]
+    user_ns: Annotated[Count, Meta(description="of the program and the children it waited for")]
+    sys_ns: Count
+    real_ns: Annotated[Count, Meta(description="engine call to exit on the controller's clock")]
+    max_rss_bytes: Count | None = None
+    exit_code: Count
     values: Annotated[dict[str, float], Meta(description="picked from what it printed")] = {}
     warmup: bool = False
     status: Literal["ok", "failed"] = "ok"
@@ -144,17 +147,17 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     cell: str
     uuid: str
-    t_ns: Annotated[tuple[int, ...], Meta(description="CLOCK_MONOTONIC of the host")]
-    power_mw: tuple[int | None, ...]
+    t_ns: Annotated[tuple[Count, ...], Meta(description="CLOCK_MONOTONIC of the host")]
+    power_mw: tuple[Count | None, ...]
     has_instant_power: Annotated[
         bool, Meta(description="else the power is a mean, on most GPUs over a second")
     ] = False
-    energy_mj: Annotated[tuple[int | None, ...], Meta(description="since the driver was loaded")]
-    sm_mhz: tuple[int | None, ...]
-    memory_mhz: tuple[int | None, ...]
-    temperature_c: tuple[int | None, ...]
+    energy_mj: Annotated[tuple[Count | None, ...], Meta(description="since the driver was loaded")]
+    sm_mhz: tuple[Count | None, ...]
+    memory_mhz: tuple[Count | None, ...]
+    temperature_c: tuple[Count | None, ...]
     throttling: Annotated[tuple[int | None, ...], Meta(description="nvmlClocksThrottleReasons")]
-    utilization_percent: tuple[int | None, ...]
+    utilization_percent: tuple[Count | None, ...]
     schema: Literal[1] = SCHEMA
 
 
@@ -211,17 +214,18 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
+    is_program: bool = False  # a plain command, timed as whole processes
 
 
 class Design(msgspec.Struct, frozen=True, kw_only=True):
     """How the run measures: margin and target as fractions (0.02 is 2 %), budget in seconds."""
 
     preset: Literal["quick", "default", "strict"]
-    margin: float
-    target: float
-    budget_s: float
-    min_restarts: int
-    threads: int
+    margin: Annotated[float, Meta(gt=0, lt=1)]
+    target: Annotated[float, Meta(gt=0)]
+    budget_s: Annotated[float, Meta(ge=0)]  # 0, as all that follows, where nothing was timed
+    min_restarts: Annotated[int, Meta(ge=0)]
+    threads: Annotated[int, Meta(ge=0)]
     pin: tuple[int, ...] | None = None
     has_startup: bool = True
     train_steps: int = 10

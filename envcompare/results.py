@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from envcompare.disk import (
     irregular,
     missing_folders,
     remove_empty,
+    replace_file,
     write_error,
     write_hint,
     write_whole,
@@ -28,6 +29,7 @@ from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunR
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -40,6 +42,11 @@ def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
     """Return m: cell × timed arm that is neither reference nor control, at least 1."""
     compared = (arm for arm in arms if arm.is_timed)
     return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in compared))
+
+
+def json_bytes(content: object) -> bytes:
+    """Return a record as the text of a JSON file."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,7 @@ class RunFolder:
         if not (path / "run.json").is_file():
             raise RunFolderError(
                 f"{path} is not a run folder",
-                details="it has no run.json",
+                details=_why_none(path),
                 hint="name the folder that `envcompare run` printed, such as results/<run id>",
             )
         return cls(path)
@@ -110,23 +117,15 @@ class RunFolder:
 
     def write_json(self, name: str, content: object) -> None:
         """Write a file atomically (temporary name, sync, rename)."""
-        self.write_bytes(name, msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+        self.write_bytes(name, json_bytes(content))
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write bytes atomically; raises RunFolderError when the disk refuses."""
         target = self.path / name
-        # a name of its own: two writers must not write into one partial file
-        partial = target.with_name(f".{secrets.token_hex(8)}.partial")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.replace(target)
+            replace_file(target, content)
         except OSError as error:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise write_error(target, error) from error
 
     def log_path(self, host: str, cell: str, arm: str) -> Path:
@@ -155,10 +154,9 @@ class RunFolder:
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read all fingerprints, sorted by path."""
-        paths = sorted((self.path / "fingerprints").glob("*/*/*.json"))
-        return tuple(
-            self.read_json(str(p.relative_to(self.path)), FingerprintRecord) for p in paths
-        )
+        found = _below(self.path / "fingerprints", levels=3)
+        names = sorted(path.relative_to(self.path) for path in found if path.suffix == ".json")
+        return tuple(self.read_json(str(name), FingerprintRecord) for name in names)
 
     def read_samples(self) -> Journal:
         """Read samples.jsonl; a torn last line is dropped and counted."""
@@ -169,6 +167,11 @@ class RunFolder:
         """Read events.jsonl; a torn last line is dropped and counted."""
         events, torn = self._read_lines("events.jsonl", _EVENTS)
         return Journal(events=events, torn=torn)
+
+    def count_samples(self) -> int:
+        """Return how many whole lines samples.jsonl has."""
+        path = self.path / "samples.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def close(self) -> None:
         """Close the journals; safe to repeat."""
@@ -205,7 +208,7 @@ class RunFolder:
             content = path.read_bytes()
             _refuse_other_schema(path, content)
             return msgspec.json.decode(content, type=kind)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *_DAMAGE) as error:
             raise RunFolderError(
                 f"{path} cannot be read",
                 details=str(error),
@@ -225,7 +228,7 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 found.append(decoder.decode(line))
-            except msgspec.MsgspecError as error:
+            except _DAMAGE as error:
                 _refuse_other_schema(path, line)
                 raise RunFolderError(
                     f"{path} is damaged in line {number}",
@@ -233,6 +236,15 @@ class RunFolder:
                     hint="remove that line, or restore the file from a copy",
                 ) from error
         return tuple(found), torn
+
+
+def _below(path: Path, *, levels: int) -> Iterator[Path]:
+    """Yield what lies so many levels below a path; raises OSError where a folder is closed."""
+    if not levels:
+        yield path
+    elif path.is_dir():
+        for one in path.iterdir():
+            yield from _below(one, levels=levels - 1)
 
 
 def _disorder(run: RunRecord) -> str:
@@ -265,7 +277,7 @@ def _refuse_other_schema(path: Path, content: bytes) -> None:
 
     try:
         head = msgspec.json.decode(content, type=Head)
-    except msgspec.MsgspecError:
+    except _DAMAGE:
         return
     if head.schema != SCHEMA:
         raise RunFolderError(
@@ -273,3 +285,10 @@ def _refuse_other_schema(path: Path, content: bytes) -> None:
             details=f"this envcompare reads schema {SCHEMA}",
             hint="use the version of envcompare that wrote it; run.json names it",
         )
+
+
+def _why_none(path: Path) -> str:
+    """Say why a path is no run folder."""
+    if path.is_dir():
+        return "it has no run.json"
+    return "it is a file" if path.exists() else "there is no such folder"

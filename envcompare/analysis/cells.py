@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, TypeVar
 
-import numpy as np
-
+from envcompare.analysis.distributions import shared_edges, step_times, times_s
 from envcompare.analysis.drifts import find_drifts
 from envcompare.analysis.model import CellSummary, Estimate, StepTimes, StoppedBy
 from envcompare.eventlog import waited_s
-from envcompare.metrics import METRICS, MetricName, estimate, primary_metric
+from envcompare.metrics import METRICS, Estimated, MetricName, Readings, primary_metric
 from envcompare.records import (
     ArmRecord,
     Block,
@@ -27,7 +29,26 @@ from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 _SKIPPED = "the run ended before this cell"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class OfCell(Protocol):
+    """What belongs to a cell."""
+
+    @property
+    def cell(self) -> str:
+        """The id of the cell; empty for what belongs to none."""
+
+
+Kind = TypeVar("Kind", bound=OfCell)
+
+
+def by_cell(found: Iterable[Kind]) -> dict[str, list[Kind]]:
+    """Return records by their cell, in their order; a look through all for each cell is long."""
+    grouped: dict[str, list[Kind]] = {}
+    for one in found:
+        grouped.setdefault(one.cell, []).append(one)
+    return grouped
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
 class CellData:
     """All that a run folder holds of one cell; pure to compute on."""
 
@@ -40,22 +61,22 @@ class CellData:
     elapsed_s: float = 0.0
     batch: int | None = None  # samples a step
 
-    @property
+    @cached_property
     def reference(self) -> ArmRecord:
         """Return the arm all others are compared with."""
         return next(arm for arm in self.run.arms if arm.is_reference)
 
-    @property
+    @cached_property
     def is_program(self) -> bool:
-        """Tell whether whole processes of a plain command were timed."""
-        return any(isinstance(block, ProcessRun) for block in self.blocks)
+        """Tell whether it times, or was to time, whole processes of a plain command."""
+        return self.cell.is_program or any(isinstance(b, ProcessRun) for b in self.blocks)
 
     @property
     def is_strict(self) -> bool:
         """Tell whether intervals rest on restart means alone."""
         return self.run.design.preset == "strict"
 
-    @property
+    @cached_property
     def metric(self) -> tuple[MetricName, str]:
         """Return the primary metric, and why it is not `net` where it is not."""
         return primary_metric(self.blocks, threads=self.run.design.threads)
@@ -65,9 +86,30 @@ class CellData:
         """Return what ended the measuring."""
         return _stopped_by(self.events)
 
+    @cached_property
+    def readings(self) -> Readings:
+        """Return what the metrics read from the blocks."""
+        return Readings(self.blocks)
+
+    def estimate(self, arm: str, metric: MetricName) -> Estimated:
+        """Return the paired log ratios of an arm to the reference, and its balanced units."""
+        return self.readings.estimate(arm, self.reference.id, metric)
+
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
         """Return the measured blocks or processes of an arm, warm-up left out."""
-        return tuple(b for b in self.blocks if b.arm == arm and not b.warmup and b.status == "ok")
+        return tuple(self._by_arm.get(arm, ()))
+
+    @cached_property
+    def measured(self) -> tuple[Measured, ...]:
+        """Return the blocks or processes of all arms, warm-up and what was dropped left out."""
+        return tuple(b for b in self.blocks if not b.warmup and b.status == "ok")
+
+    @cached_property
+    def _by_arm(self) -> dict[str, list[Measured]]:
+        found: dict[str, list[Measured]] = {}
+        for block in self.measured:
+            found.setdefault(block.arm, []).append(block)
+        return found
 
     def failure(self, arm: str) -> Failure | None:
         """Return why an arm has no result here: its own failure, or that of the whole host."""
@@ -89,7 +131,7 @@ def to_estimate(
     data: CellData, arm: str, *, metric: MetricName, found: Interval, is_widened: bool
 ) -> Estimate:
     """Write an interval as the record that comparison.json keeps."""
-    pairs, _ = estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)
+    pairs, _ = data.estimate(arm, metric)
     return Estimate(
         metric=metric,
         log_ratio=found.mean,
@@ -108,7 +150,7 @@ def plain_estimate(
     data: CellData, arm: str, *, metric: MetricName, level: float
 ) -> Estimate | None:
     """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
-    _, groups = estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)
+    _, groups = data.estimate(arm, metric)
     found = interval(groups, level=level, always_restarts=data.is_strict)
     if found is None:
         return None
@@ -123,42 +165,27 @@ def noise_floor(data: CellData) -> Estimate | None:
     return plain_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
 
 
-def step_times(data: CellData, arm: str) -> StepTimes | None:
-    """Return quantiles of the times of an arm's steps or processes on the clock, in seconds."""
-    blocks = data.arm_blocks(arm)
-    steps = np.asarray([ns for block in blocks for ns in _times_ns(block)]) / 1e9
-    if not steps.size:
-        return None
-    low, median, high = (float(v) for v in np.quantile(steps, (0.05, 0.5, 0.95)))
-    return StepTimes(
-        arm=arm,
-        steps=int(steps.size),
-        median_s=median,
-        p05_s=low,
-        p95_s=high,
-        samples_per_s=data.batch / median if data.batch else None,
-    )
-
-
-def _times_ns(block: Measured) -> tuple[int, ...]:
-    if isinstance(block, ProcessRun):
-        return (block.wall_ns,)
-    # on a GPU a step's wall time is its launch; the events around it hold the work
-    return block.gpu_ns or block.wall_ns
+def _step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
+    """Return the step times of every arm, and the edges that their histograms share."""
+    times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
+    edges = shared_edges(times.values())
+    found = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
+    return tuple(one for one in found if one is not None), edges
 
 
 def summarise_cell(data: CellData) -> CellSummary:
     """Return the summary of a cell."""
     metric, metric_reason = data.metric
     state, reason = _state(data)
-    measured = tuple(b for b in data.blocks if not b.warmup and b.status == "ok")
+    measured = data.measured
     blocks = tuple(b for b in measured if isinstance(b, Block))
-    times = (step_times(data, arm.id) for arm in data.run.arms)
+    times, edges = _step_times(data)
     return CellSummary(
         id=data.cell.id,
         host=data.cell.host,
         workload=data.cell.workload,
         parameters=data.cell.parameters,
+        is_program=data.is_program,
         state=state,
         reason=reason,
         metric="net" if metric == "net" else "wall",
@@ -175,9 +202,10 @@ def summarise_cell(data: CellData) -> CellSummary:
         elapsed_s=data.elapsed_s,
         stopped_by=data.stopped_by,
         noise_floor=noise_floor(data),
-        step_times=tuple(found for found in times if found is not None),
+        step_times=times,
+        step_edges_s=edges,
         drifts=find_drifts(
-            data.blocks,
+            data.readings,
             tuple(arm.id for arm in data.run.arms),
             reference=data.reference.id,
             metric=metric,
@@ -203,7 +231,7 @@ def _state(data: CellData) -> tuple[CellState, str]:
     lost = [e for e in data.host_events if e.what == "host-failed"]
     if lost:
         return "unreachable", lost[-1].text
-    if data.blocks:
+    if data.blocks or any(e.what == "cell-started" for e in data.events):
         return "skipped", "the run ended in the middle of this cell"
     return "skipped", _SKIPPED
 

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from envcompare.analysis.model import Drift
-from envcompare.metrics import METRICS, MetricName
-from envcompare.records import Measured
+from envcompare.metrics import MetricName, Readings
 from envcompare.stats.drift import LEVEL, Trend, trend
-from envcompare.stats.pairs import pair
+from envcompare.stats.pairs import Round
 
 Generations = Sequence[Sequence[float]]
 
 
 def find_drifts(
-    blocks: Sequence[Measured], arms: Sequence[str], *, reference: str, metric: MetricName
+    readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
     """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.
 
     Each kind has 1 % of false alarms a cell, shared among its tests (Bonferroni).
     """
-    read = METRICS[metric].read
-    times = {arm: trend(_times(blocks, arm, metric)) for arm in arms}
+    known = readings.logarithms(metric)
+    times = {arm: trend(_generations(known.get(arm, {}))) for arm in arms}
     ratios = {
         arm: trend(
             [
                 rounds
-                for found in pair(blocks, arm=arm, reference=reference, read=read).values()
+                for found in readings.pairs(arm, reference, metric).values()
                 for rounds in found.values()
             ]
         )
@@ -37,13 +35,10 @@ def find_drifts(
     return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
 
 
-def _times(blocks: Sequence[Measured], arm: str, metric: MetricName) -> Generations:
+def _generations(values: Mapping[Round, float]) -> Generations:
     found: dict[tuple[int, int], dict[int, float]] = {}
-    for block in blocks:
-        value = METRICS[metric].read(block)
-        if block.arm == arm and not block.warmup and block.status == "ok" and value:
-            rounds = found.setdefault((block.restart, block.generation), {})
-            rounds[block.round] = math.log(value)
+    for (restart, generation, number), value in values.items():
+        found.setdefault((restart, generation), {})[number] = value
     return [[value for _, value in sorted(rounds.items())] for rounds in found.values()]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from msgspec.structs import replace
 
-from envcompare.analysis.cells import CellData
+from envcompare.analysis.cells import CellData, by_cell
 from envcompare.analysis.energy import arm_quantities
 from envcompare.analysis.primaries import Key, Primary
 from envcompare.analysis.profiled import ProfiledCell, cell_profiles
@@ -27,7 +28,7 @@ from envcompare.records import (
 Facts = Mapping[str, FingerprintValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what each cell asks for is gathered once
 class Sources:
     """A run folder, as far as it explains times."""
 
@@ -37,6 +38,31 @@ class Sources:
     fingerprints: tuple[FingerprintRecord, ...]
     records: tuple[ProfileRecord, ...]
     roofs: tuple[Roofs, ...]
+
+    @cached_property
+    def readings(self) -> dict[str, list[GpuReading]]:
+        """Return the readings of GPUs by cell."""
+        return by_cell(one for one in self.samples if isinstance(one, GpuReading))
+
+    @cached_property
+    def profiles(self) -> dict[str, list[ProfileRecord]]:
+        """Return the records of profiles by cell."""
+        return by_cell(self.records)
+
+    @cached_property
+    def facts(self) -> dict[str, dict[str, Facts]]:
+        """Return the facts of each arm by cell."""
+        prints = by_cell(self.fingerprints)
+        return {cell: {one.arm: one.facts for one in found} for cell, found in prints.items()}
+
+    @cached_property
+    def codes(self) -> dict[str, dict[str, str]]:
+        """Return the hash of the program that was timed in each arm, as its worker said it."""
+        found: dict[str, dict[str, str]] = {}
+        for one in self.events:
+            if isinstance(code := one.values.get("code"), str):
+                found.setdefault(one.cell, {})[one.arm] = code
+        return found
 
 
 def explain(
@@ -77,15 +103,15 @@ def _cell(
     settled: Mapping[Key, Primary],
 ) -> ProfiledCell:
     cell, arms = data.cell, sources.run.arms
-    facts = _facts(sources, cell.id)
+    facts = sources.facts.get(cell.id, {})
     return ProfiledCell(
         cell=cell,
         reference=next(arm.id for arm in arms if arm.is_reference),
         arms=tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control)),
-        records=tuple(one for one in sources.records if one.cell == cell.id),
+        records=tuple(sources.profiles.get(cell.id, ())),
         roofs=tuple(one for one in sources.roofs if one.host == cell.host),
         blocks={arm.id: data.arm_blocks(arm.id) for arm in arms},
-        codes=_codes(sources, cell.id),
+        codes=sources.codes.get(cell.id, {}),
         facts=facts,
         differences=differences,
         energy=_energy(sources, data, facts),
@@ -97,26 +123,11 @@ def _cell(
     )
 
 
-def _facts(sources: Sources, cell: str) -> dict[str, Facts]:
-    return {one.arm: one.facts for one in sources.fingerprints if one.cell == cell}
-
-
-def _codes(sources: Sources, cell: str) -> dict[str, str]:
-    """Return the hash of the program that was timed in each arm, as its worker said it."""
-    return {
-        one.arm: code
-        for one in sources.events
-        if one.cell == cell and isinstance(code := one.values.get("code"), str)
-    }
-
-
 def _energy(
     sources: Sources, data: CellData, facts: Mapping[str, Facts]
 ) -> dict[str, tuple[Quantity, ...]]:
     """Return what each arm took of its GPU; nothing where no arm ran on one."""
-    readings = [
-        one for one in sources.samples if isinstance(one, GpuReading) and one.cell == data.cell.id
-    ]
+    readings = sources.readings.get(data.cell.id, [])
     blocks = {
         arm.id: [one for one in data.arm_blocks(arm.id) if isinstance(one, Block)]
         for arm in sources.run.arms

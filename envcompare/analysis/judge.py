@@ -9,7 +9,7 @@ import msgspec
 from envcompare.analysis.cells import CellData, plain_estimate, to_estimate
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Leaning, Outcome
 from envcompare.analysis.primaries import Primary
-from envcompare.metrics import MetricName, estimate
+from envcompare.metrics import MetricName
 from envcompare.records import ArmRecord, Failure
 from envcompare.stats.intervals import Interval, generations_needed, interval
 from envcompare.stats.verdicts import verdict
@@ -38,7 +38,7 @@ def judge(
 
 def _control(data: CellData, arm: ArmRecord) -> Primary | None:
     metric, _ = data.metric
-    _, groups = estimate(data.blocks, arm=arm.id, reference=data.reference.id, metric=metric)
+    _, groups = data.estimate(arm.id, metric)
     found = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
     return None if found is None else Primary(interval=found)
 
@@ -67,7 +67,9 @@ def _without_result(
     elif (reference := data.failure(data.reference.id)) is not None:
         reason = f"the reference {data.reference.id} failed: {reference.brief}"
     else:
-        outcome, reason = "not-run", cell.reason or "no round was complete"
+        # of a cell that ended well its reason is what stopped it, and not why this is missing
+        why = "" if cell.state == "ok" else cell.reason
+        outcome, reason = "not-run", why or "no round was complete"
     return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
 
 
@@ -94,7 +96,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
     return Comparison(
         **_base(data, arm),  # type: ignore[arg-type]
         outcome=outcome,
-        leaning=_leaning(primary),
+        leaning=leaning(primary.log_ratio),
         primary=primary,
         secondary=tuple(other for other in others if other is not None),
         reason=reason,
@@ -106,8 +108,13 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
 
 
 def _least_restarts(data: CellData) -> int:
+    design = data.run.design
+    return least_restarts(preset=design.preset, planned=design.min_restarts)
+
+
+def least_restarts(*, preset: str, planned: int) -> int:
     """Return how many restarts a verdict needs; strict means the number it planned."""
-    return data.run.design.min_restarts if data.is_strict else MIN_RESTARTS
+    return planned if preset == "strict" else MIN_RESTARTS
 
 
 def _more_generations(data: CellData, found: Interval) -> int | None:
@@ -128,17 +135,25 @@ def _outcome(
         return "inconclusive", _too_few(data, primary, least), False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
-    end = _failed_control_end(floor)
+    end = failed_control_end(floor)
     if end is None:
         return outcome, "", False
-    claim = math.log1p(margin) if outcome == "equivalent" else abs(primary.log_ratio)
-    if outcome != "inconclusive" and claim <= end:
-        reason = (
-            f"control failed: the reference differs from itself by up to {math.expm1(end):.1%}, "
-            f"so no smaller difference is claimed"
-        )
-        return "inconclusive", reason, True
+    if outcome != "inconclusive" and claimed(outcome, primary.log_ratio, margin=margin) <= end:
+        return "inconclusive", control_reason(end), True
     return outcome, "", True
+
+
+def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
+    """Return how large a difference is claimed, or denied by *equivalent*, as a log ratio."""
+    return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
+
+
+def control_reason(end: float) -> str:
+    """Say why nothing below the far end of a control that failed is claimed."""
+    return (
+        f"control failed: the reference differs from itself by up to {math.expm1(end):.1%}, so no "
+        "smaller difference is claimed"
+    )
 
 
 def _too_few(data: CellData, primary: Estimate, least: int) -> str:
@@ -154,7 +169,7 @@ def _too_few(data: CellData, primary: Estimate, least: int) -> str:
     return f"{text}; at least {max(1, 2 - primary.restarts)} more before there is an interval"
 
 
-def _failed_control_end(floor: Estimate | None) -> float | None:
+def failed_control_end(floor: Estimate | None) -> float | None:
     """Return the far end of the control's 99 % interval where that excludes 0, else None."""
     if floor is None or floor.low is None or floor.high is None:
         return None
@@ -163,10 +178,11 @@ def _failed_control_end(floor: Estimate | None) -> float | None:
     return max(abs(floor.low), abs(floor.high))
 
 
-def _leaning(primary: Estimate) -> Leaning:
-    if primary.log_ratio == 0:
+def leaning(log_ratio: float) -> Leaning:
+    """Return to which side a log ratio lies."""
+    if log_ratio == 0:
         return "none"
-    return "slower" if primary.log_ratio > 0 else "faster"
+    return "slower" if log_ratio > 0 else "faster"
 
 
 def _seconds_a_generation(cell: CellSummary) -> float:

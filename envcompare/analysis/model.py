@@ -6,7 +6,7 @@ logarithms (`log_ratio`), and turned into percent only where they are printed.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ StoppedBy = Literal[
     "target", "equivalent", "decided", "budget", "failure", "interrupted", "unknown"
 ]
 Leaning = Literal["slower", "faster", "none"]
+STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,9 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     median_s: float
     p05_s: float
     p95_s: float
+    quantiles_s: tuple[float, ...] = ()  # at STEP_PROBABILITIES
+    longest_s: float | None = None
+    counts: tuple[int, ...] = ()  # of steps between the `step_edges_s` of the cell
     samples_per_s: float | None = None  # batch ÷ median step time
 
 
@@ -185,6 +189,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     workload: str
     parameters: dict[str, Scalar] = {}
+    is_program: bool = False  # a plain command
     state: CellState
     reason: str = ""
     metric: Literal["net", "wall"] = "net"
@@ -202,6 +207,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: StoppedBy = "unknown"
     noise_floor: Estimate | None = None  # the A/A control
     step_times: tuple[StepTimes, ...] = ()
+    step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
     drifts: tuple[Drift, ...] = ()  # every one that was tested
     dropped_blocks: int = 0  # their clocks jumped
     waited_s: float = 0.0  # for a quiet machine
@@ -273,3 +279,10 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     torn_lines: int = 0
     duration_s: float | None = None
     schema: Literal[1] = SCHEMA
+
+    @property
+    def compared(self) -> tuple[Comparison, ...]:
+        """The comparisons that a verdict is asked of: no reference and no control."""
+        return tuple(
+            one for one in self.comparisons if not one.is_control and one.outcome != "reference"
+        )

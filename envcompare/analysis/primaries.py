@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from envcompare.analysis.cells import CellData
-from envcompare.metrics import MetricName, estimate
+from envcompare.metrics import MetricName
 from envcompare.records import Design
 from envcompare.stats.intervals import ALPHA, Evidence, Interval, gather, printed
 from envcompare.stats.pairs import Units
@@ -68,7 +68,7 @@ def _kind(data: CellData, arm: str) -> tuple[str, MetricName]:
 
 def _units(data: CellData, arm: str) -> Units:
     metric, _ = data.metric
-    return estimate(data.blocks, arm=arm, reference=data.reference.id, metric=metric)[1]
+    return data.estimate(arm, metric)[1]
 
 
 def _pooled(

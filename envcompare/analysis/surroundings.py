@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from envcompare.fingerprint.classes import CLASS_ORDER
 from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.remedies import other_options
 from envcompare.fingerprint.sides import Pair
 from envcompare.records import (
     Block,
@@ -77,4 +78,5 @@ def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> Pair:
         is_program=any(one.is_program for one in both),
         throttled_ns=sum(throttled) if throttled else None,
         peak_bytes=max(peaks, default=None),
+        options=other_options(run.command_line),
     )

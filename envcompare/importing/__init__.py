@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profiles import ProfileRecord
 from envcompare.records import Event
 from envcompare.results import RunFolder
+from envcompare.texts import counted
 
 COPY_LIMIT_BYTES = 256 * 2**20
 
@@ -51,6 +52,8 @@ class _File:
 Files = tuple[_File, ...]
 Pairs = tuple[tuple[Files, ProfileRecord], ...]
 """The files of each new record: one, or passes over the same launches."""
+Digests = Mapping[Path, str]
+"""The SHA-256 of each file of a request."""
 
 
 def import_files(request: Request) -> Imported:
@@ -70,17 +73,20 @@ def import_files(request: Request) -> Imported:
 
 def _imported(request: Request) -> Imported:
     place = find_place(request)
-    files, said = _new_files(request, place)
+    digests = {path: _digest(path) for path in request.files}
+    files, said = _new_files(request, place, digests)
     names = _free_names(request, place)
     pairs = tuple(
         (group, _record(request, place, group, name=next(names)))
         for group in _groups(request, files)
     )
-    restated = tuple(_restated(request, place))
-    folder = _written(request, place, pairs, restated)
-    said += map(_restatement, restated)
-    for group, record in pairs:
-        said.append(_sentence(record))
+    restated = tuple(_restated(request, place, digests))
+    sentences = [_sentence(record) for _, record in pairs]
+    restatements = [_restatement(record) for record in restated]
+    folder = _written(request, place, pairs, restated, told=[*sentences, *restatements])
+    said += restatements
+    for (group, _), sentence in zip(pairs, sentences, strict=True):
+        said.append(sentence)
         said += [text for file in group for text in _remarks(request, place, file)]
     own = {record.arm for _, record in pairs if holds_any(record)}
     is_alone = len(place.profiled() | own) < 2
@@ -94,13 +100,13 @@ def _groups(request: Request, files: Files) -> tuple[Files, ...]:
     return tuple((file,) for file in files)
 
 
-def _new_files(request: Request, place: Place) -> tuple[Files, list[str]]:
+def _new_files(request: Request, place: Place, digests: Digests) -> tuple[Files, list[str]]:
     """Return the files that the arm does not have, and say which it has."""
     known = {digest for one in place.of_arm(request.arm) for digest in one.sha256.values()}
     files: list[_File] = []
     said = []
     for path in request.files:
-        digest = _digest(path)
+        digest = digests[path]
         if digest in known:
             said.append(f"{request.arm}: {path.name} is there already, by its SHA-256; left as is")
             continue
@@ -109,11 +115,13 @@ def _new_files(request: Request, place: Place) -> tuple[Files, list[str]]:
     return tuple(files), said
 
 
-def _restated(request: Request, place: Place) -> Iterator[ProfileRecord]:
+def _restated(request: Request, place: Place, digests: Digests) -> Iterator[ProfileRecord]:
     """Give the records of files named again that are said to cover another number of steps."""
-    digests = {_digest(path) for path in request.files} if request.steps else set()
+    if not request.steps:
+        return
+    named = set(digests.values())
     for one in place.of_arm(request.arm):
-        if digests & set(one.sha256.values()) and one.steps != request.steps:
+        if named & set(one.sha256.values()) and one.steps != request.steps:
             yield msgspec.structs.replace(one, steps=request.steps)
 
 
@@ -187,9 +195,14 @@ def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
 
 
 def _written(
-    request: Request, place: Place, pairs: Pairs, restated: tuple[ProfileRecord, ...]
+    request: Request,
+    place: Place,
+    pairs: Pairs,
+    restated: tuple[ProfileRecord, ...],
+    *,
+    told: list[str],
 ) -> RunFolder:
-    """Write everything or nothing, and return the folder."""
+    """Write everything or nothing, with an event for each text, and return the folder."""
     folders = missing_folders(request.out)  # made by this import, so its to remove
     folder = place.folder or RunFolder.create(request.out, place.run)
     is_changed = place.run != folder.read_run()
@@ -210,8 +223,7 @@ def _written(
         raise
     for record in restated:
         write_profile(folder, record)
-    said = [*(_sentence(one) for _, one in pairs), *map(_restatement, restated)]
-    for text in said or ["the run has another reference or cell now"] * is_changed:
+    for text in told or ["the run has another reference or cell now"] * is_changed:
         folder.append_event(_event(request, place, text))
     folder.close()
     return folder
@@ -258,13 +270,7 @@ def _event(request: Request, place: Place, text: str) -> Event:
 
 
 def _restatement(record: ProfileRecord) -> str:
-    return f"{record.arm}: {record.name} covers {_counted(record.steps or 0, 'step')} now"
-
-
-def _counted(count: int, noun: str) -> str:
-    """Return "1 launch", "2 launches"."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}{plural * (count != 1)}"
+    return f"{record.arm}: {record.name} covers {counted(record.steps or 0, 'step')} now"
 
 
 def _sentence(record: ProfileRecord) -> str:
@@ -278,9 +284,10 @@ def _sentence(record: ProfileRecord) -> str:
         )
     launches = sum(one.calls for one in profile.kernels)
     kernels, operators = len(profile.kernels), len(profile.operators)
-    counts = [f"{_counted(launches, 'launch')} of {_counted(kernels, 'kernel')}"] * bool(kernels)
-    counts += [_counted(operators, "operator")] * bool(operators)
+    ran = f"{counted(launches, 'launch', 'launches')} of {counted(kernels, 'kernel')}"
+    counts = [ran] * bool(kernels)
+    counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps
-    steps = f" in {_counted(covered, 'step')}" if covered else ""
+    steps = f" in {counted(covered, 'step')}" if covered else ""
     tool = f"{profile.tool} {profile.version}".rstrip()
     return f"{record.arm}: {', '.join(counts) or 'no kernel'}{steps}, read from {tool}"

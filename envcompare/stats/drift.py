@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats as distributions
+from scipy import special
 
 LEVEL = 0.01  # false alarms of all tests of a family together, by Bonferroni
 MIN_SLOPES = 4  # generations; below that even a strong drift cannot be told
@@ -53,4 +53,7 @@ def _slope(rounds: np.ndarray) -> float:
 def _p_value(slopes: np.ndarray) -> float:
     if float(np.ptp(slopes)) < _ROUNDING:  # no spread: a drift of nothing, or one seen exactly
         return 1.0 if abs(float(slopes.mean())) < _ROUNDING else 0.0
-    return float(distributions.ttest_1samp(slopes, 0.0).pvalue)
+    mean, count = slopes.mean(), slopes.size
+    error = np.sqrt(np.mean((slopes - mean) ** 2) * (count / (count - 1)) / count)
+    # as scipy.stats.ttest_1samp, which takes a hundred times as long for so few numbers
+    return float(2 * special.stdtr(count - 1, -abs(mean / error)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from envcompare.records import CONTROL_SUFFIX, Measured
 
@@ -16,6 +16,12 @@ MIN_ROUNDS_TO_TRIM = 5  # below that the median
 
 Pairs = dict[int, dict[int, tuple[float, ...]]]
 """restart → generation → log ratios of the complete rounds."""
+
+Round = tuple[int, int, int]
+"""Restart, generation, and the number of the round in it."""
+
+Logarithms = Mapping[str, Mapping[Round, float]]
+"""arm → round → logarithm of a time."""
 
 Units = tuple[tuple[float, ...], ...]
 """One value a generation, grouped by restart, the same number in each."""
@@ -39,29 +45,45 @@ def pair(
     reference: str,
     read: Callable[[Measured], float | None],
 ) -> Pairs:
-    """Pair the blocks of one cell by round and return their log ratios.
+    """Pair the blocks of one cell by round and return their log ratios, as `paired` does."""
+    taken = {arm, reference, reference + CONTROL_SUFFIX}
+    own = (block for block in blocks if block.arm in taken)
+    return paired(logarithms(own, read=read), arm=arm, reference=reference)
 
-    Warm-up blocks, dropped blocks and rounds in which either arm has no value are left out. Where
-    the control took part in a round, the time of the reference is the geometric mean of both: its
-    log ratio to the reference has mean 0 whatever an environment does, so that half of it is a
-    control variate, and the variance falls by a quarter (Glasserman 2003, section 4.1).
+
+def logarithms(
+    blocks: Iterable[Measured], *, read: Callable[[Measured], float | None]
+) -> Logarithms:
+    """Return the logarithm of what is read, by arm and round.
+
+    Warm-up blocks, dropped blocks and those without a value are left out.
     """
-    twin = reference + CONTROL_SUFFIX
-    taken = {arm, reference} | ({twin} if arm != twin else set())
-    values: dict[tuple[int, int, int], dict[str, float]] = {}
+    found: dict[str, dict[Round, float]] = {}
     for block in blocks:
-        if block.warmup or block.status != "ok" or block.arm not in taken:
+        if block.warmup or block.status != "ok":
             continue
         value = read(block)
         if value is not None and value > 0:
             key = (block.restart, block.generation, block.round)
-            values.setdefault(key, {})[block.arm] = value
+            found.setdefault(block.arm, {})[key] = math.log(value)
+    return found
+
+
+def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
+    """Return the log ratios of an arm to the reference in the rounds where both have a value.
+
+    Where the control took part in a round, the time of the reference is the geometric mean of
+    both: its log ratio to the reference has mean 0 whatever an environment does, so that half of
+    it is a control variate, and the variance falls by a quarter (Glasserman 2003, section 4.1).
+    """
+    twin = reference + CONTROL_SUFFIX
+    own, others = values.get(arm, {}), values.get(reference, {})
+    twins = values.get(twin, {}) if arm != twin else {}
     pairs: dict[int, dict[int, list[float]]] = {}
-    for (restart, generation, _), found in sorted(values.items()):
-        if arm in found and reference in found:
-            own = [found[name] for name in found if name != arm]
-            ratios = pairs.setdefault(restart, {}).setdefault(generation, [])
-            ratios.append(math.log(found[arm]) - statistics.fmean(map(math.log, own)))
+    for key in sorted(own.keys() & others.keys()):
+        known = (others[key], twins[key]) if key in twins else (others[key],)
+        ratios = pairs.setdefault(key[0], {}).setdefault(key[1], [])
+        ratios.append(own[key] - statistics.fmean(known))
     return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy import special
-from scipy.stats import false_discovery_control
 
 from envcompare.stats.intervals import (
     ALPHA,
@@ -51,6 +50,9 @@ def screen(found: Sequence[Evidence], *, planned: int) -> tuple[Screened, ...]:
     if not found:
         return ()
     padded = [*(p_value(one) for one in found), *[1.0] * (planned - len(found))]
+    # a second to import, and seldom asked for
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
     adjusted = false_discovery_control(padded, method="bh")[: len(found)]
     selected = [float(one) <= ALPHA for one in adjusted]
     share = sum(selected) / max(planned, len(found))

@@ -8,37 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from imports import log, request
 
 from envcompare import importing
 from envcompare.disk import LOCK_NAME, locked
 from envcompare.errors import RunFolderError
 from envcompare.importing import import_files
-from envcompare.importing.place import Request
 from envcompare.profilefiles import read_profiles
 from envcompare.results import RunFolder
 
-LOG = """\
-==1== NVPROF is profiling process 1, command: python train.py
-==1== Profiling application: python train.py
-==1== Profiling result:
-            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
- GPU activities:  100.00%  6.0000ms        10  600.00us  590.00us  610.00us  {kernel}
-"""
-MANY = 5
+MANY = 3
 
 
-def log(folder: Path, number: int) -> Path:
+def numbered(folder: Path, number: int) -> Path:
     """Write a log of nvprof that differs from the others."""
-    path = folder / f"{number}.log"
-    path.write_text(LOG.format(kernel=f"kernel_{number}"), encoding="utf-8")
-    return path
+    return log(folder, f"{number}.log", f"kernel_{number}")
 
 
 def first(tmp_path: Path) -> RunFolder:
     """Import one log as vm."""
-    files = (log(tmp_path, 0),)
-    request = Request(tool="nvprof", arm="vm", files=files, out=tmp_path / "results")
-    return import_files(request).folder
+    return import_files(request(tmp_path, numbered(tmp_path, 0))).folder
 
 
 @pytest.mark.parametrize("arms", [[f"arm{i}" for i in range(MANY)], ["same"] * MANY])
@@ -48,7 +37,7 @@ def test_imports_at_once_keep_every_arm_and_file(tmp_path: Path, arms: list[str]
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "envcompare", "import", "nvprof", "--env", arm,
-             "--into", str(folder.path), str(log(tmp_path, number))],
+             "--into", str(folder.path), str(numbered(tmp_path, number))],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
         for number, arm in enumerate(arms, start=1)
@@ -97,11 +86,6 @@ def test_an_import_that_fails_removes_only_what_it_wrote(
 
     monkeypatch.setattr(importing, "write_profile", full)
     with pytest.raises(OSError, match="No space"):
-        import_files(
-            Request(
-                tool="nvprof", arm="docker", files=(log(tmp_path, 1),), out=tmp_path,
-                into=folder.path,
-            )
-        )  # fmt: skip
+        import_files(request(tmp_path, numbered(tmp_path, 1), arm="docker", into=folder.path))
     assert others.read_text() == "kept"
     assert [path.name for path in others.parent.iterdir()] == ["other.txt"]

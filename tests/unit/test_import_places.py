@@ -1,0 +1,123 @@
+"""Where imported profiles go: the run, the cell and the environment, and what is there already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import CELL
+from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
+
+from envcompare.errors import ConfigError
+from envcompare.importing import import_files
+from envcompare.planning import resumed
+from envcompare.profilefiles import read_profiles
+from envcompare.records import CellRecord
+from envcompare.report.summary import markdown
+from envcompare.results import RunFolder
+
+
+def test_the_reference_of_an_imported_run_can_be_chosen(tmp_path: Path) -> None:
+    """The first is a default."""
+    folder = two_arms(tmp_path)
+    again = log(tmp_path, "docker.log", FPROP)
+    import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="docker"))
+    assert compared(folder).reference_arm == "docker"
+    with pytest.raises(ConfigError, match="no environment of the run"):
+        import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="x"))
+
+
+def test_another_workload_makes_another_cell(tmp_path: Path) -> None:
+    """Profiles of other work are never compared with each other."""
+    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"), workload="cnn")).folder
+    other = request(tmp_path, log(tmp_path, "rnn.log", FPROP), workload="rnn", into=folder.path)
+    import_files(other)
+    assert [one.workload for one in folder.read_run().cells] == ["cnn", "rnn"]
+    third = log(tmp_path, "third.log", "k")
+    with pytest.raises(ConfigError, match="several cells"):
+        import_files(request(tmp_path, third, into=folder.path))
+
+
+def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
+    """Verdicts stay as they were; the profiles stand beside them."""
+    folder = measured(tmp_path)
+    before = compared(folder)
+    for arm in ("vm", "docker"):
+        path = log(tmp_path, f"{arm}.log", f"{WINOGRAD}_{'a' * len(arm)}")
+        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+    after = compared(folder)
+    assert after.comparisons == before.comparisons
+    assert after.cells == before.cells
+    assert after.duration_s == before.duration_s
+    assert [one.arm for one in after.profiles[0].kernel_diffs] == ["docker"]
+    assert folder.read_run() == RunFolder.open(folder.path).read_run()
+
+
+def test_an_arm_that_a_timed_run_lacks_is_added_untimed(tmp_path: Path) -> None:
+    """It widens no interval, has no verdict, and does not stop the run from being resumed."""
+    folder = measured(tmp_path)
+    before = compared(folder)
+    for arm, kernel in (("vm", WINOGRAD), ("old", FPROP)):
+        path = log(tmp_path, f"{arm}.log", kernel)
+        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+    after = compared(folder)
+    assert after.planned_comparisons == before.planned_comparisons
+    assert after.comparisons == before.comparisons
+    assert {one.arm: one.is_timed for one in after.arms}["old"] is False
+    assert "old and vm differ" in markdown(after)
+    with pytest.raises(ConfigError, match="cannot be changed"):
+        import_files(
+            request(tmp_path, tmp_path / "old.log", arm="old", into=folder.path, reference="old")
+        )
+
+
+def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
+    """By workload or by the cell's ID."""
+    cells = (
+        CellRecord(id=CELL, host="local", workload="cnn"),
+        CellRecord(id="local/rnn/default", host="local", workload="rnn"),
+    )
+    folder = measured(tmp_path, cells=cells)
+    path = log(tmp_path, "vm.log")
+    with pytest.raises(ConfigError) as caught:
+        import_files(request(tmp_path, path, into=folder.path))
+    assert "local/rnn/default" in caught.value.details
+    with pytest.raises(ConfigError, match="the run has no gpt"):
+        import_files(request(tmp_path, path, into=folder.path, workload="gpt"))
+    import_files(request(tmp_path, path, into=folder.path, workload="rnn"))
+    import_files(request(tmp_path, path, into=folder.path, cell=CELL))
+    assert {one.cell for one in read_profiles(folder)} == {CELL, "local/rnn/default"}
+
+
+def test_arms_with_like_names_keep_their_own_profiles(tmp_path: Path) -> None:
+    """A name that makes no folder as it is shares none with another."""
+    folder = import_files(request(tmp_path, log(tmp_path, "a.log"), arm="docker@host")).folder
+    import_files(
+        request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path)
+    )
+    kept = {one.arm: one.profile.kernels[0].name for one in read_profiles(folder) if one.profile}
+    assert kept == {"docker@host": WINOGRAD, "docker_host": FPROP}
+
+
+def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:
+    """It measures nothing."""
+    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"))).folder
+    with pytest.raises(ConfigError, match="imported profiles"):
+        resumed(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"arm": "nobody"}, "nobody"), ({"cell": "x/y/z"}, "x/y/z"), ({"host": "far"}, "far")],
+)
+def test_a_record_of_what_the_run_does_not_know_is_told(
+    tmp_path: Path, changes: dict[str, str], name: str
+) -> None:
+    """It was edited or copied in, and would be missed by whoever looks for it."""
+    folder = two_arms(tmp_path)
+    record = next(folder.path.glob("profiles/*/docker/*.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
+    (cell,) = compared(folder).profiles
+    (told,) = [text for text in cell.cautions if "run.json" in text]
+    assert name in told
