@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from envcompare.errors import EnvcompareError
+from envcompare.errors import EnvcompareError, RunFolderError
 from envcompare.texts import visible
 
 if TYPE_CHECKING:
@@ -32,21 +33,24 @@ class Lasting:
     Rich would end the process, and a measurement must not end because nobody watches it.
     """
 
-    def __init__(self, stream: IO[str], *, always: bool = False) -> None:
+    def __init__(self, stream: IO[Any], *, always: bool = False) -> None:
         self._stream = stream
         self._always = always  # a full disk too is no reason to stop
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the stream has
         return getattr(self._stream, name)
 
-    def write(self, text: str) -> int:
-        """Write text, to nowhere once it cannot be written."""
+    def write(self, text: str | bytes) -> int:
+        """Write text or bytes, to nowhere once nobody reads them.
+
+        Raises RunFolderError where the disk behind results refuses them.
+        """
         with self._bearing():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, to nowhere once it cannot be written."""
+        """Flush, as `write` does."""
         with self._bearing():
             self._stream.flush()
 
@@ -55,11 +59,15 @@ class Lasting:
         try:
             yield
         except OSError as error:
-            if not (self._always or error.errno in _READER_GONE):
-                raise
             # What is buffered would fail again, at the latest when the interpreter ends.
             with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
                 os.dup2(nowhere.fileno(), self._stream.fileno())
+            if not (self._always or error.errno in _READER_GONE):
+                raise RunFolderError(
+                    "the results cannot be written to stdout",
+                    details=str(error),
+                    hint="free some disk space, or send them elsewhere",
+                ) from error
 
 
 def progress_stream() -> IO[str]:
@@ -68,8 +76,19 @@ def progress_stream() -> IO[str]:
 
 
 def result_stream() -> IO[str]:
-    """Return stdout; a reader that went away is no error, a full disk is."""
+    """Return stdout; a reader that went away is no error, a full disk is.
+
+    What its encoding cannot hold is written as an escape: a result that was long in the making
+    must not be lost to a terminal that knows ASCII alone.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     return cast("IO[str]", Lasting(sys.stdout))
+
+
+def is_terminal() -> bool:
+    """Tell whether results go to a terminal, which bytes that are no text would upset."""
+    return sys.stdout.isatty()
 
 
 @dataclass(slots=True)
@@ -241,11 +260,13 @@ def print_lines(lines: Iterable[str]) -> None:
 
     A reader that went away is no error.
     """
-    print_data("".join(f"{visible(line)}\n" for line in lines))
-
-
-def print_data(text: str) -> None:
-    """Write to stdout what a program reads, every character as it is."""
     stream = result_stream()
-    stream.write(text)
+    stream.write("".join(f"{visible(line)}\n" for line in lines))
+    stream.flush()
+
+
+def print_bytes(content: bytes) -> None:
+    """Write a file to stdout as it is: in UTF-8, whatever the terminal's characters are."""
+    stream = Lasting(sys.stdout.buffer)
+    stream.write(content)
     stream.flush()

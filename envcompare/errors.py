@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 Phase = Literal[
     "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
@@ -10,11 +10,15 @@ Phase = Literal[
 ]  # fmt: skip
 """Where something failed."""
 
+_OF_THE_WORKLOAD: Final = frozenset(
+    {"import", "data", "setup", "step", "process", "protocol", "checksum"}
+)
+
 
 class EnvcompareError(Exception):
     """Say in three sentences what went wrong; `cli` prints it and exits with `exit_code`."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: ClassVar[int] = 70  # EX_SOFTWARE of sysexits.h: a fault; 1 is a gate that was hit
 
     def __init__(self, brief: str, *, details: str = "", hint: str = "") -> None:
         super().__init__(brief)
@@ -89,6 +93,12 @@ class InterruptedRunError(EnvcompareError):
     """The user stopped the run; what was measured is saved."""
 
     exit_code = 130
+
+
+def exit_code_of(phase: Phase) -> int:
+    """Return 4 where the workload failed, 3 where its host or environment was not usable."""
+    of_the_workload = phase in _OF_THE_WORKLOAD
+    return WorkloadError.exit_code if of_the_workload else UnusableError.exit_code
 
 
 def unexpected(error: Exception) -> EnvcompareError:

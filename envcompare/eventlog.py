@@ -5,19 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from envcompare.records import Event
+from envcompare.records import Event, EventKind
 
 
-def elapsed_s(events: tuple[Event, ...]) -> float:
-    """Return the seconds between the events of a cell, without the pause before a resumption."""
+def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started") -> float:
+    """Return the seconds between the events of a cell, without the pause before a resumption.
+
+    Those of a whole run are resumed by `run-resumed`.
+    """
     pairs = itertools.pairwise(events)
-    return sum(after.t - before.t for before, after in pairs if after.what != "cell-started")
+    return sum(after.t - before.t for before, after in pairs if after.what != beginning)
 
 
 def waited_s(events: Iterable[Event]) -> float:
     """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
     waits = (e.values.get("seconds") for e in events if e.what == "waited")
     return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
+
+
+def written_samples(events: Iterable[Event]) -> int:
+    """Return how many samples a run held when it last ended; 0 where none was counted."""
+    counts = (e.values.get("samples") for e in events if e.what == "run-ended")
+    return max((count for count in counts if isinstance(count, int)), default=0)
 
 
 def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from envcompare.console import Display
 from envcompare.errors import EnvcompareError, Phase, WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption
 from envcompare.plan import Plan
-from envcompare.records import CellState, Event, EventKind, Failure
+from envcompare.records import CellState, Event, EventKind, Failure, Scalar
 from envcompare.results import RunFolder
 from envcompare.transport.hosts import HostSpec
 
@@ -38,10 +40,17 @@ class Job:
     interruption: Interruption = field(default_factory=Interruption)
 
     def note(
-        self, what: EventKind, where: Where, *, text: str = "", state: CellState | None = None
+        self,
+        what: EventKind,
+        where: Where,
+        *,
+        text: str = "",
+        state: CellState | None = None,
+        values: dict[str, Scalar] | None = None,
     ) -> None:
         """Record an event."""
-        self.folder.append_event(_event(what, where, text=text, state=state))
+        event = _event(what, where, text=text, state=state)
+        self.folder.append_event(msgspec.structs.replace(event, values=values or {}))
 
     def fail(self, what: EventKind, where: Where, error: EnvcompareError, *, phase: Phase) -> None:
         """Record a failure and show its three sentences; a workload names its phase itself."""

@@ -67,11 +67,17 @@ class Likeness:
 
 
 def compare_stacks(
-    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], say: LookingOnly
+    site: Site,
+    experiment: Experiment,
+    arms: tuple[ArmRecord, ...],
+    say: LookingOnly,
+    *,
+    options: tuple[str, ...] = (),
 ) -> tuple[Likeness, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
-    What is to be known of the software of an arm beside that goes to `say`. Raises NotComparedError
+    What is to be known of the software of an arm beside that goes to `say`; a command that would
+    separate a difference has these options beside its own. Raises NotComparedError
     where a stack is not there yet or only plain commands are to run, and WorkloadError where a
     workload fails.
     """
@@ -84,8 +90,8 @@ def compare_stacks(
     _seat(site, experiment, arms, say)
     site.stage()
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
-    pairs = tuple((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
-    return tuple(_likeness(site, base, arm, prints) for base, arm in pairs)
+    pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
+    return tuple(_likeness(site, pair, prints, options) for pair in pairs)
 
 
 def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
@@ -162,12 +168,16 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
 
 
 def _likeness(
-    site: Site, base: ArmRecord, arm: ArmRecord, prints: dict[str, dict[str, FingerprintRecord]]
+    site: Site,
+    pair: tuple[ArmRecord, ArmRecord],
+    prints: dict[str, dict[str, FingerprintRecord]],
+    options: tuple[str, ...],
 ) -> Likeness:
-    pair = Pair(arms=(base, arm))
+    base, arm = pair
+    known = Pair(arms=pair, options=options)
     broken = site.seats[arm.id].mismatch
     by_workload = {
-        name: compare_fingerprints(found[base.id], found[arm.id], pair)
+        name: compare_fingerprints(found[base.id], found[arm.id], known)
         for name, found in prints.items()
     }
     return Likeness(

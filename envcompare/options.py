@@ -62,7 +62,8 @@ _COMMAND = (
         "commands",
         metavar="'PROGRAM ARG …'",
         multiple=True,
-        help="Any program of your own, timed as a whole process; may be repeated.",
+        help="Any program of your own, timed as a whole process; may be repeated. It stands in the "
+        "report as typed, a secret in it too.",
     ),
     click.option(
         "--measure",

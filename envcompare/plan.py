@@ -33,6 +33,7 @@ class Cell:
             host=self.host,
             workload=self.workload.name,
             parameters=dict(self.parameters),
+            is_program=self.workload.program is not None,
         )
 
 

@@ -9,11 +9,13 @@ from envcompare.choice import Known
 from envcompare.command import shell_text
 from envcompare.config import Settings, parse_settings, settings_toml
 from envcompare.environments.registry import ENVIRONMENTS
-from envcompare.errors import ConfigError
+from envcompare.errors import ConfigError, RunFolderError
+from envcompare.eventlog import written_samples
 from envcompare.experiment import Experiment, resolve, standalone
 from envcompare.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.records import ProfileChoice
 from envcompare.results import RunFolder
+from envcompare.texts import counted
 from envcompare.transport.hosts import HostSpec, parse_hosts
 
 PROFILES: dict[ProfileChoice, str] = {
@@ -46,7 +48,8 @@ def planned(
 def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     """Return experiment, plan and hosts of a run to go on with.
 
-    Raises ConfigError where this envcompare would plan another run.
+    Raises ConfigError where this envcompare would plan another run, and RunFolderError where
+    samples were lost: their cells have ended, and would not be measured again.
     """
     record = folder.read_run()
     if not any(arm.is_timed for arm in record.arms):
@@ -54,6 +57,7 @@ def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
             f"{folder.path} cannot be resumed: it holds imported profiles and measures nothing",
             hint="add profiles to it with `envcompare import`, or start a new run",
         )
+    _check_whole(folder)
     content = tomllib.loads(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     experiment, made, hosts = planned(settings, Settings(), accept_many=True)
@@ -73,20 +77,33 @@ def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     return experiment, made, hosts
 
 
+def _check_whole(folder: RunFolder) -> None:
+    written = written_samples(folder.read_events().events)
+    found = folder.count_samples()
+    if found < written:
+        raise RunFolderError(
+            f"{folder.path} cannot be resumed: samples of it were lost",
+            details=f"samples.jsonl holds {found} of the {written} that events.jsonl counts",
+            hint="restore samples.jsonl from a copy, or start a new run; "
+            "`envcompare report` shows what there is",
+        )
+
+
 def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     """Return the plan as lines of text; the experiment stands in it as a configuration file."""
     design = plan.design
     longest_s = design.budget_s * len(plan.cells)
+    margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
         *(f"  {line}" for line in settings_toml(experiment.settings).splitlines()),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
-        f"design: margin ±{design.margin:.1%}, half-width target {design.target:.2%},",
+        f"design: margin ±{margin}, half-width target {target},",
         f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
         f"profiles: {PROFILES[design.profile]}",
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
-        f"  the intervals are widened for {plan.comparisons} comparisons",
+        f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
     for cell in plan.cells[:SHOWN_CELLS]:
         lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell))]

@@ -15,8 +15,8 @@ from envcompare.job import MAX_HOSTS_AT_ONCE
 from envcompare.opening import open_site
 from envcompare.plan import planned_arms
 from envcompare.sites import Site
+from envcompare.stack import cache
 from envcompare.stack import sbom as bill
-from envcompare.stack.cache import clean
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
@@ -73,7 +73,7 @@ def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
 def clean_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
-    """Remove the cache of envcompare from every host."""
+    """Remove what envcompare keeps on every host, its images too."""
     return _everywhere(experiment, hosts, display, _clean)
 
 
@@ -132,8 +132,21 @@ class _Task:
 
 
 def _clean(_task: _Task, site: Site, outcome: Outcome) -> None:
-    clean(site.transport)
-    outcome.lines.append(f"{site.host.label}: removed {site.cache}")
+    label = site.host.label
+    found = cache.remove_cache(site.transport)
+    outcome.lines.append(f"{label}: {'removed' if found else 'nothing to remove at'} {site.cache}")
+    cache.remove_pins(site.transport)
+    removed = cache.remove_images(site.transport)
+    if removed.count:
+        outcome.lines.append(f"{label}: images removed from the engine: {removed.count}")
+    outcome.lines += [
+        f"{label}: the image {name} stays, since one of yours is built on it"
+        for name in removed.kept
+    ]
+    if removed.unseen:
+        outcome.lines.append(
+            f"{label}: images may stay, since the engine could not be asked: {removed.unseen}"
+        )
 
 
 def _build(task: _Task, site: Site, outcome: Outcome) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from envcompare import __version__
 from envcompare.cellrun import CellRun
@@ -16,6 +18,7 @@ from envcompare.errors import (
     Phase,
     TransportError,
     UnusableError,
+    exit_code_of,
     unexpected,
 )
 from envcompare.eventlog import standing
@@ -24,12 +27,25 @@ from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
 from envcompare.profilefiles import read_profiles
-from envcompare.records import ArmRecord, CellState, Event, RunRecord
-from envcompare.results import new_run_id
+from envcompare.records import ArmRecord, CellState, Event, RunRecord, Sample
+from envcompare.results import RunFolder, new_run_id
 from envcompare.sites import Site
 from envcompare.transport.hosts import HostSpec
 
-_WORKLOAD_PHASES = ("import", "data", "setup", "step", "process", "protocol", "checksum")
+
+@dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
+class _Prior:
+    """What the run folder held before a host was measured; read once, since it grows."""
+
+    folder: RunFolder
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        return self.folder.read_events().events
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.folder.read_samples().samples
 
 
 def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
@@ -65,9 +81,17 @@ def run(job: Job) -> int:
         futures = [pool.submit(_run_machine, job, group) for group in machines.values()]
         for future in futures:
             future.result()
-    job.note("interrupted" if job.interruption.is_requested else "run-ended", Where())
+    _note_end(job)
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
+
+
+def _note_end(job: Job) -> None:
+    """Record that the run ended, with the number of its samples: a lost part is seen by it."""
+    if job.interruption.is_requested:
+        job.note("interrupted", Where())
+    else:
+        job.note("run-ended", Where(), values={"samples": job.folder.count_samples()})
 
 
 def _ready(job: Job, host: HostSpec) -> Site | None:
@@ -123,10 +147,11 @@ def _prepare_host(job: Job, site: Site) -> None:
 
 
 def _run_host(job: Job, site: Site) -> None:
+    prior = _Prior(folder=job.folder)
     for cell in job.plan.cells:
         if cell.host == site.host.label:
             job.check_interruption()
-            _run_cell(job, site, cell)
+            _run_cell(job, site, cell, prior=prior)
 
 
 def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
@@ -141,14 +166,13 @@ def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
         job.fail("arm-failed", Where(host=site.host.label, arm=arm.id), error, phase=phase)
 
 
-def _run_cell(job: Job, site: Site, cell: Cell) -> None:
-    events = tuple(e for e in job.folder.read_events().events if e.cell == cell.id)
+def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
+    events = tuple(e for e in prior.events if e.cell == cell.id)
     if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
         profile.is_failure for profile in read_profiles(job.folder, cell.id)
     ):
         return
-    # only a cell that was begun before has samples; reading all for each would grow with the run
-    samples = job.folder.read_samples().samples if events else ()
+    samples = prior.samples if events else ()  # only a cell that was begun before has some
     run = CellRun(
         cell=cell,
         site=site,
@@ -197,5 +221,4 @@ def _measure(job: Job, run: CellRun, where: Where) -> tuple[CellState, str]:
 
 def _exit_code(events: tuple[Event, ...]) -> int:
     failures = [event.failure for event in events if event.failure is not None]
-    codes = {4 if failure.phase in _WORKLOAD_PHASES else 3 for failure in failures}
-    return min(codes, default=0)
+    return min((exit_code_of(failure.phase) for failure in failures), default=0)

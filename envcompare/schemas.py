@@ -6,7 +6,10 @@ import json
 
 import msgspec
 
+from envcompare.analysis.changemodel import RunChange
+from envcompare.analysis.gatemodel import GatedRun
 from envcompare.analysis.model import RunComparison
+from envcompare.examination import Examination
 from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.records import Event, FingerprintRecord, RunRecord, Sample
 
@@ -18,6 +21,9 @@ _TYPES = {
     "profile": ProfileRecord,
     "roofs": Roofs,
     "comparison": RunComparison,
+    "gates": GatedRun,  # of `envcompare compare RUN --format json`
+    "doctor": Examination,  # of `envcompare doctor --format json`
+    "change": RunChange,  # of `envcompare compare BEFORE AFTER --format json`
 }
 SCHEMA_NAMES = tuple(_TYPES)
 

@@ -11,6 +11,7 @@ import msgspec
 from envcompare import files
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
+from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
@@ -226,7 +227,7 @@ class Site:
         """Run a fixed script of sh on the host itself, outside every environment."""
         return run(self.transport, Command(argv=("sh", "-c", script)), timeout_s=ASK_LIMIT_S)
 
-    def explain(self, arm: str, exit_code: int, stderr: str) -> str | None:
+    def explain(self, arm: str, exit_code: int, stderr: str) -> Cause | None:
         """Say why the engine of an arm could not start its worker; None when it did."""
         return environment(self.seats[arm].arm.environment).explain(exit_code, stderr)
 

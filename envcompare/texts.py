@@ -41,6 +41,11 @@ def one_line(text: str, *, most: int = 240) -> str:
     return shortened(" ".join(first.split()), most=most)
 
 
+def sentence(text: str) -> str:
+    """Return the text with one full stop at its end, whether it has one or not."""
+    return f"{text.rstrip('.')}."
+
+
 def cause_line(text: str, *, brief: str) -> str:
     """Return the line of a log or traceback that tells the cause: the last one with words.
 

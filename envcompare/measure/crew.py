@@ -202,7 +202,12 @@ class Crew:
 
 
 def _identity(hello: Hello) -> Values:
-    return {"batch": hello.batch, "device": hello.device, "code": hello.code_hash}
+    return {
+        "batch": hello.batch,
+        "device": hello.device,
+        "code": hello.code_hash,
+        "data": hello.data_hash,
+    }
 
 
 def _agree(value: float | None, expected: float | None, tolerance: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
-from envcompare.measure.bench import Bench, Values, failure_of
+from envcompare.measure.bench import Bench, Facts, Values, failure_of
 from envcompare.measure.crew import Roster
 from envcompare.measure.programcautions import cautions
 from envcompare.measure.protocol import Finished, Looked
@@ -43,6 +43,7 @@ class ProcessPass:
     _is_spent: bool = False
     _slow: set[str] = field(default_factory=set)  # measures given up
     _is_leaving: bool = False  # it left processes when it ended, and that was said
+    _looks: dict[str, Facts] = field(default_factory=dict)  # of arms not watched yet
 
     def __post_init__(self) -> None:
         self._number = 1 + max((run.number for run in self.runs), default=-1)
@@ -119,6 +120,7 @@ class ProcessPass:
     def _take_look(self, arm: str, found: Looked) -> None:
         values: Values = {"code": found.code_hash, "program": found.program}
         self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
+        self._looks[arm] = found.fingerprint
         self.bench.note("note", arm=arm, values=values)
         if self.codes.get(arm, found.code_hash) != found.code_hash:
             hint = "start a new run; what was measured stays readable"
@@ -175,7 +177,7 @@ class ProcessPass:
             limit_s = min(limit_s, self.program.timeout_s)
         worker = self.bench.launch(arm, self.bench.variables(self._number))
         try:
-            request = {**self._request(), "limit_s": limit_s}
+            request = {**self._request(), "limit_s": limit_s, "watch": arm in self._looks}
             done = worker.ask_once("command", request, kind=Finished, limit_s=limit_s + _GRACE_S)
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
@@ -185,6 +187,7 @@ class ProcessPass:
             return None
         finally:
             worker.kill()
+        self._take_seen(arm, done)
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
             self.bench.note("caution", text=_LEAVING)
@@ -194,6 +197,12 @@ class ProcessPass:
         if failure is not None:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
+
+    def _take_seen(self, arm: str, done: Finished) -> None:
+        """Keep what the first process of an arm had loaded, beside what its launcher found."""
+        looked = self._looks.pop(arm, None)
+        if looked is not None and done.fingerprint:
+            self.bench.recorder.fingerprint(arm, {**looked, **done.fingerprint}, taken="step")
 
     def _process_run(self, arm: str, order: int, done: Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(

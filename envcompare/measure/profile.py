@@ -254,17 +254,12 @@ class ProfilePass:
     def _record(
         self, arm: str, kind: PassName, hello: Hello, profile: Profile, raw: Path | None
     ) -> ProfileRecord:
-        name = str(raw.relative_to(self.stand.folder.path)) if raw else ""
-        return ProfileRecord(
-            host=self.bench.host,
-            cell=self.bench.cell,
-            arm=arm,
-            kind=kind,
-            name=kind,
+        return msgspec.structs.replace(
+            self._bare(arm, kind),
             steps=profile.steps,
             batch=hello.batch,
             code_hash=hello.code_hash,
-            raw=(name,) if raw else (),
+            raw=(str(raw.relative_to(self.stand.folder.path)),) if raw else (),
             profile=profile,
         )
 
@@ -274,18 +269,19 @@ class ProfilePass:
     def _lacking(
         self, arm: str, kind: PassName, reason: str, hint: str, *, is_failure: bool = False
     ) -> ProfileRecord:
-        return ProfileRecord(
-            host=self.bench.host,
-            cell=self.bench.cell,
-            arm=arm,
-            kind=kind,
-            name=kind,
+        return msgspec.structs.replace(
+            self._bare(arm, kind),
             state="missing",
             reason=reason or "nothing was found, and no reason given",
             hint=hint,
             steps=self._steps or None,
             is_failure=is_failure,
         )
+
+    def _bare(self, arm: str, kind: PassName) -> ProfileRecord:
+        """Return what every record of this cell says, whatever the profiler found."""
+        bench = self.bench
+        return ProfileRecord(host=bench.host, cell=bench.cell, arm=arm, kind=kind, name=kind)
 
     def _keep(self, record: ProfileRecord) -> None:
         write_profile(self.stand.folder, record)

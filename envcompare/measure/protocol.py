@@ -132,6 +132,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     settling_ns: int  # waited after its end for what it had started, and for the search
     values: dict[str, float]
     slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
+    fingerprint: dict[str, FingerprintValue] = {}  # what was seen of it, where it was watched
 
 
 class _Refusal(msgspec.Struct):

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from envcompare.environments.diagnosis import Cause
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
@@ -70,7 +71,7 @@ class Worker:
         arm: str,
         log: Path,
         log_name: str,
-        explain: Callable[[int, str], str | None],
+        explain: Callable[[int, str], Cause | None],
     ) -> None:
         self.arm = arm
         self.log = log
@@ -236,15 +237,17 @@ class Worker:
             return error
         self._drain()
         tail = self.tail()
-        reason = self._explain(code, tail)
-        if reason is not None:
-            return self._fault("launch", reason, details=tail, exit_code=code)
+        cause = self._explain(code, tail)
+        if cause is not None:
+            return self._fault(
+                "launch", cause.reason, details=tail, hint=cause.hint, exit_code=code
+            )
         return self._fault(
             "process",
             f"the worker ended during `{op}` with exit code {code}"
             + (" (killed; out of memory is the usual cause)" if code == 137 else ""),
             details=tail,
-            hint="read its log; where memory ran out use a smaller batch",
+            hint="read its log; where memory ran out give it less to do, as by a smaller batch",
             exit_code=code,
         )
 

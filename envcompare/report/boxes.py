@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.analysis.model import CellSummary, RunComparison
 from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import fact_name
 from envcompare.records import FactDifference
 from envcompare.report.decomposed import HREF, LINK, split_arms, split_sentences
 from envcompare.report.guards import guard_cautions, mismatch_sentences
-from envcompare.report.headlines import Headline, compared_differences
-from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import listed, margin_percent
+from envcompare.report.headlines import Headline, compared_arms, compared_differences
+from envcompare.report.labels import cell_labels, fold_anchor
+from envcompare.report.numbers import listed
 from envcompare.report.profilewords import (
-    NOT_TIMED,
+    ONE_PROFILE,
     WHY_HREF,
     WHY_LINK,
     betrayal_sentences,
@@ -24,6 +25,7 @@ from envcompare.report.profilewords import (
     profile_cautions,
     why_sentences,
 )
+from envcompare.report.replication import level_sentence, replication_sentence
 from envcompare.report.verdicts import (
     Verdict,
     control_sentence,
@@ -34,7 +36,9 @@ from envcompare.report.verdicts import (
 from envcompare.texts import counted
 
 _MOST_ITEMS: Final = 2
-_MOST_REASONS: Final = 3
+_MOST_CLOCKS: Final = 1
+_UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
+_NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,76 +63,59 @@ def boxes(run: RunComparison, found: tuple[Headline, ...]) -> tuple[Box, ...]:
     verdicts = tuple(one for headline in found for one in headline.verdicts)
     nothing = Item(text="No confounder, no failure and no failed control is known.")
     return (
-        Box(heading="Is it real?", items=_is_it_real(run)),
+        Box(heading="Is it real?", items=_is_it_real(run, verdicts)),
         Box(heading="Why?", items=_why(run, verdicts)),
         Box(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
     )
 
 
-def replication_sentence(run: RunComparison) -> str:
-    """Say what the intervals are made of: generations in restarts, never single steps."""
-    primaries = [one.primary for one in _compared(run) if one.primary is not None]
-    if not primaries:
-        return "There is no interval: no comparison was measured."
-    processes = [one.rounds for one in primaries if one.unit == "process"]
-    if len(processes) == len(primaries):
-        return f"Intervals come from {_range(processes, 'round')} of whole processes a cell."
-    primaries = [one for one in primaries if one.unit != "process"]
-    generations = _range([one.generations for one in primaries], "generation")
-    restarts = _range([one.restarts for one in primaries], "restart")
-    beside = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
-    return (
-        f"Intervals come from {generations} a cell (fresh starts of the workers, in {restarts}), "
-        f"not from the steps inside them{beside}."
-    )
-
-
-def level_sentence(run: RunComparison) -> str:
-    """Say how sure the intervals are, and what they were widened for."""
-    primaries = [one.primary for one in _compared(run) if one.primary is not None]
-    if not any(one.is_widened for one in primaries):
-        return ""
-    if run.screen:
-        return _screen_sentence(run)
-    text = "The intervals hold at 95 %, widened for looking at them while measuring"
-    if run.planned_comparisons > 1:
-        levels = {margin_percent(one.level) for one in primaries if one.is_widened}
-        at = f" (each at {levels.pop()} by itself)" if len(levels) == 1 else ""
-        text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
-    return f"{text}."
-
-
-def _screen_sentence(run: RunComparison) -> str:
-    """Say what screening promises: less than the default, of more comparisons."""
-    return (
-        f"This run screened {counted(run.planned_comparisons, 'comparison')} (--screen, Benjamini "
-        "and Hochberg): of those called slower or faster about 5 % are false at most, and about "
-        "5 % of their intervals miss the truth. The other intervals hold at 95 % each, widened for "
-        "looking at them while measuring and not for their number."
-    )
-
-
-def _is_it_real(run: RunComparison) -> tuple[Item, ...]:
+def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     if not is_timed(run):
-        return (Item(text=NOT_TIMED),)
-    labels = cell_labels(run)
-    ordered = sorted(run.cells, key=lambda cell: not is_control_failed(cell, run))
-    controls = [control_sentence(cell, label=labels[cell.id], run=run) for cell in ordered]
-    items = [Item(text=replication_sentence(run))]
-    items += [Item(text=text) for text in controls[:2]]
-    if len(controls) > 2:
-        more = f"{len(controls) - 2} more controls"
-        items.append(Item(text="", href="#method", link=f"{more} under Method"))
-    items += [
+        return (Item(text=ONE_PROFILE),)
+    items = (
+        Item(text=replication_sentence(run)),
+        *_controls(run, verdicts),
         Item(text=level_sentence(run)),
         Item(text=margin_sentence(run, name="The margin, drawn as a band,")),
-    ]
-    return tuple(item for item in items if item.text or item.href)
+    )
+    return tuple(item for item in items if item.text)
+
+
+def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Item]:
+    """Tell of the controls the worst, and that of the cell with the largest difference."""
+    labels = cell_labels(run)
+    cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), -_width(cell)))
+    told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
+    shown = [cell for cell in cells if cell.id in told or len(cells) <= _MOST_ITEMS]
+    items = [Item(text=control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
+    if rest := len(cells) - len(shown):
+        more = f"{counted(rest, 'more control')}, no worse"
+        items[-1] = replace(items[-1], href="#method", link=more)
+    return items
+
+
+def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
+    """Return what is slower or faster, the largest difference first."""
+    moved = (one for one in verdicts if one.amount)
+    return sorted(moved, key=lambda one: -abs(one.log_ratio or 0.0))
+
+
+def _width(cell: CellSummary) -> float:
+    """Return how wide the interval of a control is; one without an interval tells least."""
+    floor = cell.noise_floor
+    if floor is None or floor.low is None or floor.high is None:
+        return math.inf
+    return floor.high - floor.low
 
 
 def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
-    timed = _why_of_times(run, verdicts) if is_timed(run) else []
-    return (*timed, *_why_of_profiles(run))
+    if not is_timed(run):
+        return tuple(_why_of_profiles(run))
+    split = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
+    if split:
+        split[-1] = replace(split[-1], href=HREF, link=LINK)
+    largest = _largest(verdicts, split=split_arms(run))
+    return (*split, largest, *_why_of_profiles(run), *_clock(run, verdicts), *_on_purpose(run))
 
 
 def _why_of_profiles(run: RunComparison) -> list[Item]:
@@ -140,46 +127,41 @@ def _why_of_profiles(run: RunComparison) -> list[Item]:
     return items
 
 
-def _why_of_times(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Item]:
-    items = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
-    if items:
-        items[-1] = replace(items[-1], href=HREF, link=LINK)
-    items.append(Item(text=_largest(verdicts, split=split_arms(run))))
-    moved = {(one.cell_id, one.arm) for one in verdicts if one.amount}
-    for one in _compared(run):
-        line = stretch_line(one)
-        if line and (one.cell, one.arm) in moved and len(items) < _MOST_REASONS:
-            label = cell_labels(run)[one.cell]
-            items.append(Item(text=f"{one.arm}, {label}: {line}."))
-    varied = [(arm, _varied(run, arm)) for arm in dict.fromkeys(one.arm for one in verdicts)]
-    items += _first(
-        [
-            Item(text=f"{arm} varies on purpose: {listed(names, most=4)}.")
-            for arm, names in varied
-            if names
-        ],
-        "more environments vary something on purpose",
-    )
-    return items
+def _clock(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Item]:
+    """Say of the largest differences what the clock saw beside the net time."""
+    found = {(one.cell, one.arm): one for one in run.comparisons}
+    lines = ((one, stretch_line(found[one.cell_id, one.arm])) for one in _moved(verdicts))
+    items = [Item(text=f"{one.arm}, {one.cell}: {line}.") for one, line in lines if line]
+    return items[:_MOST_CLOCKS]
 
 
-def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> str:
-    moved = [one for one in verdicts if one.amount]
+def _on_purpose(run: RunComparison) -> list[Item]:
+    """Name in one sentence what the environments vary on purpose."""
+    varied = [(arm, _varied(run, arm)) for arm in compared_arms(run)]
+    texts = [f"{arm} ({listed(names, most=3)})" for arm, names in varied if names]
+    if not texts:
+        return []
+    text = f"Different on purpose: {listed(texts)}."
+    return [Item(text=text, href="#environments", link="Environments")]
+
+
+def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Item:
+    moved = _moved(verdicts)
     clean = [one for one in moved if not one.is_confounded]
     if not moved:
         is_open = any(one.outcome == "inconclusive" for one in verdicts)
-        return (
-            "No difference was decided; what is inconclusive has no cause to look for yet."
-            if is_open
-            else "No difference beyond the margin was found, so there is none to explain."
-        )
+        return Item(text=_UNDECIDED if is_open else _NOTHING)
     if not clean:
         found = "Every difference found has a known confounder"
         if all(one.arm in split for one in moved):
-            return f"{found}; the parts above tell environment and software apart."
-        return f"{found}; its cause cannot be told apart."
-    most = max(clean, key=lambda one: abs(one.log_ratio or 0.0))
-    return f"Largest difference without a known confounder: {most.arm}, {most.cell}, {most.text}."
+            return Item(text=f"{found}; the parts above tell environment and software apart.")
+        return Item(text=f"{found}; its cause cannot be told apart.")
+    most = clean[0]
+    return Item(
+        text=f"Largest difference without a known confounder: {most.amount} {most.claim} in",
+        href=f"#{fold_anchor(most.cell_id, most.arm)}",
+        link=f"{most.arm}, {most.cell}",
+    )
 
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
@@ -255,11 +237,12 @@ def _without_answer(verdicts: tuple[Verdict, ...]) -> list[Item]:
     for outcome, word in (("failed", "failed"), ("not-run", "not run")):
         count = sum(one.outcome == outcome for one in verdicts)
         if count:
-            text = f"{count} of {total} {word}; no mean holds them."
+            text = f"{count} of {total} {word}: left out of every mean."
             items.append(Item(text=text, href="#failures", link="Failures"))
     undecided = sum(one.outcome == "inconclusive" for one in verdicts)
     if undecided:
-        text = f"{undecided} of {total} inconclusive: that is not “no difference”."
+        verb = "is" if undecided == 1 else "are"
+        text = f"{undecided} of {total} {verb} inconclusive: that is not “no difference”."
         items.append(Item(text=text))
     return items
 
@@ -267,7 +250,7 @@ def _without_answer(verdicts: tuple[Verdict, ...]) -> list[Item]:
 def _dropped(run: RunComparison) -> list[Item]:
     counts = (
         (sum(cell.dropped_rounds for cell in run.cells), "incomplete round"),
-        (run.torn_lines, "torn line"),
+        (run.torn_lines, "lost or torn line"),
     )
     parts = [counted(count, noun) for count, noun in counts if count]
     return (
@@ -282,12 +265,3 @@ def _varied(run: RunComparison, arm: str) -> list[str]:
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
     return list(dict.fromkeys(fact_name(one.key) for one in found))
-
-
-def _compared(run: RunComparison) -> list[Comparison]:
-    return [one for one in run.comparisons if not one.is_control and one.outcome != "reference"]
-
-
-def _range(counts: list[int], noun: str) -> str:
-    low, high = min(counts), max(counts)
-    return counted(high, noun) if low == high else f"{low} to {counted(high, noun)}"

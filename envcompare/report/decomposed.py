@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import Decomposition, Estimate, RunComparison
 from envcompare.report.labels import cell_labels
+from envcompare.report.marks import Axis, Mark, mark
 from envcompare.report.numbers import NOT_MEASURED, signed_interval, signed_percent
-from envcompare.report.verdicts import estimate_text
+from envcompare.report.verdicts import estimate_text, excludes_zero
 from envcompare.texts import visible
 
 HREF: Final = "#split"
 LINK: Final = "Environment or software?"
 HEADS: Final = ("whole", "environment", "software", "environment", "software", "interaction")
+_PATHS: Final = ("", *("environment first",) * 2, *("software first",) * 2, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,45 @@ class SplitRow:
     cell: str
     arm: str
     parts: tuple[tuple[str, str, str], ...]  # in the order of HEADS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPart:
+    """One part of a difference as a row: what it is, of which arms, how large, and its mark."""
+
+    path: str  # empty for the whole
+    name: str
+    number: str
+    interval: str
+    arms: str
+    mark: Mark | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitView:
+    """The 2 × 2 of one comparison."""
+
+    sentence: str
+    parts: tuple[SplitPart, ...]
+
+
+def split_view(one: Decomposition, *, label: str, on: Axis) -> SplitView:
+    """Return the parts of one difference, each drawn on the axis of the page."""
+    rows = zip(_PATHS, HEADS, _parts(one), _estimates(one), strict=True)
+    return SplitView(
+        sentence=visible(split_sentence(one, label=label)),
+        parts=tuple(
+            SplitPart(
+                path=path,
+                name=name,
+                number=number,
+                interval=interval,
+                arms=arms,
+                mark=mark(estimate, "reference", on=on),
+            )
+            for path, name, (number, interval, arms), (estimate, _) in rows
+        ),
+    )
 
 
 def split_rows(run: RunComparison) -> tuple[SplitRow, ...]:
@@ -62,8 +102,11 @@ def split_arms(run: RunComparison) -> frozenset[str]:
 
 
 def _conclusion(one: Decomposition) -> str:
+    """Say which part is known to be there; nothing where a part has no interval."""
     parts = {"environment": one.environment, "software": one.stack}
-    clear = [name for name, part in parts.items() if _excludes_zero(part)]
+    if any(part.low is None or part.high is None for part in parts.values()):
+        return ""
+    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
     match clear:
         case [name]:
             return f" (of the two parts only the {name}'s excludes 0)"
@@ -73,12 +116,12 @@ def _conclusion(one: Decomposition) -> str:
             return " (neither part excludes 0)"
 
 
-def _excludes_zero(part: Estimate) -> bool:
-    return part.low is not None and part.high is not None and not part.low <= 0 <= part.high
-
-
 def _parts(one: Decomposition) -> tuple[tuple[str, str, str], ...]:
-    found: Iterable[tuple[Estimate | None, str]] = (
+    return tuple(_part(estimate, visible(arms)) for estimate, arms in _estimates(one))
+
+
+def _estimates(one: Decomposition) -> tuple[tuple[Estimate | None, str], ...]:
+    return (
         (one.total, f"{one.arm} ÷ {one.base}"),
         (one.environment, f"{one.host_arm} ÷ {one.base}"),
         (one.stack, f"{one.arm} ÷ {one.host_arm}"),
@@ -86,7 +129,6 @@ def _parts(one: Decomposition) -> tuple[tuple[str, str, str], ...]:
         (one.stack_by_base, f"{one.base_image} ÷ {one.base}"),
         (one.interaction, "difference of the paths"),
     )
-    return tuple(_part(estimate, visible(arms)) for estimate, arms in found)
 
 
 def _part(found: Estimate | None, arms: str) -> tuple[str, str, str]:

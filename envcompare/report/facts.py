@@ -7,6 +7,7 @@ from typing import Final
 
 from envcompare.analysis.model import ArmSummary, RunComparison
 from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS
+from envcompare.fingerprint.gaps import NOT_SET, missing_reason
 from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import describe, fact_name
 from envcompare.records import CONTROL_SUFFIX, FactClass, FactDifference, FingerprintValue, Scalar
@@ -71,9 +72,9 @@ def host_views(run: RunComparison) -> tuple[HostView, ...]:
 
 
 def fact_text(key: str, value: FingerprintValue) -> str:
-    """Return a fact as the page prints it: short, with units, None as not measured."""
+    """Return a fact as the page prints it: short, with units, None with what it means."""
     if value is None:
-        return NOT_MEASURED if not key.startswith("env.") else "not set"
+        return _missing_text(key)
     if isinstance(value, tuple):
         return _list_text(key, value)
     if isinstance(value, bool):
@@ -83,6 +84,13 @@ def fact_text(key: str, value: FingerprintValue) -> str:
     if "sha256" in key.rpartition(".")[2]:
         return str(value)[:19]
     return shortened(str(value), most=_LONGEST_VALUE) or "empty"
+
+
+def _missing_text(key: str) -> str:
+    reason = missing_reason(key)
+    if reason == NOT_SET:
+        return NOT_SET
+    return f"{NOT_MEASURED}: {reason}" if reason else NOT_MEASURED
 
 
 def _host_view(run: RunComparison, host: str, arms: list[ArmSummary]) -> HostView:
@@ -195,7 +203,7 @@ def _gpu(host: str, arms: list[ArmSummary]) -> str:
     names = list(dict.fromkeys(str(one.facts["gpu.name"]) for one in arms
                                if one.facts.get("gpu.name") is not None))  # fmt: skip
     if not names:
-        return f"No GPU was found on {host}: nothing here was measured on one."
+        return f"No GPU was found on {host}: time, memory and energy of one are not measured."
     return f"GPU on {host}: {', '.join(names)}."
 
 

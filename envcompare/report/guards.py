@@ -5,8 +5,15 @@ from __future__ import annotations
 from envcompare.analysis.model import CellSummary, Drift, RunComparison
 from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import MINUS, change, duration, listed, percent
-from envcompare.texts import counted, one_line, visible
+from envcompare.report.numbers import (
+    change,
+    listed,
+    percent,
+    signed_percent,
+    unsigned_percent,
+)
+from envcompare.report.units import duration
+from envcompare.texts import counted, one_line, sentence, visible
 
 _MOST_CELLS = 5
 
@@ -20,7 +27,7 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
         for drift in _detected(cell, is_ratio=True)
     ]
     noted = dict.fromkeys(
-        f"⚠ {_in_cell(run, labels[cell.id])}{one_line(text)}"
+        f"⚠ {_in_cell(run, labels[cell.id])}{sentence(one_line(text))}"
         for cell in run.cells
         for text in cell.cautions
     )
@@ -89,10 +96,11 @@ def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
 def _ratio_drift(drift: Drift, reference: str) -> str:
     way = "slower" if drift.slope > 0 else "faster"
     return (
-        f"against {reference}, {drift.arm} gets {percent(change(drift.slope))} % {way} a round "
-        f"inside a generation ({_signed(drift.over_generation)} from its first round to its last, "
-        f"p = {drift.p_value:.2g}): its warm-up is longer than one block, or it wears out. The "
-        "number is a mean over such generations; a longer step or more work in a block would tell."
+        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.slope)} {way} a round "
+        f"inside a generation ({signed_percent(drift.over_generation)} from its first round to its "
+        f"last, p = {drift.p_value:.2g}): its warm-up is longer than one block, or it wears out. "
+        "The number is a mean over such generations; a longer step or more work in a block would "
+        "tell."
     )
 
 
@@ -107,7 +115,7 @@ def _drift_sentence(cell: CellSummary) -> str:
             parts.append(
                 f"blocks of {names} get {way} inside a generation, by up to {most} % a round"
             )
-    moved = [f"{one.arm} by {_signed(one.slope)} a round" for one in ratios]
+    moved = [f"{one.arm} by {signed_percent(one.slope)} a round" for one in ratios]
     alone = "no ratio drifts, since what all arms share cancels"
     parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
     return f"{'; '.join(parts)} ({_tests([cell])})."
@@ -118,11 +126,6 @@ def _tests(cells: list[CellSummary]) -> str:
     low, high = min(counts), max(counts)
     over = counted(high, "generation") if low == high else f"{low} to {high} generations"
     return f"trend tests over {over}, 1 % false alarms a cell"
-
-
-def _signed(log_ratio: float) -> str:
-    sign = "+" if log_ratio > 0 else MINUS
-    return f"{sign}{percent(change(log_ratio))} %"
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:

@@ -9,12 +9,11 @@ from envcompare.analysis.model import Outcome, RunComparison
 from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import change, listed, margin_percent, percent, signed_percent
+from envcompare.report.numbers import listed, margin_percent, signed_percent, unsigned_percent
 from envcompare.report.profilewords import untimed_arms, untimed_words
-from envcompare.report.verdicts import SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
-from envcompare.texts import counted, one_line, visible
+from envcompare.report.verdicts import MOVED, SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
+from envcompare.texts import counted, one_line, sentence, visible
 
-_MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
 
@@ -44,8 +43,8 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
     """
     labels = cell_labels(run)
     by_arm: dict[str, list[Verdict]] = {arm: [] for arm in compared_arms(run)}
-    for one in run.comparisons:
-        if one.arm in by_arm and not one.is_control and one.outcome != "reference":
+    for one in run.compared:
+        if one.arm in by_arm:
             by_arm[one.arm].append(verdict(one, label=labels[one.cell], margin=run.margin))
     found = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
     return tuple(sorted(found, key=_weight))
@@ -85,14 +84,14 @@ def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headl
     if len(leading) == len(found):
         lead, rest = _agreeing(run, arm, found), ""
     else:
-        moved = (outcome, *(other for other in _MOVED if other != outcome))
-        said = moved if outcome in _MOVED else (outcome,)
+        moved = (outcome, *(other for other in MOVED if other != outcome))
+        said = moved if outcome in MOVED else (outcome,)
         lead, rest = _differing(run, arm, found, said=said), _others(run, found, said=said)
     count = f" in {len(leading)} of {len(found)}" if len(found) > 1 else ""
     return Headline(
         arm=visible(arm),
         outcome=outcome,
-        badge=f"{WORDS.get(outcome, outcome)}{count}",
+        badge=f"{WORDS[outcome]}{count}",
         lead=visible(lead),
         rest=visible(rest),
         caution=_caution(run, arm, found),
@@ -102,7 +101,7 @@ def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headl
 
 def _leading(found: tuple[Verdict, ...]) -> Outcome:
     """Return the outcome to lead with: what moved most, else the most frequent state."""
-    moved = [one for one in found if one.outcome in _MOVED]
+    moved = [one for one in found if one.outcome in MOVED]
     if moved:
         return max(moved, key=lambda one: abs(one.log_ratio or 0.0)).outcome
     measured = [one for one in found if one.outcome in {"inconclusive", "equivalent"}]
@@ -135,7 +134,7 @@ def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
         case _:
             verb = "" if first.outcome == "failed" else "was "
             claim = f"{first.claim} {where} {first.qualifier}".rstrip()
-            return f"{arm} {verb}{claim}: {first.remark.rstrip('.')}."
+            return f"{arm} {verb}{claim}: {sentence(first.remark)}"
 
 
 def _figures(found: tuple[Verdict, ...]) -> str:
@@ -148,9 +147,11 @@ def _figures(found: tuple[Verdict, ...]) -> str:
     if mean is None:
         return ""
     ordered = sorted(found, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster")
-    average = f"{percent(change(mean))} %" if first.amount else signed_percent(mean)
-    ends = [f"{one.amount or one.number} in {one.cell}" for one in (ordered[0], ordered[-1])]
-    return f": {average} in the mean, {ends[0]} to {ends[1]}"
+    least, most = ((one.amount or one.number, one.cell) for one in (ordered[0], ordered[-1]))
+    if least[0] == most[0]:
+        return f": {least[0]} in each"
+    average = unsigned_percent(mean) if first.amount else signed_percent(mean)
+    return f": {average} in the mean, {least[0]} in {least[1]} to {most[0]} in {most[1]}"
 
 
 def mean_log_ratio(found: tuple[Verdict, ...]) -> float | None:
@@ -192,7 +193,7 @@ def _differing(
 
 def _others(run: RunComparison, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
     """Name the cells that the lead has not named; none is left out silently."""
-    words = {outcome: WORDS.get(outcome, outcome) for outcome in _STILL}
+    words = {outcome: WORDS[outcome] for outcome in _STILL}
     words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
     parts = [
         f"{words[outcome]} in {_cells(found, outcome)}"
@@ -210,7 +211,7 @@ def _cells(found: tuple[Verdict, ...], outcome: Outcome) -> str:
     if len(chosen) <= _MOST_NAMED:
         return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
     count = f"{len(chosen)} of {len(found)} cells"
-    if outcome in _MOVED:
+    if outcome in MOVED:
         return f"{count}, most in {chosen[0].cell}{_in_brackets(chosen[0])}"
     return count
 

@@ -89,15 +89,10 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
             f"{diff.arm} and {reference} ran the same kernels in the same proportion, but "
             f"{_times(diff.launch_factor)} as many launches in {diff.arm}: another number of steps?"
         )
-    counts = (
-        (diff.replaced, "replaced"),
-        (diff.only_reference, f"only in {reference}"),
-        (diff.only_arm, f"only in {diff.arm}"),
-        (diff.both, "in both"),
-    )
-    parts = [f"{count} {word}" for count, word in counts if count]
-    if not (diff.replaced or diff.only_reference or diff.only_arm):
-        parts.append("with other shapes or counts")
+    changed = _changed(diff, reference=reference)
+    parts = [f"{count} {word}" for count, word in changed]
+    parts += [f"{diff.both} in both"] * bool(diff.both)
+    parts += ["with other shapes or counts"] * (not changed)
     return (
         f"The kernels of {diff.arm} and {reference} differ: {', '.join(parts)}{_kernel_time(diff)}."
     )
@@ -112,17 +107,22 @@ def short_sentence(diff: KernelDiff, *, reference: str) -> str:
             f"the same {counted(diff.both, 'kernel')} as {reference} in the same proportion, but "
             f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
         )
+    changed = _changed(diff, reference=reference)
+    if not changed:
+        return f"the {counted(diff.both, 'kernel')} of {reference}, with other shapes or counts"
+    (first, word), *others = changed
+    texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
+    return listed(texts)
+
+
+def _changed(diff: KernelDiff, *, reference: str) -> list[tuple[int, str]]:
+    """Return how many kernels were replaced or are in one arm alone; what is none is left out."""
     counts = (
         (diff.replaced, "replaced"),
         (diff.only_reference, f"only in {reference}"),
         (diff.only_arm, f"only in {diff.arm}"),
     )
-    found = [(count, word) for count, word in counts if count]
-    if not found:
-        return f"the {counted(diff.both, 'kernel')} of {reference}, with other shapes or counts"
-    (first, word), *others = found
-    texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
-    return listed(texts)
+    return [(count, word) for count, word in counts if count]
 
 
 def _times(factor: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 from envcompare.analysis.model import CellSummary, Comparison, RunComparison
@@ -23,6 +24,17 @@ def cell_labels(comparison: RunComparison) -> dict[str, str]:
         labels[key] = " ".join(words)
     twice = {label for label, times in Counter(labels.values()).items() if times > 1}
     return {key: key if label in twice else label for key, label in labels.items()}
+
+
+def row_anchor(cell: str, arm: str) -> str:
+    """Return the id of a comparison's row on the page; it stays when the page is drawn again."""
+    text = f"{cell}\0{arm}".encode(errors="backslashreplace")
+    return f"c{hashlib.sha256(text).hexdigest()[:12]}"
+
+
+def fold_anchor(cell: str, arm: str) -> str:
+    """Return the id of the fold that explains a comparison."""
+    return f"w{row_anchor(cell, arm)}"
 
 
 def _varied_parameters(cells: list[CellSummary | Comparison]) -> set[tuple[str, str]]:

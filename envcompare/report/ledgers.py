@@ -112,7 +112,8 @@ def _timing(ledger: Ledger) -> tuple[str, ...]:
 
 
 def _signed(ns: float) -> str:
-    return f"{MINUS if ns < 0 else '+'}{time_text(abs(ns))}" if ns else "no change"
+    sign = "" if not ns else MINUS if ns < 0 else "+"
+    return f"{sign}{time_text(abs(ns))}"
 
 
 def _share(part: LedgerPart) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -11,9 +12,10 @@ from urllib.parse import quote
 from envcompare.analysis.model import FailureRow, RunComparison
 from envcompare.report.labels import cell_labels
 from envcompare.report.verdicts import verdict
-from envcompare.texts import one_line, shortened
+from envcompare.texts import counted, one_line, shortened
 
 _LONGEST_DETAILS: Final = 4000
+_MOST_FILES: Final = 400  # that a list is still of use for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,17 @@ def link(name: str, files: tuple[str, ...]) -> Link | None:
 
 
 def file_links(files: tuple[str, ...]) -> tuple[Link, ...]:
-    """Return a link for each file beside the page."""
-    return tuple(found for name in files if (found := link(name, files)) is not None)
+    """Return a link for each file beside the page; of folders with many it says how many."""
+    if len(files) <= _MOST_FILES:
+        return _linked(files, files)
+    folders = Counter(name.partition("/")[0] for name in files if "/" in name)
+    shown = tuple(name for name in files if "/" not in name)[:_MOST_FILES]
+    more = (Link(text=f"{counted(count, 'file')} in {name}") for name, count in folders.items())
+    return (*_linked(shown, files), *more)
+
+
+def _linked(names: tuple[str, ...], files: tuple[str, ...]) -> tuple[Link, ...]:
+    return tuple(found for name in names if (found := link(name, files)) is not None)
 
 
 def failure_views(run: RunComparison, files: tuple[str, ...]) -> tuple[FailureView, ...]:

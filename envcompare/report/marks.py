@@ -33,6 +33,26 @@ class Axis:
         share = (log_ratio - self.low) / (self.high - self.low)
         return _PAD + min(1.0, max(0.0, share)) * (WIDTH - 2 * _PAD)
 
+    @property
+    def percents(self) -> tuple[float, float]:
+        """Return both ends as changes in percent."""
+        return 100 * change(self.low), 100 * change(self.high)
+
+    @property
+    def band_percents(self) -> tuple[float, float]:
+        """Return both edges of the band as changes in percent."""
+        return 100 * change(-self.band), 100 * change(self.band)
+
+    def percent(self, log_ratio: float) -> float:
+        """Return a change in percent, at the edge where it lies outside."""
+        return 100 * change(min(self.high, max(self.low, log_ratio)))
+
+    def beyond(self, estimate: Estimate) -> tuple[bool, bool]:
+        """Say whether an estimate or its interval leaves the axis to the left, to the right."""
+        found = (estimate.log_ratio, estimate.low, estimate.high)
+        places = [one for one in found if one is not None]
+        return min(places) < self.low, max(places) > self.high
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -109,7 +129,7 @@ def mark(estimate: Estimate | None, outcome: Outcome, *, on: Axis) -> Mark | Non
         low_x=_place(on.x(low)),
         high_x=_place(on.x(high)),
         has_interval=estimate.low is not None and estimate.high is not None,
-        beyond=(low < on.low, high > on.high),
+        beyond=on.beyond(estimate),
     )
 
 

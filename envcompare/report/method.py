@@ -7,12 +7,13 @@ from typing import Final
 
 from envcompare.analysis.model import CellSummary, RunComparison
 from envcompare.command import shell_text
-from envcompare.report.boxes import level_sentence, replication_sentence
 from envcompare.report.guards import guard_sentences
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import NOT_MEASURED, duration, margin_percent
-from envcompare.report.profilewords import is_timed
+from envcompare.report.numbers import NOT_MEASURED, margin_percent
+from envcompare.report.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.programs import has_steps, piece_words, program_sentences
+from envcompare.report.replication import level_sentence, replication_sentence
+from envcompare.report.units import duration
 from envcompare.report.verdicts import control_sentence, margin_sentence
 from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
 from envcompare.texts import counted, one_line, shortened
@@ -37,7 +38,7 @@ _IMPORTED: Final = (
         "A change is said of a step where every profile says how many steps it covers (--steps), "
         "else of the whole profile: the profiles must then cover the same work."
     ),
-    "Each time is of one profile, with the profiler attached; what repeats of it is not known.",
+    ONE_PROFILE,
 )
 
 
@@ -162,10 +163,15 @@ def _cell(cell: CellSummary, label: str) -> CellView:
         ),
         reason="; ".join(
             one_line(text)
-            for text in (cell.reason, cell.metric_reason, cell.generation, *cell.cautions)
+            for text in (_reason(cell), cell.metric_reason, cell.generation, *cell.cautions)
             if text
         ),
     )
+
+
+def _reason(cell: CellSummary) -> str:
+    """Return why a cell did not end well; what stopped one that did has a column."""
+    return "" if cell.state == "ok" else cell.reason
 
 
 def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:

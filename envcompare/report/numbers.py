@@ -1,4 +1,4 @@
-"""Numbers as the report prints them: one decimal in %, three digits in times, a true minus."""
+"""Numbers as the report prints them: one decimal in %, three digits elsewhere, a true minus."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 MINUS: Final = "−"
 NOT_MEASURED: Final = "not measured"
 _LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
+_SMALLEST_PERCENT: Final = 0.01
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
 
 
@@ -39,15 +40,47 @@ def signed_percent(log_ratio: float) -> str:
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
-    """Return "+8.0 to +8.7 %", or that there is no interval."""
+    """Return "+8.0 to +8.7 %", or that there is no interval.
+
+    An end near 0 has as many digits as tell that the interval excludes 0: "+0.03 to +7.1 %".
+    """
     if low is None or high is None:
         return "no interval"
-    return f"{signed(low)} to {signed(high)} %"
+    if low <= 0 <= high:
+        return f"{signed(low)} to {signed(high)} %"
+    sign = "+" if low > 0 else MINUS
+    texts = (_near_zero(end, sign=sign) or signed(end) for end in (low, high))
+    return f"{' to '.join(texts)} %"
+
+
+def unsigned_percent(log_ratio: float) -> str:
+    """Return "8.4 %", where words say which way."""
+    return f"{percent(change(log_ratio))} %"
+
+
+def unsigned_interval(low: float | None, high: float | None) -> str:
+    """Return "8.0 to 8.7 %", the smaller change first, or that there is no interval."""
+    if low is None or high is None:
+        return "no interval"
+    ends = sorted((low, high), key=lambda end: abs(change(end)))
+    texts = (_near_zero(end) or percent(change(end)) for end in ends)
+    return f"{' to '.join(texts)} %"
+
+
+def _near_zero(log_ratio: float, *, sign: str = "") -> str:
+    """Return a change that one decimal would print as 0, empty where it is none such."""
+    fraction = change(log_ratio)
+    if fraction == 0 or percent(fraction) != "0.0":
+        return ""
+    size = abs(100 * fraction)
+    is_shown = size >= _SMALLEST_PERCENT
+    return f"{sign}{size:.2f}" if is_shown else f"under {sign}{_SMALLEST_PERCENT}"
 
 
 def margin_percent(margin: float) -> str:
-    """Return a margin or a level as it was chosen, such as "2 %" and "0.5 %"."""
-    return f"{100 * margin:.4g} %"
+    """Return a margin or a level as it was chosen: "2 %", "0.5 %", and no "100 %" below it."""
+    texts = (f"{100 * margin:.{digits}g}" for digits in (4, 7, 10, 17))
+    return f"{next((text for text in texts if text != '100'), '100')} %"
 
 
 def three_digits(value: float) -> str:
@@ -57,38 +90,11 @@ def three_digits(value: float) -> str:
     return f"{Decimal(f'{value:#.3g}'):f}".replace("-", MINUS)
 
 
-def milliseconds(seconds: float | None) -> str:
-    """Return a step time in ms, such as "41.3"."""
-    return NOT_MEASURED if seconds is None else three_digits(1000 * seconds)
-
-
-def duration(seconds: float | None) -> str:
-    """Return a time with its unit, such as "412 ms", "1.28 s" and "12 min"."""
-    if seconds is None:
-        return NOT_MEASURED
-    if seconds >= 600:
-        return f"{seconds / 60:.0f} min"
-    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
-
-
-def signed_duration(seconds: float) -> str:
-    """Return a difference of times with its sign, such as "+1.42 s" and "−12.0 ms"."""
-    size = duration(abs(seconds))
-    return f"{MINUS if seconds < 0 else '+'}{size}" if seconds else size
-
-
 def rough_time(seconds: float) -> str:
     """Return a forecast as nobody should read more into it: "70 s", "12 min", "3 h"."""
     if seconds < 120:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-def duration_range(low: float, high: float) -> str:
-    """Return "387 to 449 ms", with both units where they differ."""
-    first, last = duration(low), duration(high)
-    number, _, unit = first.rpartition(" ")
-    return f"{number} to {last}" if last.endswith(f" {unit}") else f"{first} to {last}"
 
 
 def size(count: int | None) -> str:

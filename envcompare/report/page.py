@@ -13,13 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 �
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model import RunComparison
+from envcompare.report.units import FIGURE
 from envcompare.report.view import page
-from envcompare.texts import visible
-
-_FIGURE: Final = re.compile(
-    r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
-)
-
+from envcompare.texts import sentence, visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
 
@@ -61,7 +57,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["figures"] = _figures
+    templates.filters |= {"figures": _figures, "sentence": sentence}
     return templates
 
 
@@ -78,5 +74,5 @@ def _printed(value: object) -> object:
 
 def _figures(text: str) -> Markup:
     """Keep a number and its unit on one line, and set what stands in backquotes as code."""
-    safe = _FIGURE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
+    safe = FIGURE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
     return Markup(_CODE.sub(r"<code>\1</code>", safe))  # noqa: S704 — escaped above

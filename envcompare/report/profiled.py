@@ -7,60 +7,42 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from envcompare.analysis.model import Outcome, RunComparison
-from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
+from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles
 from envcompare.records import FactDifference
 from envcompare.report.activities import Listing, activity_listing, operator_listing
 from envcompare.report.kernels import KernelView, kernel_view
-from envcompare.report.labels import cell_labels
+from envcompare.report.labels import cell_labels, fold_anchor
 from envcompare.report.ledgers import LedgerView, ledger_view
-from envcompare.report.links import Link, link
-from envcompare.report.numbers import listed
+from envcompare.report.links import Link
+from envcompare.report.passes import Missing, PassRow, missing_rows, pass_row
 from envcompare.report.profilewords import by_arms
 from envcompare.report.quantities import QuantityLine, power_lines, quantity_lines, unmeasured
-from envcompare.report.rooflines import RooflineView, roofline_view
-from envcompare.report.verdicts import SYMBOLS, WORDS
-from envcompare.texts import counted, one_line
+from envcompare.report.rooflines import RooflineView, roofline_view, why_no_roofline
+from envcompare.report.verdicts import EXPLAINED, SYMBOLS, WORDS
+from envcompare.texts import counted, visible
 
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
-_ROWS_OF_PAGE: Final = 1500  # over all tables, so that many cells keep the page small
-_MOST_CELLS: Final = 40
-_FEW_CELLS: Final = 2  # all of them are open; of more those that moved, and no more than
-_MOST_OPEN: Final = 3
-_MOVED: Final[frozenset[Outcome]] = frozenset({"slower", "faster"})
+_ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
+_MOST_CELLS: Final = 24
+_MOST_AGAINST: Final = 40  # comparisons in them that have no fold of their own
+_MOST_OPEN: Final = 3  # where no fold of a comparison is open above them
+
+
+Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
 
 
 class _Page(NamedTuple):
-    """The files beside the page, and how many rows a table of it may have."""
+    """The files beside the page, how many rows a table may have, and what a fold explains."""
 
     files: tuple[str, ...]
     most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassRow:
-    """One profile of one arm: what made it, or why it is missing and what mends that."""
-
-    arm: str
-    name: str
-    state: str
-    text: str
-    hint: str
-    files: tuple[Link, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """The profiles that are missing for one reason."""
-
-    names: str
-    reason: str
-    hint: str
+    told: frozenset[tuple[str, str]]  # cell and arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """One arm against the reference: open where there is a difference to explain."""
+    """One arm against the reference: open where there is no verdict to read first."""
 
     arm: str
     outcome: Outcome | None  # None where nothing was timed
@@ -75,7 +57,7 @@ class ProfiledView:
     """Everything about the profiles of one cell."""
 
     anchor: str
-    is_shown: bool = True  # its fold is open when the page is
+    is_shown: bool = False  # its fold is open when the page is
     label: str
     reference: str
     arms: tuple[str, ...]
@@ -84,7 +66,8 @@ class ProfiledView:
     betrayed: tuple[str, ...]
     passes: tuple[PassRow, ...]
     missing: tuple[Missing, ...]
-    comparisons: tuple[Against, ...]
+    comparisons: tuple[Against, ...]  # those that no fold of their own explains
+    told: tuple[Link, ...]  # the folds of the others
     quantities: tuple[QuantityLine, ...]
     unmeasured: tuple[tuple[str, str], ...]  # names, and why
     power: tuple[QuantityLine, ...]
@@ -99,43 +82,51 @@ class ProfiledView:
         return tuple(row for row in self.passes if row.state == "ok" or row.files)
 
     @property
-    def has_moved(self) -> bool:
-        """Say whether any arm was slower or faster."""
-        return any(found.outcome in _MOVED for found in self.comparisons)
-
-    @property
     def is_open(self) -> bool:
-        """Say whether any comparison has something to explain, or there is none to make yet."""
+        """Say whether there is no comparison here, or one that has no verdict."""
         return not self.comparisons or any(found.is_open for found in self.comparisons)
 
 
-def profiled_views(run: RunComparison, files: tuple[str, ...]) -> tuple[ProfiledView, ...]:
+def profiled_views(
+    run: RunComparison,
+    files: tuple[str, ...],
+    *,
+    told: frozenset[tuple[str, str]] = frozenset(),
+) -> tuple[ProfiledView, ...]:
     """Return a view for each cell that has profiles, or reasons why it has none.
 
-    Of many cells those that moved most are shown.
+    Of many cells those that moved most are shown. `told` are the cells and arms whose ledger and
+    kernels stand in a fold of their own.
     """
     labels, shown = cell_labels(run), _shown(run)
-    most = _rows_each(shown)
-    outcomes = {(one.cell, one.arm): one.outcome for one in run.comparisons}
+    most = rows_each(run)
+    outcomes = _outcomes(run)
     views = [
         _view(
             one,
             _comparisons(one, outcomes, most=most),
             label=labels.get(one.cell, one.cell),
             anchor=f"why-{number}",
-            page=_Page(files, most),
+            page=_Page(files, most, told),
         )
         for number, one in enumerate(shown, start=1)
     ]
-    if len(views) <= _FEW_CELLS:
-        return tuple(views)
-    opened = [one.anchor for one in views if one.has_moved][:_MOST_OPEN]
-    return tuple(replace(one, is_shown=one.anchor in opened) for one in views)
+    if told:
+        return tuple(_short(views))
+    return tuple(replace(one, is_shown=place < _MOST_OPEN) for place, one in enumerate(views))
 
 
-def _comparisons(
-    one: CellProfiles, outcomes: Mapping[tuple[str, str], Outcome], *, most: int
-) -> tuple[Against, ...]:
+def _short(views: list[ProfiledView]) -> list[ProfiledView]:
+    """Keep the first comparisons of all cells together, and the cells that have anything left."""
+    left, found = _MOST_AGAINST, []
+    for one in views:
+        kept = one.comparisons[:left]
+        left -= len(kept)
+        found.append(replace(one, comparisons=kept))
+    return [one for one in found if one.comparisons or one.passes or one.roofline]
+
+
+def _comparisons(one: CellProfiles, outcomes: Outcomes, *, most: int) -> tuple[Against, ...]:
     ledgers = {found.arm: found for found in one.ledgers}
     diffs = {found.arm: found for found in one.kernel_diffs}
     return tuple(
@@ -145,7 +136,7 @@ def _comparisons(
             ledger_view(ledgers[arm], reference=one.reference) if arm in ledgers else None,
             kernel_view(diffs[arm], reference=one.reference, most=most) if arm in diffs else None,
         )
-        for arm in dict.fromkeys((*ledgers, *diffs))
+        for arm in _beside(one, outcomes)
     )
 
 
@@ -155,19 +146,37 @@ def _against(
     return Against(
         arm=arm,
         outcome=outcome,
-        word=f"{SYMBOLS[outcome]} {WORDS.get(outcome, outcome)}" if outcome else "",
-        is_open=outcome is None or outcome in _MOVED,
+        word=f"{SYMBOLS[outcome]} {WORDS[outcome]}" if outcome else "",
+        is_open=outcome is None,
         ledger=ledger,
         kernels=kernels,
     )
 
 
-def left_out(run: RunComparison) -> str:
-    """Say how many cells with profiles are not shown, empty where all are."""
-    count = len(run.profiles) - _MOST_CELLS
-    if count <= 0:
-        return ""
-    return f"Shown are the cells that moved most; comparison.json holds {count} more."
+def left_out(run: RunComparison, views: tuple[ProfiledView, ...]) -> str:
+    """Say how many cells and ledgers have no room here, empty where all have."""
+    cells, outcomes = len(run.profiles) - _MOST_CELLS, _outcomes(run)
+    ledgers = sum(len(_beside(one, outcomes)) for one in run.profiles)
+    ledgers -= sum(len(view.comparisons) for view in views)
+    texts = [
+        f"Shown are the cells that moved most; comparison.json holds {cells} more."
+        * (cells > 0 and bool(views)),
+        f"Ledger and kernels of {counted(ledgers, 'more comparison')} stand in comparison.json "
+        "alone." * (ledgers > 0),
+    ]
+    return " ".join(filter(None, texts))
+
+
+def _outcomes(run: RunComparison) -> Outcomes:
+    return {(one.cell, one.arm): one.outcome for one in run.comparisons}
+
+
+def _beside(one: CellProfiles, outcomes: Outcomes) -> list[str]:
+    """Return the arms with a ledger or kernels to compare that are for no fold of their own."""
+    arms = dict.fromkeys(
+        (*(found.arm for found in one.ledgers), *(found.arm for found in one.kernel_diffs))
+    )
+    return [arm for arm in arms if outcomes.get((one.cell, arm)) not in EXPLAINED]
 
 
 def _shown(run: RunComparison) -> tuple[CellProfiles, ...]:
@@ -182,7 +191,9 @@ def _shown(run: RunComparison) -> tuple[CellProfiles, ...]:
     return tuple(one for one in run.profiles if one.cell in chosen)
 
 
-def _rows_each(shown: tuple[CellProfiles, ...]) -> int:
+def rows_each(run: RunComparison) -> int:
+    """Return how many rows each table of kernels, activities or operators may have."""
+    shown = _shown(run)
     tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
     return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
 
@@ -190,7 +201,7 @@ def _rows_each(shown: tuple[CellProfiles, ...]) -> int:
 def _view(
     one: CellProfiles, comparisons: tuple[Against, ...], *, label: str, anchor: str, page: _Page
 ) -> ProfiledView:
-    rows = tuple(_pass(arm, found, page.files) for arm in one.arms for found in arm.passes)
+    rows = tuple(pass_row(arm, found, page.files) for arm in one.arms for found in arm.passes)
     return ProfiledView(
         anchor=anchor,
         label=label,
@@ -200,50 +211,20 @@ def _view(
         cautions=one.cautions,
         betrayed=by_arms((found.arm, _betrayed(found)) for found in one.betrayed),
         passes=rows,
-        missing=_missing(rows),
+        missing=missing_rows(rows),
         comparisons=comparisons,
+        told=tuple(
+            Link(text=visible(arm.arm), href=f"#{fold_anchor(one.cell, arm.arm)}")
+            for arm in one.arms
+            if (one.cell, arm.arm) in page.told
+        ),
         quantities=quantity_lines(one),
         unmeasured=unmeasured(one),
         power=power_lines(one),
         power_unmeasured=unmeasured(one, of_power=True),
         listings=tuple(found for arm in one.arms for found in _listings(arm, page.most)),
-        roofline=roofline_view(one),
-        roofline_reason=one.roofline_reason,
-    )
-
-
-def _missing(rows: tuple[PassRow, ...]) -> tuple[Missing, ...]:
-    """Return each reason once, with the profiles that are missing for it."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for row in rows:
-        if row.state == "missing":
-            found.setdefault((row.text, row.hint), {}).setdefault(row.arm, []).append(row.name)
-    return tuple(
-        Missing(names=_grouped(by_arm), reason=reason, hint=hint)
-        for (reason, hint), by_arm in found.items()
-    )
-
-
-def _grouped(by_arm: dict[str, list[str]]) -> str:
-    """Return "nsys and ncu-memory of vm and docker; nsys of singularity"."""
-    arms: dict[str, list[str]] = {}
-    for arm, names in by_arm.items():
-        arms.setdefault(listed(names, most=6), []).append(arm)
-    return "; ".join(f"{names} of {listed(of, most=6)}" for names, of in arms.items())
-
-
-def _pass(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRow:
-    steps = counted(one.steps, "step") if one.steps else "steps not known"
-    untimed = "" if one.has_time else "its times are not used: counting slows kernels down"
-    told = (one.tool, steps, untimed, *one.notes)
-    missing = one_line(one.reason) or "no reason was recorded"
-    return PassRow(
-        arm=arm.arm,
-        name=one.name,
-        state=one.state,
-        text="; ".join(text for text in told if text) if one.state == "ok" else missing,
-        hint=one_line(one.hint),
-        files=tuple(found for name in one.raw if (found := link(name, files)) is not None),
+        roofline=roofline_view(one, label=label),
+        roofline_reason=why_no_roofline(one),
     )
 
 

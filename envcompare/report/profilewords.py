@@ -13,14 +13,15 @@ from envcompare.report.labels import cell_labels
 from envcompare.report.ledgers import largest_parts
 from envcompare.report.numbers import listed
 from envcompare.report.programs import piece_word
-from envcompare.texts import one_line, visible
+from envcompare.report.verdicts import MOVED
+from envcompare.texts import one_line, sentence, visible
 
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
-NOT_TIMED: Final = (
-    "Nothing was timed by envcompare: times are the profiler's, each of one profile and without an "
-    "interval, so no verdict is given."
+NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
+ONE_PROFILE: Final = (
+    "Each time is of one profile, with the profiler attached; what repeats of it is not known."
 )
 
 
@@ -53,9 +54,7 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
 
 
 def _undecided(run: RunComparison) -> set[tuple[str, str]]:
-    return {
-        (one.cell, one.arm) for one in run.comparisons if one.outcome not in {"slower", "faster"}
-    }
+    return {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
 
 
 def missing_sentence(run: RunComparison) -> str:
@@ -71,10 +70,10 @@ def missing_sentence(run: RunComparison) -> str:
     missing = [found for found in passes if found.reason]
     if not missing:
         return f"{_where(run)} is not measured: {NOT_PROFILED}."
-    reason = one_line(missing[0].reason).rstrip(".")
+    reason = sentence(one_line(missing[0].reason))
     hint = one_line(missing[0].hint)
-    try_it = f" To mend it: {hint.rstrip('.')}." if hint else ""
-    return visible(f"{_where(run)} is not measured: {reason}.{try_it}")
+    try_it = f" To mend it: {sentence(hint)}" if hint else ""
+    return visible(f"{_where(run)} is not measured: {reason}{try_it}")
 
 
 def _where(run: RunComparison) -> str:

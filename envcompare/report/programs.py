@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model import Estimate, PickedValue, RunComparison
+from envcompare.analysis.model import CellSummary, Estimate, PickedValue, RunComparison
 from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
@@ -24,6 +24,7 @@ _METHOD: Final = (
     "time; the first round is a warm-up. The start of the environment is in real alone. Net time "
     "is not defined for it, since how long its threads and children wait is not known."
 )
+PLURALS: Final = {"step": "steps", "process": "processes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,18 @@ class PickedRow:
 
 
 def has_programs(run: RunComparison) -> bool:
-    """Tell whether any cell timed a plain command."""
-    return any(cell.processes for cell in run.cells)
+    """Tell whether any cell timed, or was to time, a plain command."""
+    return any(cell.is_program for cell in run.cells)
 
 
 def has_steps(run: RunComparison) -> bool:
     """Tell whether any cell timed, or was to time, steps of a workload."""
-    return not run.cells or not all(cell.processes for cell in run.cells)
+    return not run.cells or not all(cell.is_program for cell in run.cells)
+
+
+def piece_of(cell: CellSummary) -> str:
+    """Return what the times of a cell are of: a step or a process."""
+    return "process" if cell.is_program else "step"
 
 
 def piece_word(run: RunComparison) -> str:

@@ -11,8 +11,8 @@ from msgspec.structs import replace as changed
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
 from envcompare.analysis.quantities import gpu_of
 from envcompare.report.numbers import NOT_MEASURED, listed
-from envcompare.report.quantitynames import in_words, is_power, quantity_name
-from envcompare.report.units import quantity_text, ratio_text
+from envcompare.report.quantitynames import PEAKS, in_words, is_power, quantity_name
+from envcompare.report.units import bytes_text, quantity_text, ratio_text
 from envcompare.texts import one_line
 
 Key = tuple[str, str, str, str, str]
@@ -169,9 +169,10 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
     if row.value is None:
         return Cell(text=NOT_MEASURED, note=in_words(one_line(row.reason)))
     value = row.per_step if is_per_step else row.value
+    is_peak = row.name in PEAKS
     is_compared = row.agreement in {"equal", "differs"}
     return Cell(
-        text=quantity_text(value, row.unit),
+        text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
         note=row.source if with_source else "",

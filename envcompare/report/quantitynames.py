@@ -73,6 +73,8 @@ _POWER: Final[dict[str, str]] = {
     "gpu_utilization_share": "time with a kernel running",
 }
 _WORDS: Final = _COUNTED | _POWER
+PEAKS: Final = frozenset({"max_rss_bytes", "cgroup_peak_bytes"})
+"""What is printed in the binary units of memory; traffic has decimal ones, as bandwidths do."""
 _WAYS: Final = {
     "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD", "htoh": "HtoH", "ptop": "PtoP",
     "unified": "unified memory", "other": "other",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from envcompare.analysis.model import MemorySummary, RunComparison, StartupPart, StartupSummary
@@ -10,7 +11,8 @@ from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.headlines import compared_arms
 from envcompare.report.labels import cell_labels
 from envcompare.report.marks import Segment, segments
-from envcompare.report.numbers import NOT_MEASURED, duration, duration_range, signed_duration, size
+from envcompare.report.numbers import NOT_MEASURED, size
+from envcompare.report.units import NS, TimeScale, duration
 from envcompare.texts import counted
 
 Parts = dict[str, StartupPart]
@@ -24,6 +26,8 @@ PHASES: Final[dict[str, str]] = {
     "exit": "exit",
 }
 WHOLE: Final[dict[str, str]] = {"real": "real", "user": "user", "sys": "sys"}
+_MOST_DIVIDED: Final = 60
+"""Start-ups that are divided into parts: with more the page would be about little else."""
 _MEMORY: Final[dict[str, str]] = {
     "max_rss_bytes": "peak RSS",
     "cgroup_peak_bytes": "cgroup peak",
@@ -48,7 +52,7 @@ class StartupView:
     cell: str
     note: str
     arms: tuple[str, ...]
-    bars: tuple[tuple[Segment, ...], ...]
+    bars: tuple[tuple[Segment, ...], ...]  # none where the parts are left out
     rows: tuple[StartupRow, ...]
 
 
@@ -59,6 +63,11 @@ class MemoryView:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, str, tuple[str, ...]], ...]  # cell, arm, values
 
+    @property
+    def has_gaps(self) -> bool:
+        """Say whether any value is missing."""
+        return any(NOT_MEASURED in values for _, _, values in self.rows)
+
 
 def startup_views(run: RunComparison) -> tuple[StartupView, ...]:
     """Return a table for each cell and page cache whose start-up was measured, in their order."""
@@ -66,11 +75,15 @@ def startup_views(run: RunComparison) -> tuple[StartupView, ...]:
     for one in run.startup:
         tables.setdefault((one.cell, one.page_cache == "cold"), []).append(one)
     labels = cell_labels(run)
+    before = accumulate((len(found) for found in tables.values()), initial=0)
     return tuple(
         _startup_view(
-            run, tuple(found), label=labels.get(cell, cell) + (", cold page cache" if cold else "")
+            run,
+            tuple(found),
+            label=labels.get(cell, cell) + (", cold page cache" if cold else ""),
+            is_divided=count < _MOST_DIVIDED,
         )
-        for (cell, cold), found in tables.items()
+        for count, ((cell, cold), found) in zip(before, tables.items(), strict=False)
     )
 
 
@@ -93,23 +106,25 @@ def memory_view(run: RunComparison) -> MemoryView | None:
 
 
 def _startup_view(
-    run: RunComparison, found: tuple[StartupSummary, ...], *, label: str
+    run: RunComparison, found: tuple[StartupSummary, ...], *, label: str, is_divided: bool
 ) -> StartupView:
     by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in found}
     wanted = dict.fromkeys((run.reference_arm, *compared_arms(run), *by_arm))
     tables = [by_arm.get(arm, {}) for arm in wanted]
-    longest = max((_total(table) for table in tables), default=0.0)
+    longest = max((total_s(table) for table in tables), default=0.0)
     first, launches = found[0], min(one.launches for one in found)
-    names, what = {**PHASES, **WHOLE}, "Median and range" if launches > 1 else "Times"
+    names = {**PHASES, **WHOLE} if is_divided else {"real": WHOLE["real"]}
+    what = "Median and range" if launches > 1 else "Times"
     return StartupView(
         cell=label,
         note=(
             f"{what} of {counted(launches, 'launch', 'launches')}; "
             f"page cache {first.page_cache}{_cold_note(first)}; "
             f"training is {counted(first.train_steps, 'step')}.{_difference_note(run, found)}"
+            f"{'' if is_divided else ' The parts stand in comparison.json.'}"
         ),
         arms=tuple(wanted),
-        bars=tuple(_bar(table, longest) for table in tables),
+        bars=tuple(_bar(table, longest) for table in tables) if is_divided else (),
         rows=tuple(
             StartupRow(
                 phase=phase if phase in PHASES else "",
@@ -144,22 +159,24 @@ def _difference_note(run: RunComparison, found: tuple[StartupSummary, ...]) -> s
 def _part(part: StartupPart | None) -> tuple[str, str, str]:
     if part is None:
         return NOT_MEASURED, "", ""
+    scale = TimeScale.of(NS * part.high_s)
+    spread = f"{scale.digits(part.low_s)} to {scale.digits(part.high_s)} {scale.unit}"
     is_range = part.low_s != part.high_s
-    spread = duration_range(part.low_s, part.high_s) if is_range else ""
-    return duration(part.median_s), spread, _difference(part)
+    return duration(part.median_s), spread * is_range, _difference(part)
 
 
 def _difference(part: StartupPart) -> str:
-    """Return "+1.42 s (+1.31 to +1.53 s)", empty without an interval."""
+    """Return "+1.42 s (+1.31 to +1.53 s)" in one unit, empty without an interval."""
     if part.difference_s is None or part.difference_low_s is None or part.difference_high_s is None:
         return ""
-    low, high = signed_duration(part.difference_low_s), signed_duration(part.difference_high_s)
-    number, _, unit = low.rpartition(" ")
-    ends = f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
-    return f"{signed_duration(part.difference_s)} ({ends})"
+    low, high = part.difference_low_s, part.difference_high_s
+    scale = TimeScale.of(NS * max(abs(low), abs(high)))
+    mean, *ends = (scale.signed_digits(one) for one in (part.difference_s, low, high))
+    return f"{mean} {scale.unit} ({' to '.join(ends)} {scale.unit})"
 
 
-def _total(table: Parts) -> float:
+def total_s(table: Parts) -> float:
+    """Return how long the phases of a start-up take together."""
     return sum(part.median_s for phase, part in table.items() if phase in PHASES)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from envcompare.analysis.model import Outcome, RunComparison, StepTimes
+import msgspec
+
+from envcompare.analysis.model import FailureRow, Outcome, RunComparison, StepTimes
 from envcompare.analysis.profilemodel import CellProfiles
 from envcompare.report.guards import guard_cautions, mismatch_sentences
 from envcompare.report.headlines import Headline, headlines
 from envcompare.report.labels import cell_labels
-from envcompare.report.numbers import NOT_MEASURED, milliseconds
+from envcompare.report.markdown import Columns, escape, flat, table
+from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.profilewords import (
     betrayal_sentences,
     is_timed,
@@ -21,15 +23,15 @@ from envcompare.report.profilewords import (
 )
 from envcompare.report.programs import piece_word
 from envcompare.report.quantities import QuantityLine, partly_measured, quantity_lines
+from envcompare.report.units import paired_times
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.texts import cause_line, one_line, visible
 
 Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
-_MARKDOWN_MARKS: Final = frozenset("\\`*_[]|#~!")
-Columns = tuple[str, ...]
+INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
-_ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+_MOST_CELLS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +63,9 @@ def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
             TerminalLine(role="row", outcome=one.outcome, columns=table_row(run, one))
             for one in rows
         ]
-    for head, table in quantity_tables(run):
+    for head, quantities in quantity_tables(run):
         lines.append(TerminalLine(role="head", columns=head))
-        lines += [TerminalLine(role="row", columns=row) for row in table]
+        lines += [TerminalLine(role="row", columns=row) for row in quantities]
     lines += [TerminalLine(role="note", columns=(text,)) for text in notes(run)]
     return tuple(lines)
 
@@ -71,14 +73,14 @@ def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
 def markdown(run: RunComparison) -> str:
     """Return the headlines, the table and the notes as Markdown."""
     found = headlines(run)
-    parts = [f"### {_escape(title(run))}", *(f"> ⚠ {_escape(text)}" for text in warnings(run))]
+    parts = [f"### {escape(title(run))}", *(f"> ⚠ {escape(text)}" for text in warnings(run))]
     parts += [_headline_markdown(one) for one in found]
     rows = [table_row(run, verdict) for one in found for verdict in one.verdicts]
     if rows:
         head = table_head(run)
-        parts.append(_table_markdown(head, rows))
-    parts += [_table_markdown(head, table) for head, table in quantity_tables(run)]
-    parts.append("\n".join(f"- {_escape(text)}" for text in notes(run)))
+        parts.append(table(head, rows))
+    parts += [table(head, quantities) for head, quantities in quantity_tables(run)]
+    parts.append("\n".join(f"- {escape(text)}" for text in notes(run)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -88,7 +90,7 @@ def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, .
         return ()
     labels = cell_labels(run)
     return tuple(
-        ((_flat(labels.get(one.cell, one.cell)), *(_flat(arm.arm) for arm in one.arms)), rows)
+        ((flat(labels.get(one.cell, one.cell)), *(flat(arm.arm) for arm in one.arms)), rows)
         for one in run.profiles
         if (rows := _quantity_rows(one))
     )
@@ -107,22 +109,19 @@ def _quantity_rows(one: CellProfiles) -> tuple[Columns, ...]:
 def _quantity_row(line: QuantityLine) -> Columns:
     cells = (" ".join(part for part in (one.text, one.ratio) if part) for one in line.cells)
     name = f"{line.name}, {line.per}" if line.per else line.name
-    return tuple(_flat(text) for text in (name, *cells))
+    return tuple(flat(text) for text in (name, *cells))
 
 
 def title(run: RunComparison) -> str:
     """Return the title the user gave, or one that names the run."""
-    return _flat(run.title) or _flat(f"envcompare run {run.run_id}")
+    return flat(run.title) or flat(f"envcompare run {run.run_id}")
 
 
 def warnings(run: RunComparison) -> tuple[str, ...]:
     """Say what makes the whole run less than it should be."""
     found = []
     if not run.is_complete:
-        found.append(
-            "This run is not complete: it was interrupted or has not ended. "
-            "What had been measured by then is shown."
-        )
+        found.append(f"This run is not complete: {INCOMPLETE}. What there is of it is shown.")
     if not headlines(run) and not is_timed(run):
         found.append(
             f"Profiles of {visible(run.reference_arm)} alone were imported: there is nothing to "
@@ -139,7 +138,7 @@ def table_head(run: RunComparison) -> tuple[str, ...]:
         "environment",
         "workload",
         "verdict",
-        f"{piece_word(run)}, {_flat(run.reference_arm)} → this",
+        f"median {piece_word(run)}, {flat(run.reference_arm)} → this",
     )
 
 
@@ -150,26 +149,20 @@ def table_row(run: RunComparison, one: Verdict) -> tuple[str, ...]:
         text += f" · {one.figures}"
     if one.is_confounded:
         text += " ⚠ confounded"
-    return _flat(one.arm), _flat(one.cell), _flat(text), step_times(run, one)
+    return flat(one.arm), flat(one.cell), flat(text), step_times(run, one)
 
 
 def step_times(run: RunComparison, one: Verdict) -> str:
     """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
-    before, after = (
-        steps_of(run, one.cell_id, run.reference_arm),
-        steps_of(run, one.cell_id, one.arm),
-    )
-    if before is None or after is None:
-        ends = [
-            f"{milliseconds(one.median_s)} ms" if one else NOT_MEASURED for one in (before, after)
-        ]
-        return NOT_MEASURED if before is after else " → ".join(ends)
-    return f"{milliseconds(before.median_s)} → {milliseconds(after.median_s)} ms"
+    found = (steps_of(run, one.cell_id, arm) for arm in (run.reference_arm, one.arm))
+    before, after = (None if steps is None else steps.median_s for steps in found)
+    return paired_times(before, after)
 
 
 def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
     """Return the step times of an arm in a cell, None where it took none."""
-    steps = (one for cell in run.cells if cell.id == cell_id for one in cell.step_times)
+    cell = next((one for one in run.cells if one.id == cell_id), None)
+    steps = () if cell is None else cell.step_times
     return next((one for one in steps if one.arm == arm), None)
 
 
@@ -177,14 +170,29 @@ def notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, what profiles say, and failures as sentences."""
     found = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
     found += _notes_of_profiles(run)
+    found += _notes_of_failures(run)
+    return tuple(flat(text, strip=False) for text in found)
+
+
+def _notes_of_failures(run: RunComparison) -> list[str]:
+    """Tell each failure once with its cells, however often it was met."""
+    labels = cell_labels(run)
+    cells: dict[FailureRow, dict[str, None]] = {}
     for one in run.failures:
+        label = labels.get(one.cell, one.cell).removesuffix(f" on {one.host}")
+        alike = msgspec.structs.replace(one, t=0.0, cell="")
+        cells.setdefault(alike, {})[label] = None
+    found = []
+    for one, named in cells.items():
         where = "/".join(part for part in (one.host, one.arm) if part)
+        names = listed([name for name in named if name], most=_MOST_CELLS)
+        cell = f" in {names}" if names else ""
         code = "" if one.exit_code is None else f", exit code {one.exit_code}"
-        found.append(f"failed on {where} (phase {one.phase}{code}): {one_line(one.brief)}")
+        found.append(f"failed on {where}{cell} (phase {one.phase}{code}): {one_line(one.brief)}")
         why = cause_line(one.details, brief=one.brief)
         found += [f"  {word}: {one_line(text)}" for word, text in
                   (("why", why), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
-    return tuple(_flat(text, strip=False) for text in found)
+    return found
 
 
 def _notes_of_times(run: RunComparison) -> list[str]:
@@ -216,34 +224,14 @@ def _headline_lines(one: Headline) -> list[TerminalLine]:
     details = [text for text in (one.rest, *texts) if text]
     return [
         TerminalLine(
-            role="headline", outcome=one.outcome, columns=(_flat(f"{one.symbol} {one.lead}"),)
+            role="headline", outcome=one.outcome, columns=(flat(f"{one.symbol} {one.lead}"),)
         ),
-        *(TerminalLine(role="detail", columns=(_flat(text),)) for text in details),
+        *(TerminalLine(role="detail", columns=(flat(text),)) for text in details),
     ]
 
 
-def _table_markdown(head: Columns, rows: Sequence[Columns]) -> str:
-    lines = (
-        tuple(map(_escape, head)),
-        ("---",) * len(head),
-        *(tuple(map(_escape, row)) for row in rows),
-    )
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
-
-
 def _headline_markdown(one: Headline) -> str:
-    parts = [f"**{one.symbol} {_escape(one.lead)}**", _escape(one.rest)]
+    parts = [f"**{one.symbol} {escape(one.lead)}**", escape(one.rest)]
     if one.caution:
-        parts.append(f"⚠ {_escape(one.caution)}")
+        parts.append(f"⚠ {escape(one.caution)}")
     return " ".join(part for part in parts if part)
-
-
-def _flat(text: str, *, strip: bool = True) -> str:
-    """Return the text on one line with nothing hidden in it."""
-    flat = visible(text.replace("\t", " ").replace("\n", " "))
-    return flat.strip() if strip else flat
-
-
-def _escape(text: str) -> str:
-    escaped = "".join(f"\\{char}" if char in _MARKDOWN_MARKS else char for char in _flat(text))
-    return "".join(_ENTITIES.get(char, char) for char in escaped)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
-from envcompare.analysis.model import Comparison, Estimate, Outcome, RunComparison
+from envcompare.analysis.model import (
+    STEP_PROBABILITIES,
+    Comparison,
+    Estimate,
+    Outcome,
+    RunComparison,
+)
+from envcompare.fingerprint.words import describe
 from envcompare.report.headlines import Headline, mean_log_ratio
-from envcompare.report.labels import cell_labels
+from envcompare.report.labels import cell_labels, row_anchor
 from envcompare.report.links import Link, link
 from envcompare.report.marks import Axis, Mark, mark
 from envcompare.report.numbers import (
     NOT_MEASURED,
-    duration,
+    listed,
     signed_interval,
     signed_percent,
     three_digits,
 )
 from envcompare.report.programs import has_programs
 from envcompare.report.summary import step_times, steps_of
+from envcompare.report.units import paired_times
 from envcompare.report.verdicts import (
     SYMBOLS,
     WORDS,
@@ -28,9 +36,11 @@ from envcompare.report.verdicts import (
     find_estimate,
     verdict,
 )
-from envcompare.texts import counted
+from envcompare.texts import counted, shortened, visible
 
-_CONTROL_TEXT: Final = "the reference against itself: smaller differences cannot be seen"
+_FEW_ROWS: Final = 4  # whose remarks have room for three lines each
+_ONE_LINE: Final = 48  # characters
+_CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
 METRICS: Final[dict[str, str]] = {
     "net": "net",
     "wall": "on the clock (wall)",
@@ -40,9 +50,19 @@ METRICS: Final[dict[str, str]] = {
     "user": "user",
     "sys": "sys",
     "real": "real, with the engine's start",
+    "p99": "99th percentile of the times",
 }
+_TAIL: Final = STEP_PROBABILITIES.index(0.99)
 _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
+
+
+class Figure(NamedTuple):
+    """A change on one metric: its number, its interval, and the log ratios to draw them from."""
+
+    number: str
+    interval: str
+    places: str  # the log ratio and, where there is an interval, its ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +71,27 @@ class Row:
 
     anchor: str
     host: str
+    work: str  # the label of the cell without the host
     verdict: Verdict
+    brief: str  # the verdict's remark, on one line where the answer has many rows
     is_control: bool
     mark: Mark | None
     metric: str  # "net" or "wall"
     steps: str
     rate: str
     start: str
-    wall: tuple[str, str] | None  # number and interval
-    parts: tuple[tuple[str, str] | None, ...]  # the same for each of the metrics shown
+    wall: Figure | None
+    parts: tuple[Figure | None, ...]  # one for each of the metrics shown
     text: str
     notes: tuple[str, ...]
     log: Link | None
     rank: int  # of the outcome, for sorting
     log_ratio: str  # for sorting
+
+    @property
+    def is_line(self) -> bool:
+        """Say whether the answer has room for the remark on one line."""
+        return len(self.brief) <= _ONE_LINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,32 +101,25 @@ class ArmRow:
     headline: Headline
     mean: str
     counts: str
+    confounded: str  # how many are, and the mean of the others
     marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewCell:
-    """One workload in one environment, a symbol for each host and set of parameters."""
-
-    outcome: Outcome | None
-    number: str = ""
-    word: str = ""
-    symbols: str = ""
-    href: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """Workload × environment."""
-
-    arms: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[OverviewCell, ...]], ...]
 
 
 def shown_metrics(run: RunComparison) -> tuple[str, ...]:
     """Return the metrics that have a column; those of whole processes only where there are any."""
     hidden = () if has_programs(run) else _OF_PROCESSES
+    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
+        hidden = (*hidden, "p99")
     return tuple(metric for metric in METRICS if metric not in hidden)
+
+
+def measured_metrics(run: RunComparison, rows: tuple[Row, ...]) -> tuple[tuple[int, str], ...]:
+    """Return the metrics that any row has a figure of, each with its column among those shown."""
+    return tuple(
+        (column, METRICS[metric])
+        for column, metric in enumerate(shown_metrics(run))
+        if any(row.parts[column] for row in rows)
+    )
 
 
 def comparison_rows(run: RunComparison, on: Axis, *, files: tuple[str, ...]) -> tuple[Row, ...]:
@@ -110,42 +130,70 @@ def comparison_rows(run: RunComparison, on: Axis, *, files: tuple[str, ...]) -> 
         (one for one in run.comparisons if one.outcome != "reference"),
         key=lambda one: (one.is_control, arms.index(one.arm)),
     )
-    return tuple(_row(run, one, label=labels[one.cell], on=on, files=files) for one in found)
+    mixed, compared = _mixed(run), sum(not one.is_control for one in found)
+    return tuple(
+        _brief(
+            _noted(
+                _row(run, one, label=labels[one.cell], on=on, files=files),
+                mixed.get((one.host, one.arm), ""),
+            ),
+            rows=compared,
+        )
+        for one in found
+    )
+
+
+def _brief(row: Row, *, rows: int) -> Row:
+    """Keep the answer on the first screen; the whole remark stands in All comparisons."""
+    if rows <= _FEW_ROWS or row.is_line:
+        return row
+    forecast, _, _ = row.brief.partition(" (ran ")  # which All comparisons tells
+    start = row.brief[: _ONE_LINE - 1]
+    cut = f"{start.rpartition(' ')[0] or start}…"
+    return replace(row, brief=forecast if len(forecast) <= _ONE_LINE else cut)
+
+
+def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
+    """Return what differs besides the environment, by host and arm: "cuDNN 9.1.0 → 9.5.1"."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in run.differences:
+        if one.fact_class == "confounder" and not one.part_of:
+            found.setdefault((one.host, one.arm), []).append(shortened(describe(one), most=80))
+    return {key: listed(list(dict.fromkeys(words)), most=2) for key, words in found.items()}
+
+
+def _noted(row: Row, mixed: str) -> Row:
+    if not mixed or not row.verdict.is_confounded:
+        return row
+    return replace(row, notes=(visible(f"⚠ {mixed}"), *row.notes))
 
 
 def arm_row(headline: Headline, rows: tuple[Row, ...]) -> ArmRow:
     """Return the row of one environment: how many cells had which outcome, all their marks."""
     counts = Counter(one.outcome for one in headline.verdicts)
     mean = mean_log_ratio(headline.verdicts)
-    marks = (row.mark for row in rows if row.verdict in headline.verdicts and not row.is_control)
+    own = {(one.cell_id, one.arm) for one in headline.verdicts}
+    found = (row for row in rows if (row.verdict.cell_id, row.verdict.arm) in own)
+    drawn = (row.mark for row in found if not row.is_control)
+    marks = {(one.outcome, one.x): one for one in drawn if one is not None}  # one at a place
     return ArmRow(
         headline=headline,
         mean=NOT_MEASURED if mean is None else signed_percent(mean),
         counts=", ".join(
-            f"{counts[outcome]} {WORDS.get(outcome, outcome)}"
-            for outcome in _ORDER
-            if counts[outcome]
+            f"{counts[outcome]} {WORDS[outcome]}" for outcome in _ORDER if counts[outcome]
         ),
-        marks=tuple(one for one in marks if one is not None),
+        confounded=_confounded(headline),
+        marks=tuple(marks.values()),
     )
 
 
-def overview(rows: tuple[Row, ...], run: RunComparison) -> Overview:
-    """Return the matrix of workloads and environments."""
-    compared = [row for row in rows if not row.is_control]
-    workload_of = {one.cell: one.workload for one in run.comparisons}
-    arms = tuple(dict.fromkeys(row.verdict.arm for row in compared))
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in compared:
-        groups.setdefault((workload_of[row.verdict.cell_id], row.verdict.arm), []).append(row)
-    workloads = dict.fromkeys(workload for workload, _ in groups)
-    return Overview(
-        arms=arms,
-        rows=tuple(
-            (workload, tuple(_overview_cell(groups.get((workload, arm), [])) for arm in arms))
-            for workload in workloads
-        ),
-    )
+def _confounded(headline: Headline) -> str:
+    count = sum(one.is_confounded for one in headline.verdicts)
+    if not count:
+        return ""
+    mean = mean_log_ratio(tuple(one for one in headline.verdicts if not one.is_confounded))
+    without = "" if mean is None else f"; without them {signed_percent(mean)} in the mean"
+    return f"⚠ {count} confounded{without}"
 
 
 def _row(
@@ -153,17 +201,19 @@ def _row(
 ) -> Row:
     primary, words = one.primary, verdict(one, label=label, margin=run.margin)
     return Row(
-        anchor=_anchor(one),
+        anchor=row_anchor(one.cell, one.arm),
         host=one.host,
+        work=label.removesuffix(f" on {one.host}"),
         verdict=words,
+        brief=words.remark,
         is_control=one.is_control,
         mark=mark(primary, one.outcome, on=on),
         metric=primary.metric if primary else "",
         steps=step_times(run, words),
         rate=_rate(run, words),
         start=_engine_start(run, one),
-        wall=_pair(one, "wall"),
-        parts=tuple(_pair(one, metric) for metric in shown_metrics(run)),
+        wall=_figure(run, one, "wall"),
+        parts=tuple(_figure(run, one, metric) for metric in shown_metrics(run)),
         text=_CONTROL_TEXT if one.is_control else words.text,
         notes=_notes(one, words),
         log=link(one.failure.log if one.failure else "", files),
@@ -172,23 +222,34 @@ def _row(
     )
 
 
-def _anchor(one: Comparison) -> str:
-    """Return an id that stays when the page is drawn again."""
-    text = f"{one.cell}\0{one.arm}".encode(errors="backslashreplace")
-    return f"c{hashlib.sha256(text).hexdigest()[:12]}"
-
-
 def _notes(one: Comparison, words: Verdict) -> tuple[str, ...]:
     """Return what stands small under the sentence of a row."""
     found = (_replication(one.primary), *words.remarks)
     return tuple(note for note in found if note)
 
 
-def _pair(one: Comparison, metric: str) -> tuple[str, str] | None:
+def _figure(run: RunComparison, one: Comparison, metric: str) -> Figure | None:
+    if metric == "p99":
+        return _tail(run, one)
     found = find_estimate(one, metric)
     if found is None:
         return None
-    return signed_percent(found.log_ratio), signed_interval(found.low, found.high)
+    places = (place for place in (found.log_ratio, found.low, found.high) if place is not None)
+    return Figure(
+        number=signed_percent(found.log_ratio),
+        interval=signed_interval(found.low, found.high),
+        places=" ".join(f"{place:.4f}" for place in places),
+    )
+
+
+def _tail(run: RunComparison, one: Comparison) -> Figure | None:
+    """Return the change of the 99th percentile of all times: a description, no interval."""
+    found = [steps_of(run, one.cell, arm) for arm in (run.reference_arm, one.arm)]
+    times = [steps.quantiles_s[_TAIL] for steps in found if steps and steps.quantiles_s]
+    if len(times) < len(found) or min(times) <= 0:
+        return None
+    log_ratio = math.log(times[1] / times[0])
+    return Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
 
 
 def _replication(primary: Estimate | None) -> str:
@@ -207,28 +268,17 @@ def _rate(run: RunComparison, words: Verdict) -> str:
     rates = [one.samples_per_s if one else None for one in found]
     if None in rates:
         return ""
-    return " → ".join(three_digits(rate) for rate in rates if rate is not None) + "/s"
+    return " → ".join(three_digits(rate) for rate in rates if rate is not None) + " samples/s"
 
 
 def _engine_start(run: RunComparison, one: Comparison) -> str:
-    for found in run.startup:
-        if (found.cell, found.arm) == (one.cell, one.arm):
-            times = [part.median_s for part in found.parts if part.phase == "engine"]
-            return duration(times[0]) if times else NOT_MEASURED
-    return NOT_MEASURED
-
-
-def _overview_cell(rows: list[Row]) -> OverviewCell:
-    if not rows:
-        return OverviewCell(outcome=None)
-    verdicts = tuple(row.verdict for row in rows)
-    mean = mean_log_ratio(verdicts)
-    outcomes = {one.outcome for one in verdicts}
-    same = verdicts[0] if len(outcomes) == 1 else None
-    return OverviewCell(
-        outcome=same.outcome if same else None,
-        number=signed_percent(mean) if mean is not None else "",
-        word=same.word if same else "mixed",
-        symbols=" ".join(one.symbol + "⚠" * one.is_confounded for one in verdicts),
-        href=f"#{rows[0].anchor}",
-    )
+    """Return "28.5 → 307 ms": how long the engine takes before the workload is on."""
+    starts = [found for found in run.startup if found.cell == one.cell]
+    starts.sort(key=lambda found: found.page_cache != "cold")  # a warm start overrules a cold one
+    medians = {
+        found.arm: part.median_s
+        for found in starts
+        for part in found.parts
+        if part.phase == "engine"
+    }
+    return paired_times(medians.get(run.reference_arm), medians.get(one.arm))

@@ -1,13 +1,19 @@
-"""Quantities of profiles as the page prints them: three significant digits and an SI prefix."""
+"""Times and quantities as the report prints them: three significant digits, a unit that suits."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from envcompare.report.numbers import MINUS, NOT_MEASURED, three_digits
 
+FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
+    r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
+)
+NS: Final = 1e9  # of a second
+_MINUTES: Final = 600  # s, from which on a time is told in minutes
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -25,6 +31,13 @@ def time_text(ns: float | None) -> str:
     if ns is None:
         return NOT_MEASURED
     return f"{three_digits(ns / _unit(ns)[0])} {_unit(ns)[1]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time with its unit, such as "40.0 µs", "412 ms", "1.28 s" and "12 min"."""
+    if not seconds:
+        return NOT_MEASURED if seconds is None else "0 s"
+    return time_text(NS * seconds) if seconds < _MINUTES else f"{seconds / 60:.0f} min"
 
 
 def quantity_text(value: float | None, unit: str) -> str:
@@ -69,7 +82,10 @@ def ratio_text(ratio: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeScale:
-    """One unit and one number of decimals for all times of a table, so that they add up to see."""
+    """One unit for all times of a table, a row or an axis.
+
+    Where parts are to add up they have one number of decimals too, else three digits each.
+    """
 
     unit: str
     size_ns: float
@@ -88,12 +104,29 @@ class TimeScale:
             return NOT_MEASURED
         return f"{ns / self.size_ns:.{self.decimals}f}".replace("-", MINUS)
 
+    def digits(self, seconds: float | None) -> str:
+        """Return a time by itself, with three significant digits and without its unit."""
+        return NOT_MEASURED if seconds is None else three_digits(NS * seconds / self.size_ns)
+
+    def signed_digits(self, seconds: float) -> str:
+        """Return a difference by itself, such as "+1.42", "−0.753" and "0"."""
+        return f"{'+' if seconds > 0 else ''}{self.digits(seconds)}"
+
     def signed(self, ns: float) -> str:
         """Return a change with its sign, a bare 0 where it rounds to nothing."""
         text = self.number(abs(ns))
         if not float(text):
             return text
         return f"{'+' if ns > 0 else MINUS}{text}"
+
+
+def paired_times(before_s: float | None, after_s: float | None) -> str:
+    """Return "41.3 → 44.8 ms", or what there is of the two."""
+    if before_s is None or after_s is None:
+        ends = (duration(before_s), duration(after_s))
+        return NOT_MEASURED if before_s is after_s else " → ".join(ends)
+    scale = TimeScale.of(NS * max(before_s, after_s))
+    return f"{scale.digits(before_s)} → {scale.digits(after_s)} {scale.unit}"
 
 
 def _unit(ns: float) -> tuple[float, str]:

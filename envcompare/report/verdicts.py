@@ -16,6 +16,8 @@ from envcompare.report.numbers import (
     rough_time,
     signed_interval,
     signed_percent,
+    unsigned_interval,
+    unsigned_percent,
 )
 from envcompare.report.programs import unit_word
 from envcompare.texts import counted, one_line, shortened, visible
@@ -29,8 +31,11 @@ SYMBOLS: Final[dict[Outcome, str]] = {
     "not-run": "–",
     "reference": "●",
 }
-WORDS: Final[dict[Outcome, str]] = {"not-run": "not run"}
-
+WORDS: Final[dict[Outcome, str]] = {one: one for one in SYMBOLS} | {"not-run": "not run"}
+MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
+EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
+"""What has a cause, or may have one, and therefore a fold of its own."""
+REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
@@ -78,13 +83,13 @@ class Verdict:
     @property
     def word(self) -> str:
         """Return the outcome in one or two words."""
-        return WORDS.get(self.outcome, self.outcome)
+        return WORDS[self.outcome]
 
 
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     """Return the words of one comparison; `margin` is the fraction fixed before the run."""
     primary = comparison.primary
-    moved = comparison.outcome in {"slower", "faster"}
+    moved = comparison.outcome in MOVED
     return Verdict(
         arm=comparison.arm,
         cell=label,
@@ -112,6 +117,11 @@ def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
     """Return the estimate on a metric, primary or secondary."""
     found = (comparison.primary, *comparison.secondary)
     return next((one for one in found if one is not None and one.metric == metric), None)
+
+
+def excludes_zero(low: float | None, high: float | None) -> bool:
+    """Say whether an interval lies on one side of 0."""
+    return low is not None and high is not None and not low <= 0 <= high
 
 
 def stretch_line(comparison: Comparison) -> str:
@@ -153,19 +163,28 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
     if floor is None:
         why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
         return visible(f"A/A control: not measured in {label} ({why}).")
-    gave = (
-        f"{name} against itself gave {signed_percent(floor.log_ratio)} "
-        f"({signed_interval(floor.low, floor.high)}, {margin_percent(floor.level)} interval)"
-    )
-    far = _far_end(floor)
+    gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
+    if floor.low is None or floor.high is None:
+        said = f"A/A control in {label}: {gave}, no interval; what may escape is not known."
+        return visible(said)
+    ends = signed_interval(floor.low, floor.high)
+    gave += f" ({ends}, {margin_percent(floor.level)} interval)"
+    far = f"{percent(max(abs(change(end)) for end in (floor.low, floor.high)))} %"
     if is_control_failed(cell, run):
         return visible(
             f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
         )
-    return visible(
-        f"A/A control in {label}: {gave}. "
-        f"Differences under about {far} are below what this run can see."
-    )
+    if _is_decided(cell, run):
+        words = f"A/A control in {label}: {gave}: 0 lies inside, as it should."
+        return visible(f"{words} Each verdict there rests on its own interval.")
+    unseen = f"of {far}" if far.startswith("over") else f"under about {far}"
+    return visible(f"A/A control in {label}: {gave}. Differences {unseen} may escape this run.")
+
+
+def _is_decided(cell: CellSummary, run: RunComparison) -> bool:
+    """Say whether comparisons of a cell were decided and none was left open."""
+    own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
+    return "inconclusive" not in own and bool(own & {*MOVED, "equivalent"})
 
 
 def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
@@ -188,19 +207,15 @@ def _claim(comparison: Comparison, margin: float) -> str:
         case "inconclusive" if comparison.leaning != "none":
             return f"inconclusive, leaning {comparison.leaning}"
         case _:
-            return WORDS.get(comparison.outcome, comparison.outcome)
+            return WORDS[comparison.outcome]
 
 
 def _amount(primary: Estimate | None) -> str:
-    return f"{percent(change(primary.log_ratio))} %" if primary else "by an amount not measured"
+    return unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
 
 
 def _ends(primary: Estimate | None) -> str:
-    """Return the interval without signs, the smaller change first."""
-    if primary is None or primary.low is None or primary.high is None:
-        return "no interval"
-    ends = sorted(abs(change(end)) for end in (primary.low, primary.high))
-    return f"{percent(ends[0])} to {percent(ends[1])} %"
+    return unsigned_interval(primary.low, primary.high) if primary else "no interval"
 
 
 def _qualifier(comparison: Comparison) -> str:
@@ -214,7 +229,8 @@ def _qualifier(comparison: Comparison) -> str:
 def _remark(comparison: Comparison) -> str:
     match comparison.outcome:
         case "equivalent":
-            return "a real difference, smaller than the margin" * _excludes_zero(comparison)
+            primary = comparison.primary
+            return REAL_INSIDE * (primary is not None and excludes_zero(primary.low, primary.high))
         case "inconclusive":
             return _forecast(comparison)
         case "failed":
@@ -224,13 +240,6 @@ def _remark(comparison: Comparison) -> str:
             return one_line(comparison.reason) or "no reason was recorded"
         case _:
             return ""
-
-
-def _excludes_zero(comparison: Comparison) -> bool:
-    primary = comparison.primary
-    if primary is None or primary.low is None or primary.high is None:
-        return False
-    return primary.low > 0 or primary.high < 0
 
 
 def _forecast(comparison: Comparison) -> str:
@@ -256,13 +265,8 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _consequence(outcomes: frozenset[Outcome]) -> str:
-    if outcomes & {"slower", "faster"}:
+    if outcomes & set(MOVED):
         return "The difference is real; its cause cannot be told apart."
     if "equivalent" in outcomes:
         return "Equal speed is said of environment and software together."
     return "Were there a difference, its cause could not be told apart."
-
-
-def _far_end(floor: Estimate) -> str:
-    ends = [abs(change(end)) for end in (floor.low, floor.high) if end is not None]
-    return f"{percent(max(ends))} %" if ends else "what one restart can show"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from markupsafe import Markup
+
 from envcompare.analysis.model import Outcome, RunComparison
+from envcompare.report.allowance import Allowance
 from envcompare.report.boxes import Box, boxes
 from envcompare.report.decomposed import HEADS, SplitRow, split_rows
 from envcompare.report.facts import HostView, host_views
@@ -15,24 +19,29 @@ from envcompare.report.links import FailureView, Link, failure_views, file_links
 from envcompare.report.marks import Axis, axis
 from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import listed, margin_percent
-from envcompare.report.profiled import ProfiledView, left_out, profiled_views
+from envcompare.report.overviews import Overview, overview
+from envcompare.report.profiled import ProfiledView, left_out, profiled_views, rows_each
 from envcompare.report.profilewords import is_timed
 from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
+from envcompare.report.rooflines import drawn_rooflines
 from envcompare.report.summary import warnings
+from envcompare.report.sweeps import SweepsView, sweeps_view
 from envcompare.report.tables import (
     METRICS,
     ArmRow,
-    Overview,
     Row,
     arm_row,
     comparison_rows,
-    overview,
+    measured_metrics,
     shown_metrics,
 )
 from envcompare.report.verdicts import SYMBOLS, WORDS
+from envcompare.report.why import Sheet, Why, told_arms, why
 from envcompare.texts import counted, one_line
 
+LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
+_FIRST_LEADS: Final = 2
 ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the overview is drawn
 
 
@@ -49,14 +58,23 @@ class Page:
     margin: str
     axis: Axis
     headlines: tuple[Headline, ...]
+    first_leads: int  # headlines above the table; those of many environments stand in a fold
     rows: tuple[Row, ...]
     is_timed: bool
+    has_hosts: bool  # more than one, so that rows name theirs
+    has_confounded: bool
+    why: Why
+    charts_refused: int
     profiled: tuple[ProfiledView, ...]
     profiled_rest: str
     has_raw_profiles: bool
     has_roofline: bool
+    rooflines: Mapping[str, Markup]  # by the anchor of the cell; empty beyond the first few
+    sweeps: SweepsView | None
     has_power: bool
     metrics: tuple[str, ...]
+    switch: tuple[tuple[int, str], ...]  # the metrics that any row has, by their place in it
+    unmeasured: tuple[str, ...]  # the other metrics
     piece: str  # "step", "process", or either
     picked: tuple[PickedRow, ...]
     picked_level: str
@@ -76,9 +94,15 @@ class Page:
 
 def page(run: RunComparison, files: tuple[str, ...]) -> Page:
     """Turn a comparison into the data of its page; `files` are those that lie beside it."""
-    found, profiled = headlines(run), profiled_views(run, files)
-    shared = axis(run.comparisons, margin=run.margin)
+    found, shared = headlines(run), axis(run.comparisons, margin=run.margin)
     rows = comparison_rows(run, shared, files=files)
+    profiled = profiled_views(run, files, told=told_arms(rows))
+    charts = Allowance()
+    swept = sweeps_view(run, charts)
+    roofs = drawn_rooflines(((one.anchor, one.roofline) for one in profiled), charts)
+    folds = why(run, rows, Sheet(axis=shared, charts=charts, files=files, most_rows=rows_each(run)))
+    metrics = tuple(METRICS[name] for name in shown_metrics(run))
+    switch = measured_metrics(run, rows)
     is_wide = sum(not row.is_control for row in rows) > ROWS_IN_ANSWER
     shown = {row.verdict.outcome for row in rows}
     return Page(
@@ -91,14 +115,23 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         margin=f"±{margin_percent(run.margin)}",
         axis=shared,
         headlines=found,
+        first_leads=len(found) if len(found) <= LEADS_IN_ANSWER else _FIRST_LEADS,
         rows=rows,
         is_timed=is_timed(run),
+        has_hosts=len({row.host for row in rows}) > 1,
+        has_confounded=any(row.verdict.is_confounded for row in rows),
+        why=folds,
+        charts_refused=charts.refused,
         profiled=profiled,
-        profiled_rest=left_out(run),
+        profiled_rest=left_out(run, profiled),
         has_raw_profiles=any(row.files for one in profiled for row in one.passes),
         has_roofline=any(one.roofline or one.roofline_reason for one in profiled),
+        rooflines=roofs,
+        sweeps=swept,
         has_power=any(one.power or one.power_unmeasured for one in profiled),
-        metrics=tuple(METRICS[name] for name in shown_metrics(run)),
+        metrics=metrics,
+        switch=switch,
+        unmeasured=tuple(name for name in metrics if name not in {one for _, one in switch}),
         piece=piece_word(run),
         picked=picked_rows(run),
         picked_level=picked_level(run.picked),
@@ -107,7 +140,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         split=split_rows(run),
         split_heads=HEADS,
         boxes=boxes(run, found),
-        outcomes=tuple((one, WORDS.get(one, one)) for one in SYMBOLS if one in shown),
+        outcomes=tuple((one, WORDS[one]) for one in SYMBOLS if one in shown),
         startup=startup_views(run),
         memory=memory_view(run),
         hosts=host_views(run),

@@ -29,27 +29,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def wide_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Draw a run of 24 comparisons: the example's first cell on two hosts, under six names."""
-    run = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
-    first = [one for one in run.comparisons if one.cell == run.cells[0].id]
-    places = [(f"gpu{host}", f"work{work}") for host in range(2) for work in range(6)]
-    cells = [
-        msgspec.structs.replace(run.cells[0], id=f"{host}/{work}", host=host, workload=work)
-        for host, work in places
-    ]
-    comparisons = [
-        msgspec.structs.replace(one, cell=f"{host}/{work}", host=host, workload=work)
-        for host, work in places
-        for one in first
-    ]
-    path = tmp_path_factory.mktemp("wide") / "report.html"
-    wide = msgspec.structs.replace(run, cells=tuple(cells), comparisons=tuple(comparisons))
-    path.write_text(render(wide), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Give a fresh browser profile with the screen the report is made for."""

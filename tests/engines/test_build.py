@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from lab import ROOT, Lab
+from lab import ROOT, Lab, forget
 from runs import BASE
 
 from envcompare import files
@@ -57,14 +57,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def host(small: Path, lab: Lab) -> Iterator[Transport]:
-    """Give the lab host, without anything made of these wheels before and after."""
+    """Give the lab host, and leave nothing that was made of these wheels."""
     transport = connect(parse_hosts([lab.alias])[0])
     yield transport
     for note in (small / "cache" / "envcompare" / "resolved").iterdir():
         key = note.read_text()
         for where in (LOCAL, transport):
             cache.remove_images(where, label=f"{cache.LOCK_LABEL}={key}")
-        shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{key}")
+        forget(transport, key)
     transport.close()
 
 

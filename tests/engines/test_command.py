@@ -42,8 +42,8 @@ def done(lab: Lab, folder: str, tmp_path_factory: pytest.TempPathFactory) -> Don
     """Return a run of the program in three environments."""
     return envcompare(
         tmp_path_factory.mktemp("command"),
-        *("--hosts", lab.alias, *ALL, "--budget", "30", "--seed", "3"),
-        *("--command", "python work.py 300000 none", "--command-dir", folder),
+        *("--hosts", lab.alias, *ALL, "--budget", "20", "--seed", "3"),
+        *("--command", "python work.py 3000000 none", "--command-dir", folder),
     )
 
 
@@ -71,9 +71,14 @@ class TestOnEngines:
         assert around["vm"] < min(around["docker"], around["singularity"])
 
     def test_surroundings_are_recorded_and_the_summary_is_printed(self, done: Done) -> None:
-        """A fingerprint for each arm, a row for each environment."""
+        """A fingerprint for each arm, with what the program ran, a row for each environment."""
         assert done.folder is not None
-        assert len(list(done.folder.glob("fingerprints/lab-h1/*/work_default.json"))) == 4
+        paths = list(done.folder.glob("fingerprints/lab-h1/*/work_default.json"))
+        assert len(paths) == 4
+        for path in paths:
+            facts = json.loads(path.read_text())["facts"]
+            assert "python3.11" in str(facts["programs"])
+            assert "libc.so.6" in str(facts["loaded_libraries"])
         assert "process, vm → this" in done.stdout
         assert set(done.outcomes()) >= {("work", "docker"), ("work", "singularity")}
 
@@ -83,7 +88,7 @@ class TestOnEngines:
         """Exit code 4, its last lines, and a verdict for the other."""
         done = envcompare(
             tmp_path,
-            *("--hosts", lab.alias, *ALL, "--budget", "15"),
+            *("--hosts", lab.alias, *ALL, "--budget", "8"),
             *("--command", "python work.py 1000 docker", "--command-dir", folder),
         )
         assert done.exit_code == 4, done.stderr

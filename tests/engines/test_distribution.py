@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lab import Lab, served_by
+from lab import Lab, forget, served_by
 from runs import BASE
 from spoiling import Spoiling
 
@@ -109,12 +109,6 @@ class Mute(Spoiling):
         argv = tuple(source if "docker-daemon:" in word else word for word in command.argv)
         self.refused += argv != command.argv
         return super().spawn(Command(argv=argv, env=command.env, cwd=command.cwd))
-
-
-def forget(transport: Transport, *keys: str) -> None:
-    """Remove from a host's cache what a test put there."""
-    for key in keys:
-        shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{key}")
 
 
 def traces(transport: Transport, blob: Image) -> list[str]:

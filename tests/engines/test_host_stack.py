@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab import Lab
-from runs import BASE, Done, envcompare
+from runs import BASE, STEPS_ALONE, Done, envcompare
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
@@ -20,7 +19,6 @@ from envcompare.stack import Prepared
 from envcompare.stack.cache import LOCK_LABEL, host_cache, shell
 from envcompare.stack.host import prepare_host
 from envcompare.transport import Transport
-from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import run
 
 pytestmark = [
@@ -36,14 +34,6 @@ SAME = (
     "os.release", "packages", "loaded_packages", "loaded_libraries", "loaded_paths",
     "allocator.name", "torch.version", "torch.build_sha256",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def host(lab: Lab) -> Iterator[Transport]:
-    """Give a connection to the lab host."""
-    transport = connect(parse_hosts([lab.alias])[0])
-    yield transport
-    transport.close()
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +56,7 @@ def whole_run(
         done = envcompare(
             out / "runs",
             *("--hosts", lab.alias, "--stacks", "host", "--host-python", host_python),
-            *("--workloads", "cnn", "--budget", "25", "--no-startup", "--profile", "none"),
+            *("--workloads", "cnn", "--budget", "12", *STEPS_ALONE),
         )
     return done, out / "cache"
 

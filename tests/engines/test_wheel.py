@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import ROOT, Lab
-from runs import BASE, LIGHT
+from runs import BASE, LIGHT, STEPS_ALONE
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -47,9 +47,9 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
     """Workloads, templates and container files come with the wheel."""
     venv = tmp_path / "venv"
     run(sys.executable, "-m", "venv", venv, cwd=tmp_path)
-    pip = (venv / "bin" / "pip", "install", "-q", "--no-index", "--find-links", dependencies)
-    if sys.version_info[:2] != (3, 11):
-        pip = (venv / "bin" / "pip", "install", "-q")
+    pip = (venv / "bin" / "pip", "install", "-q", "--no-compile")
+    if sys.version_info[:2] == (3, 11):
+        pip = (*pip, "--no-index", "--find-links", dependencies)
     run(*pip, wheel, cwd=tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -67,7 +67,7 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
     )
     for name in shipped:
         assert (Path(files.strip()) / name).is_file()
-    quick = ("--quick", "--budget", "8", "--no-startup")
+    quick = ("--quick", "--budget", "4", *STEPS_ALONE)
     run(command, "run", "--envs", "vm", "--workload", "light.py:Light", *quick, cwd=elsewhere)
     (folder,) = (elsewhere / "results").iterdir()
     assert "<html" in (folder / "report.html").read_text()
@@ -89,8 +89,9 @@ def test_wheel_compares_docker_and_singularity_locally_as_an_ordinary_user(
     run("scp", "-q", "-F", lab.ssh_config, *files, f"{lab.alias}:{there}/", cwd=tmp_path)
     script = (
         f"cd {there} && python3.11 -m venv --without-pip venv && "
-        "PYTHONPATH=$(echo pip-*.whl) venv/bin/python -m pip install -q --no-index --find-links . "
-        "envcompare_bench-*.whl && venv/bin/envcompare run --quick --budget 12 "
+        "PYTHONPATH=$(echo pip-*.whl) venv/bin/python -m pip install -q --no-compile --no-index "
+        "--find-links . envcompare_bench-*.whl && venv/bin/envcompare run --quick --budget 4 "
+        f"{' '.join(STEPS_ALONE)} "
         f"--envs image=docker:{references['docker']},sif=singularity:{references['singularity']} "
         "--workload light.py:Light && cat results/*/comparison.json"
     )

@@ -8,12 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from envcompare.command import Command
+from envcompare.stack.cache import host_cache, shell
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
@@ -23,6 +26,10 @@ _OWN_SSHD = (
     "pid=$$; while read -r _ name _ parent _ </proc/$pid/stat; do "
     'case $name in "(sshd"*) echo $pid; exit;; esac; pid=$parent; done'
 )
+_FOLDER = "~bench/.cache/envcompare/runs/$1"
+_CONTAINERS = "docker ps -aq --filter label=envcompare.run=$1"
+_LEFT = f"{_CONTAINERS}; grep -lsF $1 /proc/[0-9]*/environ; ls -d {_FOLDER} 2>/dev/null"
+_REMOVE = f"{_CONTAINERS} | xargs -r docker rm -f; rm -rf {_FOLDER}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,14 @@ class Lab:
         )
         return done.stdout
 
+    def left_of(self, run_id: str) -> str:
+        """Return containers, processes and the folder that a run has on the host now."""
+        return self.as_root("sh", "-c", f"{_LEFT}; true", "sh", run_id).strip()
+
+    def remove(self, run_id: str) -> None:
+        """Remove containers and the folder of a run that was killed."""
+        self.as_root("sh", "-c", _REMOVE, "sh", run_id)
+
     def _value(self, keyword: str) -> str:
         for line in self.ssh_config.read_text().splitlines():
             if line.split()[:1] == [keyword]:
@@ -63,10 +78,11 @@ class Lab:
 def lab() -> Lab | None:
     """Return the lab host; it is brought up where ENVCOMPARE_REQUIRE names ssh."""
     folder = ROOT / ".lab"
-    if REQUIRED & {"ssh", "hosts"}:
-        count = "2" if "hosts" in REQUIRED else "1"
-        subprocess.run([ROOT / "script" / "lab", "up", count], check=True)
-    if not _answers(folder / "ssh_config"):
+    hosts = ("lab-h1", "lab-h2") if "hosts" in REQUIRED else ("lab-h1",)
+    is_up = all(_answers(folder / "ssh_config", host) for host in hosts)
+    if REQUIRED & {"ssh", "hosts"} and not is_up:
+        subprocess.run([ROOT / "script" / "lab", "up", str(len(hosts))], check=True)
+    elif not is_up:
         return None
     return Lab(
         alias="lab-h1",
@@ -134,6 +150,20 @@ def need(name: str) -> None:
 def served_by(transport: Transport) -> str:
     """Return the number of the process that serves a connection on its host."""
     return run(transport, Command(argv=("sh", "-c", _OWN_SSHD))).stdout.strip()
+
+
+def forget(transport: Transport, *keys: str) -> None:
+    """Remove from a host's cache what a test put there under these keys."""
+    for key in keys:
+        shell(transport, 'rm -rf -- "$1"', f"{host_cache(transport)}/{key}")
+
+
+@contextmanager
+def forgotten(transport: Transport, key: str) -> Iterator[None]:
+    """Let a host's cache have nothing under a key, before and after: tests may be killed."""
+    forget(transport, key)
+    yield
+    forget(transport, key)
 
 
 def _has(*programs: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 BASE = os.environ.get("ENVCOMPARE_TEST_BASE", "envcompare-base:python3.11")
+# A cell has at least one generation of all arms, whatever its budget: these runs take no longer.
+STEPS_ALONE = ("--no-startup", "--no-quiet-gate", "--profile", "none")
 LIGHT = """
 import time
 

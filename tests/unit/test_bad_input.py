@@ -59,7 +59,7 @@ def test_steps_of_a_block_stay_within_bounds(step_s: float) -> None:
 
 def test_other_numbers_in_each_arm_give_no_ratio(tmp_path: Path) -> None:
     """Arms whose first loss differs do not do the same work."""
-    found = tried(tmp_path, "DrawsItsOwnNumbers")
+    found = tried(tmp_path, "DrawsItsOwnNumbers", budget_s=6.0)
     assert (found.docker.outcome, found.docker.primary) == ("failed", None)
     assert "does not do the same work as the reference, its first loss differs" in found.failures()
     assert "give both arms the same device, data" in found.failures()
@@ -74,7 +74,7 @@ def test_other_numbers_in_each_arm_give_no_ratio(tmp_path: Path) -> None:
 )
 def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str) -> None:
     """It is tried once more, in new processes, and then given up; half a round counts nothing."""
-    found = tried(tmp_path, name, budget_s=200.0)
+    found = tried(tmp_path, name, budget_s=100.0)  # of which a restart takes its share
     assert found.docker.outcome == "failed"
     assert brief in found.failures()
     assert len(found.comparison.failures) == 2
@@ -85,7 +85,7 @@ def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str
 def test_hung_worker_is_named_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for as long as a block may take, not for ever."""
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 3.0)
-    found = tried(tmp_path, "Hangs", budget_s=200.0)
+    found = tried(tmp_path, "Hangs", budget_s=100.0)
     assert found.docker.outcome == "failed"
     assert "docker: no answer to `run` within 3 s | it hangs or waits" in found.failures()
 

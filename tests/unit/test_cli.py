@@ -37,7 +37,7 @@ def test_mistake_ends_in_sentences_and_its_exit_code(
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "doctor", "build", "import", "report", "list", "clean"]
+    "command", ["run", "plan", "doctor", "build", "import", "report", "compare", "list", "clean"]
 )
 def test_help_says_what_a_command_does(tmp_path: Path, command: str) -> None:
     """Every command explains itself in a sentence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from builders import CELL, block, blocks, run_record
 
@@ -149,10 +150,11 @@ def test_confounder_marks_the_comparison_beside_its_verdict(tmp_path: Path) -> N
 
 def test_facts_of_another_workload_confound_nothing(tmp_path: Path) -> None:
     """What one workload loads and another does not is no difference of environments."""
-    made = RunFolder.create(tmp_path, run_record())
+    rnn = msgspec.structs.replace(run_record().cells[0], id="local/rnn/default", workload="rnn")
+    made = RunFolder.create(tmp_path, run_record(cells=(*run_record().cells, rnn)))
     for sample in blocks({"vm": 1.0, "docker": 1.0}):
         made.append_sample(sample)
-    for arm, cell in (("vm", CELL), ("docker", "local/rnn/default")):
+    for arm, cell in (("vm", CELL), ("docker", rnn.id)):
         facts = {"torchvision.version": arm}
         made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=cell, facts=facts))
     made.close()
@@ -172,6 +174,16 @@ def test_resumed_run_forgets_the_failure_it_overcame(tmp_path: Path) -> None:
     made = compared(tmp_path, blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}), events)
     assert (made.cells[0].state, made.failures, made.is_complete) == ("ok", (), True)
     assert of(made, "docker").outcome == "equivalent"
+
+
+def test_cell_interrupted_before_its_first_block_had_begun(tmp_path: Path) -> None:
+    """A cell that never began and one that was stopped while it began are told apart."""
+    begun = [Event(t=3.0, what="cell-started", host="local", cell=CELL)]
+    stopped = [*begun, Event(t=4.0, what="interrupted", host="local", cell=CELL)]
+    assert compared(tmp_path / "a", [], []).cells[0].reason == "the run ended before this cell"
+    assert compared(tmp_path / "b", [], stopped).cells[0].reason == (
+        "the run ended in the middle of this cell"
+    )
 
 
 def test_memory_and_startup_are_summarised_apart_from_step_time(tmp_path: Path) -> None:
@@ -202,8 +214,8 @@ def startup(*, repetition: int, page_cache: str = "warm") -> Startup:
     )
 
 
-def test_dropped_blocks_and_other_cells_do_not_count(tmp_path: Path) -> None:
-    """Only the complete rounds of the cell itself are paired."""
-    other: Block = block(cell="local/rnn/default", arm="docker")
-    made = compared(tmp_path, [*blocks({"vm": 1.0, "docker": 1.0}), other])
+def test_dropped_blocks_do_not_count(tmp_path: Path) -> None:
+    """Only the rounds that were measured are paired."""
+    dropped: Block = block(restart=9, arm="docker", status="dropped")
+    made = compared(tmp_path, [*blocks({"vm": 1.0, "docker": 1.0}), dropped])
     assert made.cells[0].rounds == 4 * 2 * 3

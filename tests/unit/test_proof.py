@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -99,12 +100,35 @@ def test_the_label_of_the_image_says_which_arm_changed(
     assert error.hint.startswith(f"{remedy}, then run again")
 
 
+def test_an_arm_alone_is_held_against_the_label_of_its_image() -> None:
+    """There is no other to compare it with, and a sandbox can be changed in place."""
+    sandbox = replace(_prepared("/cache/key/sandbox"), meant="b" * 64)
+    error = mismatch("singularity", sandbox, {}, host="h1")
+    assert error is not None
+    assert error.brief == "singularity on h1 has other software than its image was built with"
+    assert error.details == (
+        f"its site-packages have the hash {'a' * 16}, the label of the image says {'b' * 16}"
+    )
+    assert error.hint.startswith("rm -r /cache/key/sandbox, then run again; --allow-mismatch ")
+    assert mismatch("singularity", replace(sandbox, meant="a" * 64), {}, host="h1") is None
+
+
 def test_a_venv_that_is_as_the_image_is_stays() -> None:
     """The file that was changed is named, though a venv is changed more easily."""
     sif = replace(_prepared(SIF, tree="b" * 64), meant="a" * 64)
     error = mismatch("vm", _prepared(""), {"singularity": sif}, host="h1")
     assert error is not None
     assert error.hint.startswith("rm -r /cache/key/zstd.sif, then run again")
+
+
+@pytest.fixture(scope="module")
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an interpreter with one module beside those of Python, so that hashing is quick."""
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    (packages / "tiny.py").write_text("SIZE = 1\n")
+    return str(folder / "bin" / "python")
 
 
 @pytest.mark.parametrize(
@@ -118,11 +142,11 @@ def test_a_venv_that_is_as_the_image_is_stays() -> None:
     ],
 )
 def test_a_proof_that_is_none_is_taken_again(
-    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: str, interpreter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty or damaged file is nothing that an arm could be held against."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    prepared = Prepared(interpreter=sys.executable)
+    prepared = Prepared(interpreter=interpreter)
     first = prove(LOCAL, "vm", prepared, progress=print)
     (kept,) = (local_cache() / "proofs").iterdir()
     kept.write_text(content)

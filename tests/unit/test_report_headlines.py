@@ -39,17 +39,11 @@ from tests.data.report.builders import (
         ),
         (
             headline(FASTER, on("rnn", FASTER), on("llm", FASTER)),
-            (
-                "docker takes less time than vm in all 3 cells: 4.5 % in the mean, "
-                "4.5 % in cnn to 4.5 % in llm."
-            ),
+            "docker takes less time than vm in all 3 cells: 4.5 % in each.",
         ),
         (
             headline(EQUAL, on("rnn", EQUAL)),
-            (
-                "docker is equivalent to vm within ±2 % in both cnn and rnn: +0.3 % in the mean, "
-                "+0.3 % in cnn to +0.3 % in rnn."
-            ),
+            "docker is equivalent to vm within ±2 % in both cnn and rnn: +0.3 % in each.",
         ),
         (
             headline(OPEN, on("rnn", OPEN)),

@@ -9,6 +9,7 @@ import pytest
 
 from envcompare.analysis.model import RunComparison
 from envcompare.report.method import method_view
+from envcompare.report.replication import level_sentence, replication_sentence
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -29,7 +30,32 @@ def test_first_look_is_told_with_all_it_waits_for(least: int, rebuilt: int) -> N
 
 def test_first_look_at_a_command_is_told_in_rounds() -> None:
     """A plain command has no generation."""
-    cells = tuple(msgspec.structs.replace(one, processes=30) for one in EXAMPLE.cells)
+    cells = tuple(
+        msgspec.structs.replace(one, processes=30, is_program=True) for one in EXAMPLE.cells
+    )
     text = told(msgspec.structs.replace(EXAMPLE, cells=cells, min_restarts=4))
     assert "after each round, from 8 rounds on" in text
     assert "rebuilt" not in text
+
+
+def of_units(**changes: object) -> RunComparison:
+    """Return the example with each interval made otherwise."""
+    found = tuple(
+        msgspec.structs.replace(one, primary=msgspec.structs.replace(one.primary, **changes))
+        for one in EXAMPLE.comparisons
+        if one.primary is not None
+    )
+    return msgspec.structs.replace(EXAMPLE, comparisons=found)
+
+
+def test_restarts_are_named_where_they_are_the_units() -> None:
+    """A reader learns what the intervals are made of, and never that it is steps."""
+    assert "not from the steps inside them." in replication_sentence(of_units(unit="generation"))
+    assert "; the units are means of restarts." in replication_sentence(of_units(unit="restart"))
+
+
+def test_nothing_is_said_of_intervals_where_there_are_none() -> None:
+    """One restart has no spread, and no level."""
+    run = of_units(low=None, high=None)
+    assert replication_sentence(run) == "There is no interval: too little was measured for one."
+    assert level_sentence(run) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,31 @@ from typing import Any
 import msgspec
 import pytest
 
-from envcompare.analysis.model import ArmSummary, CellSummary, MemorySummary, RunComparison
+from envcompare.analysis.model import (
+    STEP_PROBABILITIES,
+    ArmSummary,
+    CellSummary,
+    MemorySummary,
+    RunComparison,
+)
+from envcompare.report.labels import fold_anchor
 from envcompare.report.links import link
-from envcompare.report.numbers import duration, listed, milliseconds, size, three_digits
+from envcompare.report.numbers import (
+    listed,
+    signed_interval,
+    signed_percent,
+    size,
+    three_digits,
+    unsigned_interval,
+)
 from envcompare.report.page import render
+from envcompare.report.units import duration, paired_times
 from envcompare.report.view import page
 from envcompare.texts import visible
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
+PLACES = tuple(0.5 + one for one in STEP_PROBABILITIES)
 LOG = "logs/lab01/lab01_rnn_default/singularity.log"
 
 
@@ -64,7 +81,8 @@ def test_the_page_holds_every_section_in_the_order_of_the_report() -> None:
     """A reader finds the sections in one order, whatever the run held."""
     found = re.findall(r'<section id="([a-z]+)"', render(EXAMPLE))
     assert found == [
-        "answer", "all", "startup", "memory", "environments", "failures", "method", "reproduce",
+        "answer", "why", "all", "startup", "memory", "environments", "failures", "method",
+        "reproduce",
     ]  # fmt: skip
 
 
@@ -89,6 +107,90 @@ def test_many_comparisons_get_a_row_an_environment_and_an_overview() -> None:
     assert found.overview.arms == ("docker", "singularity")
     assert found.overview.rows[0][1][0].symbols == "▶⚠ ▶⚠"
     assert "Overview" in render(many(2, 6))
+
+
+def test_the_overview_has_a_place_for_each_host_and_a_dot_where_none_was_planned() -> None:
+    """Symbols below each other are of one host."""
+    run = many(3, 4)
+    kept = tuple(one for one in run.comparisons if (one.host, one.workload) != ("gpu01", "work02"))
+    found = page(msgspec.structs.replace(run, comparisons=kept), ()).overview
+    assert found is not None
+    assert found.hosts == ("gpu00", "gpu01", "gpu02")
+    assert [cells[1].symbols for _, cells in found.rows] == ["≈ ≈ ≈", "≈ ≈ ≈", "≈ · ≈", "≈ ≈ ≈"]
+
+
+def test_the_overview_says_in_how_many_cells_a_workload_moved() -> None:
+    """One way that any cell moved in is said before what is not decided, and both ways together."""
+    run = many(3, 4)
+    ways = {"gpu00": "faster", "gpu01": "inconclusive", "gpu02": "inconclusive"}
+    told = tuple(
+        msgspec.structs.replace(one, outcome=ways[one.host])
+        if (one.arm, one.workload) == ("docker", "work01")
+        or ((one.arm, one.workload, one.host) == ("docker", "work02", "gpu00"))
+        else one
+        for one in run.comparisons
+    )
+    found = page(msgspec.structs.replace(run, comparisons=told), ()).overview
+    assert found is not None
+    cells = [cells[0] for _, cells in found.rows]
+    assert [(one.outcome, one.word) for one in cells] == [
+        ("slower", "slower"),
+        ("faster", "1 of 3 faster"),
+        (None, "faster and slower"),
+        ("slower", "slower"),
+    ]
+
+
+def test_rows_name_their_host_where_there_are_several() -> None:
+    """A column for hosts, whose names the workloads then leave out."""
+    rows = page(many(2, 2), ()).rows
+    assert [(row.work, row.host) for row in rows[:2]] == [("work00", "gpu00"), ("work01", "gpu00")]
+    head = '<th scope="col" data-sort>Host</th>'
+    assert head in render(many(2, 2))
+    assert head not in render(EXAMPLE)
+
+
+def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
+    """The choice names no metric without a value; the 99th percentile comes without an interval."""
+    assert [name for _, name in page(EXAMPLE, ()).switch] == [
+        "net", "on the clock (wall)", "waiting (stretch)", "CPU time",
+    ]  # fmt: skip
+    cell = EXAMPLE.cells[0]
+    times = tuple(
+        msgspec.structs.replace(one, quantiles_s=tuple(place * one.median_s for place in PLACES))
+        for one in cell.step_times
+    )
+    cells = (msgspec.structs.replace(cell, step_times=times), *EXAMPLE.cells[1:])
+    found = page(changed(cells=cells), ())
+    assert found.switch[-1] == (len(found.metrics) - 1, "99th percentile of the times")
+    part = found.rows[0].parts[-1]
+    assert part is not None
+    median = {one.arm: one.median_s for one in times}
+    assert float(part.places) == pytest.approx(math.log(median["docker"] / median["vm"]), abs=1e-4)
+    assert part.interval == "no interval"
+
+
+def test_a_figure_is_drawn_from_the_log_ratios_beside_it() -> None:
+    """Number, interval and places are of one estimate."""
+    part = page(EXAMPLE, ()).rows[0].parts[0]
+    assert part is not None
+    ratio, low, high = map(float, part.places.split())
+    assert (part.number, part.interval) == (signed_percent(ratio), signed_interval(low, high))
+    assert f'data-places="{part.places}"' in render(EXAMPLE)
+
+
+def test_a_confounded_row_names_what_is_mixed_with_its_environment() -> None:
+    """The reader need not look for it elsewhere; other rows are not blamed for it."""
+    rows = {(row.verdict.arm, row.work): row.notes for row in page(EXAMPLE, ()).rows}
+    assert rows["docker", "cnn"][0] == "⚠ the build of Python"
+    assert not any("Python" in note for note in rows["singularity", "cnn"])
+
+
+def test_what_is_mixed_with_the_environment_can_be_hidden_where_anything_is() -> None:
+    """No box without a use."""
+    assert 'id="unconfounded"' in render(EXAMPLE)
+    clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
+    assert 'id="unconfounded"' not in render(changed(comparisons=clean))
 
 
 def test_a_log_is_linked_only_where_it_lies_beside_the_page() -> None:
@@ -222,25 +324,38 @@ def test_the_words_container_overhead_are_never_printed() -> None:
 
 
 def test_a_difference_without_confounder_leads_the_box_why() -> None:
-    """The largest clean difference is named."""
+    """The largest clean difference is named, with a way to its fold."""
     clean = tuple(msgspec.structs.replace(one, is_confounded=False) for one in EXAMPLE.comparisons)
-    text = text_of(render(changed(comparisons=clean, differences=())), "answer")
-    assert "Largest difference without a known confounder: docker, cnn, 8.4 % slower" in text
+    html = render(changed(comparisons=clean, differences=()))
+    text = text_of(html, "answer")
+    assert "Largest difference without a known confounder: 8.4 % slower" in text
+    fold = fold_anchor(clean[0].cell, "docker")
+    assert f'<a href="#{fold}">docker, cnn</a>' in html
+    assert f'id="{fold}"' in html
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(1.2345, "1230"), (0.4124, "412"), (0.04126, "41.3"), (0.00852, "8.52"), (0.009999, "10.0")],
+    ("before", "after", "expected"),
+    [
+        (0.04126, 0.0448, "41.3 → 44.8 ms"),
+        (0.00852, 0.009999, "8.52 → 10.0 ms"),
+        (40e-6, 38.5e-6, "40.0 → 38.5 µs"),
+        (0.951, 1.2345, "0.951 → 1.23 s"),
+        (0.0412, None, "41.2 ms → not measured"),
+        (None, None, "not measured"),
+    ],
 )
-def test_step_times_have_three_significant_digits(seconds: float, expected: str) -> None:
-    """In ms, without an exponent."""
-    assert milliseconds(seconds) == expected
+def test_paired_times_have_three_digits_in_one_unit(
+    before: float | None, after: float | None, expected: str
+) -> None:
+    """The longer one chooses the unit, and no exponent is needed."""
+    assert paired_times(before, after) == expected
 
 
 def test_small_formatters() -> None:
     """Durations, sizes and lists read as a person would write them."""
-    assert [duration(s) for s in (0.0412, 1.284, 75, 900, None)] == [
-        "41.2 ms", "1.28 s", "75.0 s", "15 min", "not measured",
+    assert [duration(s) for s in (0.0, 40e-6, 0.0412, 1.284, 75, 900, None)] == [
+        "0 s", "40.0 µs", "41.2 ms", "1.28 s", "75.0 s", "15 min", "not measured",
     ]  # fmt: skip
     assert [size(n) for n in (64 << 20, 1180 << 20, None)] == [
         "64.0 MiB",
@@ -257,3 +372,11 @@ def test_hidden_characters_are_written_out() -> None:
     """A name cannot turn the text around or end it."""
     assert visible("a\u202eb\x00c\u200bd\n") == "a⟨U+202E⟩b⟨U+0000⟩c⟨U+200B⟩d\n"
     assert visible("modèle 模型") == "modèle 模型"
+
+
+def test_interval_that_excludes_zero_never_ends_there() -> None:
+    """An end that one decimal would round to 0 says on which side it lies."""
+    assert signed_interval(math.log(0.93), math.log(0.9997)) == "−7.0 to −0.03 %"
+    assert signed_interval(math.log(1.000001), math.log(1.02)) == "under +0.01 to +2.0 %"
+    assert signed_interval(math.log(0.9997), math.log(1.02)) == "0.0 to +2.0 %"
+    assert unsigned_interval(math.log(0.93), math.log(0.9997)) == "0.03 to 7.0 %"

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from chartpages import place_of, svg_of, texts_of, titled
 from msgspec.structs import replace
 from profilepages import (
     FPROP,
@@ -28,7 +29,7 @@ from envcompare.analysis.model import RunComparison
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
 from envcompare.report.ledgers import largest_parts, ledger_view
 from envcompare.report.page import render
-from envcompare.report.profiled import profiled_views
+from envcompare.report.profiled import left_out, profiled_views
 from envcompare.report.profilewords import NOT_PROFILED, missing_sentence, why_sentences
 from envcompare.report.quantitynames import quantity_name
 from envcompare.report.summary import markdown, terminal_lines
@@ -93,8 +94,9 @@ def views(**changes: Any) -> Any:
 
 
 def kernels_of(arm: str, **changes: Any) -> Any:
-    """Return the kernels of an arm in the only profiled cell."""
-    return next(one.kernels for one in views(**changes).comparisons if one.arm == arm)
+    """Return the kernels of an arm in the only profiled cell, where no fold has them."""
+    (view,) = profiled_views(replace(with_profiles(**changes), comparisons=()), ())
+    return next(one.kernels for one in view.comparisons if one.arm == arm)
 
 
 def missing(reason: str, hint: str = "") -> CellProfiles:
@@ -138,9 +140,8 @@ def test_a_ledger_draws_less_to_the_left_and_more_to_the_right() -> None:
 
 def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     """The first screen names parts and replaced kernels, with a way to the tables."""
-    html = render(profiled_run())
-    assert NOT_PROFILED not in html
-    answer = text_of(html, "answer")
+    answer = text_of(render(profiled_run()), "answer")
+    assert NOT_PROFILED not in answer
     assert "docker, cnn: +1.94 ms a step on the GPU, of it GPU idle +1.55 ms (80 %)" in answer
     assert "1 kernel replaced and 1 only in docker. " in answer
     assert "singularity, cnn: the same 2 kernels as vm, as often." in answer
@@ -159,10 +160,11 @@ def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> Non
 
 
 def test_without_any_profile_the_box_says_that_none_was_taken() -> None:
-    """No section is drawn for what is not there."""
+    """The folds of comparisons say so too, and none is drawn for profiles that are not there."""
     html = render(profiled_run(profiles=()))
-    assert NOT_PROFILED in unescape(html)
-    assert '<section id="why"' not in html
+    assert NOT_PROFILED in unescape(text_of(html, "answer"))
+    assert f"kernels: {NOT_PROFILED}." in unescape(text_of(html, "why"))
+    assert "What the profiles of each cell say" not in html
 
 
 def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
@@ -173,7 +175,7 @@ def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
         "Where a step spends its time is not measured: no nsys on lab01. "
         "To mend it: install nsight-systems."
     )
-    assert "no nsys on lab01 Try: install nsight-systems" in text_of(render(run), "why")
+    assert "no nsys on lab01. Try: install nsight-systems" in text_of(render(run), "why")
 
 
 def test_equal_kernels_are_one_sentence_and_a_fold() -> None:
@@ -251,17 +253,17 @@ def test_each_reason_is_told_once_with_all_that_it_keeps_from_being_measured() -
     assert text.count("this chip does not tell reads from writes") == 1
 
 
-def test_a_comparison_that_moved_is_open_and_others_are_folded() -> None:
-    """What was not decided has no cause to look for: it keeps the page short."""
+def test_what_has_a_fold_of_its_own_stands_there_alone() -> None:
+    """Ledger and kernels are told once; those of equivalent arms stand with their cell, folded."""
     run = profiled_run()
     cell = run.profiles[0].cell
-    for outcome, is_open in (("slower", True), ("equivalent", False), ("inconclusive", False)):
+    for outcome, count in (("slower", 0), ("equivalent", 2), ("inconclusive", 0), ("failed", 2)):
         told = tuple(
             replace(one, outcome=outcome) if one.cell == cell else one for one in run.comparisons
         )
         (view,) = profiled_views(replace(run, comparisons=told), ())
-        assert [one.is_open for one in view.comparisons] == [is_open] * 2
-        assert view.is_open is is_open
+        assert [one.is_open for one in view.comparisons] == [False] * count
+        assert view.is_open is (count == 0)
     (view,) = profiled_views(imported_run("vm", "docker"), ())
     assert [(one.is_open, one.word) for one in view.comparisons] == [(True, "")]
 
@@ -337,24 +339,29 @@ def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
     assert one.names == "nsys and ncu-memory of vm and docker"
     assert views(arms=arms).taken == ()
     html = render(with_profiles(arms=arms, ledgers=(), kernel_diffs=()))
-    assert text_of(html, "why").count("no GPU to look into") == 1
+    assert html.split('id="why-1"')[1].count("no GPU to look into") == 1
 
 
-def test_of_many_cells_those_that_moved_are_open_and_no_more_than_three() -> None:
+def test_of_many_cells_three_are_open_where_no_fold_says_why() -> None:
     """A page that is folded up hides what it is made for."""
-    run = profiled_run()
-    moved = replace(next(one for one in run.comparisons if one.arm == "docker"), outcome="slower")
-    names = [f"cell-{number}" for number in range(6)]
-    run = replace(
-        run,
-        profiles=tuple(cell_profiles(name) for name in names),
-        comparisons=tuple(
-            replace(moved, cell=name, outcome="slower" if name != "cell-0" else "equivalent")
-            for name in names
-        ),
+    run, names = profiled_run(), [f"cell-{number}" for number in range(4)]
+    run = replace(run, profiles=tuple(cell_profiles(name) for name in names), comparisons=())
+    assert [one.is_shown for one in profiled_views(run, ())] == [True, True, True, False]
+    told = frozenset({("cell-0", "docker")})
+    assert not any(one.is_shown for one in profiled_views(run, (), told=told))
+
+
+def test_ledgers_for_which_there_is_no_room_are_counted() -> None:
+    """What is in comparison.json alone is said where it would stand."""
+    run, names = profiled_run(), [f"cell-{number:02}" for number in range(30)]
+    run = replace(run, profiles=tuple(cell_profiles(name) for name in names), comparisons=())
+    found = profiled_views(run, (), told=frozenset({("cell-00", "docker")}))
+    assert sum(len(one.comparisons) for one in found) == 40
+    assert left_out(run, found) == (
+        "Shown are the cells that moved most; comparison.json holds 6 more. Ledger and kernels of "
+        "20 more comparisons stand in comparison.json alone."
     )
-    found = profiled_views(run, ())
-    assert [one.is_shown for one in found] == [False, True, True, True, False, False]
+    assert left_out(profiled_run(), profiled_views(profiled_run(), ())) == ""
 
 
 def test_raw_files_of_profilers_come_with_a_caution() -> None:
@@ -449,15 +456,23 @@ def test_operators_have_device_columns_only_where_a_device_took_part() -> None:
 
 def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:
     """Shapes tell arms apart without colour; what has no place stands in the table alone."""
-    chart = views().roofline
-    assert [line.label for line in chart.lines] == [
-        "device memory 810 GB/s", "tensor_fp16 101 TFLOP/s", "fp32 14.4 TFLOP/s",
-    ]  # fmt: skip
-    assert [one.shape for one in chart.series] == ["circle", "square", "triangle"]
-    assert len(chart.dots) == 7
+    svg = svg_of(views().roofline.chart)
+    texts = texts_of(svg)
+    for roof in ("device memory 810 GB/s", "tensor_fp16 101 TFLOP/s", "fp32 14.4 TFLOP/s"):
+        assert roof in texts
+    assert not any("fp64" in text for text in texts)
+    assert [text for text in texts if text in {"vm", "docker", "singularity"}] == [
+        "vm",
+        "docker",
+        "singularity",
+    ]
+    points = titled(svg)
+    assert len(points) == 7
+    shapes = {words.partition(",")[0]: mark.get("d", "")[-9:] for mark, words in points}
+    assert len(set(shapes.values())) == 3
     unplaced = point("vm", intensity=None, bytes=None)
-    more = views(roofline=roofline(points=(point("vm"), unplaced))).roofline
-    assert (len(more.dots), len(more.rows)) == (1, 2)
+    more = views(roofline=roofline(points=(point("vm"), unplaced)))
+    assert (len(titled(svg_of(more.roofline.chart))), len(more.roofline.rows)) == (1, 2)
 
 
 def test_the_roofline_says_whether_its_roofs_were_measured() -> None:
@@ -468,21 +483,32 @@ def test_the_roofline_says_whether_its_roofs_were_measured() -> None:
     assert "Roofs from the table: data sheet of V100 SXM2" in text_of(html, "roofline")
 
 
+def test_work_without_a_known_intensity_stands_in_the_table_of_the_roofline() -> None:
+    """As on a CPU: what was achieved of the roof is told, though no point has a place."""
+    step = point("vm", name="a step of the model", intensity=None, bytes=None)
+    told = text_of(render(with_profiles(roofline=roofline(points=(step,)))), "roofline")
+    assert "Not drawn: no point has a known intensity" in told
+    assert "a step of the model" in told
+    assert quantity_text(step.flops_per_s, "FLOP/s") in told
+
+
 def test_no_empty_chart_is_drawn() -> None:
     """Without a point there is the reason and no axes."""
     html = render(with_profiles(roofline=None, roofline_reason="no FLOPs were counted"))
     assert "cnn: not drawn: no FLOPs were counted" in text_of(html, "roofline")
-    assert '<svg class="plot"' not in html
+    assert 'id="roofline-lab01' not in html
     assert views(roofline=roofline(points=())).roofline is None
 
 
 def test_every_point_stands_inside_the_frame_and_below_its_roofs_edge() -> None:
     """Axes hold whole decades around roofs and points."""
     far = (point("vm", intensity=1e-4, flops_per_s=3.0), point("docker", intensity=9e5))
-    chart = views(roofline=roofline(points=far)).roofline
-    for dot in chart.dots:
-        assert 92 <= float(dot.x) <= 612
-        assert 14 <= float(dot.y) <= 332
+    svg = svg_of(views(roofline=roofline(points=far)).roofline.chart)
+    places = [place_of(mark) for mark, _ in titled(svg)]
+    assert len(places) == 2
+    for x, y in places:
+        assert 0 <= x <= 580
+        assert 0 <= y <= 320
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -528,7 +554,7 @@ def test_a_run_of_many_profiled_cells_keeps_its_budget() -> None:
     html = render(replace(run, profiles=cells))
     assert len(html.encode()) < 2_000_000
     assert "more lines in comparison.json" in html
-    assert "comparison.json holds 260 more" in html
+    assert "comparison.json holds 276 more" in html
 
 
 def test_an_imported_run_gives_no_verdict_and_says_so() -> None:

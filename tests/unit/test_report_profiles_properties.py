@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -26,8 +27,10 @@ from envcompare.analysis.profilemodel import (
     Roofline,
     RooflinePoint,
 )
+from envcompare.report.charts.drawing import specification
+from envcompare.report.charts.palette import PAGE
+from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.page import render
-from envcompare.report.rooflines import roofline_view
 from envcompare.report.summary import markdown, terminal_lines
 from envcompare.report.units import TimeScale, bytes_text, quantity_text, ratio_text, time_text
 
@@ -129,7 +132,7 @@ def test_any_profiles_are_drawn_with_nothing_hidden_and_no_tag_of_their_own(
     body = html.partition("<body>")[2].partition("<script>")[0]
     known = "a|body|br|button|caption|circle|code|dd|desc|details|div|dl|dt|fieldset|footer|form|g"
     known += "|h1|h2|h3|header|i|input|label|legend|li|line|main|nav|p|path|pre|rect|section|small"
-    known += "|span|strong|summary|svg|table|tbody|td|text|tfoot|th|thead|title|tr|ul"
+    known += "|option|select|span|strong|summary|svg|table|tbody|td|text|tfoot|th|thead|title|tr|ul"
     assert not re.sub(rf"</?({known})[ />]|</?({known})$", "", body).count("</")
     for text in NOTHING:
         assert f">{text}<" not in body
@@ -162,14 +165,15 @@ def test_every_point_of_any_roofline_stands_inside_its_frame(
     """Axes reach around whatever was measured, with few enough numbers to be read."""
     run = profiled_run()
     made_up = replace(roofline(), points=drawn, roofs=bounds, bytes_per_s=bandwidth)
-    view = roofline_view(replace(run.profiles[0], roofline=made_up))
-    if view is None:
+    chart = roofline_chart(replace(run.profiles[0], roofline=made_up), where="cnn")
+    if chart is None:
         return
-    assert len(view.x_ticks) <= 14
-    assert len(view.y_ticks) <= 14
-    places = [(one.x, one.y) for one in view.dots]
-    places += [(line.x1, line.y1) for line in view.lines]
-    places += [(line.x2, line.y2) for line in view.lines]
-    for x, y in places:
-        assert 91.9 <= float(x) <= 612.1
-        assert 13.9 <= float(y) <= 332.1
+    declared = json.loads(json.dumps(specification(chart, PAGE), allow_nan=False))
+    layers = declared["vconcat"][0]["layer"]
+    for layer in (one for one in layers if one["mark"]["type"] != "text"):
+        axes = {axis: layer["encoding"][axis] for axis in ("x", "y")}
+        for row in json.loads(layer["data"]["values"]):
+            for axis, told in axes.items():
+                low, high = told["scale"]["domain"]
+                assert low * 0.99 <= row[axis] <= high * 1.01
+                assert len(told["axis"]["values"]) <= 14

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model import FailureRow, RunComparison
 from envcompare.report.headlines import headlines
 from envcompare.report.page import render
-from envcompare.report.summary import TerminalLine, markdown, terminal_lines
+from envcompare.report.summary import TerminalLine, markdown, table_head, terminal_lines
+from envcompare.terminal import show
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -47,8 +50,50 @@ def test_page_terminal_and_markdown_say_the_same_sentences() -> None:
             assert found.text.replace("'", "&#39;") in plain
 
 
+def test_no_line_of_a_terminal_ends_between_a_number_and_its_unit() -> None:
+    """At any width a unit stands beside its number, with a common space between them."""
+    for width in range(60, 120):
+        out = io.StringIO()
+        show(terminal_lines(EXAMPLE), Console(file=out, width=width, highlight=False))
+        begins = {line.strip().partition(" ")[0] for line in out.getvalue().splitlines()}
+        assert not begins & {"%", "ms", "%,", "%)", "%).", "%);"}
+        assert "0.6 %" in out.getvalue()
+
+
 def test_an_interrupted_run_says_so_first() -> None:
     """The reader of a torn run learns it before any number."""
     run = msgspec.structs.replace(EXAMPLE, is_complete=False)
     assert [line.role for line in terminal_lines(run)][:2] == ["title", "warning"]
     assert markdown(run).splitlines()[2].startswith("> ⚠ This run is not complete")
+
+
+def test_a_failure_is_told_once_with_its_cells() -> None:
+    """What failed alike in many cells, or again at a second attempt, is one note."""
+    row = FailureRow(
+        t=1.0,
+        host="lab01",
+        cell="lab01/cnn/default",
+        arm="",
+        phase="data",
+        brief="the folder is not on lab01",
+        details="",
+        hint="copy it there",
+        exit_code=None,
+        log="",
+    )
+    rows = [msgspec.structs.replace(row, t=t, cell=f"lab01/{w}/default")
+            for t, w in ((1.0, "cnn"), (2.0, "cnn"), (3.0, "rnn"))]  # fmt: skip
+    run = msgspec.structs.replace(EXAMPLE, failures=tuple(rows))
+    notes = [line.columns[0] for line in terminal_lines(run) if line.role == "note"]
+    assert notes[-2:] == [
+        "failed on lab01 in cnn and rnn (phase data): the folder is not on lab01",
+        "  try: copy it there",
+    ]
+
+
+def test_a_command_without_results_is_no_step() -> None:
+    """The heading names the piece that was to be timed."""
+    cells = [msgspec.structs.replace(one, is_program=True) for one in EXAMPLE.cells]
+    assert table_head(msgspec.structs.replace(EXAMPLE, cells=tuple(cells)))[-1].startswith(
+        "median process, "
+    )

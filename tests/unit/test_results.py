@@ -17,6 +17,7 @@ from envcompare.eventlog import elapsed_s, standing
 from envcompare.foldernames import distinct_name
 from envcompare.records import ArmRecord, Event, FingerprintRecord
 from envcompare.results import RunFolder, new_run_id
+from envcompare.schemas import SCHEMA_NAMES, schema_text
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 
@@ -175,7 +176,7 @@ def test_run_ids_differ() -> None:
     assert len({new_run_id() for _ in range(50)}) > 1
 
 
-@pytest.mark.parametrize("name", ["run", "samples", "events", "fingerprint", "comparison"])
+@pytest.mark.parametrize("name", SCHEMA_NAMES)
 def test_published_schema_is_a_valid_json_schema(name: str) -> None:
     """What docs/schema holds can be used by other tools."""
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
@@ -197,7 +198,25 @@ def test_written_files_obey_the_published_schemas(folder: RunFolder) -> None:
 
 def test_published_schemas_are_those_of_the_types() -> None:
     """A changed type without a new schema file is noticed."""
-    from envcompare.schemas import SCHEMA_NAMES, schema_text
-
     for name in SCHEMA_NAMES:
         assert (SCHEMAS / f"{name}.schema.json").read_text() == schema_text(name)
+
+
+@pytest.mark.parametrize("name", ["run.json", "samples.jsonl"])
+def test_text_that_is_no_utf8_is_damage(folder: RunFolder, name: str) -> None:
+    """An editor may have saved it in another encoding."""
+    folder.append_sample(block())
+    folder.close()
+    path = folder.path / name
+    path.write_bytes(path.read_bytes().replace(b"local", b"loc\xe9l"))
+    with pytest.raises(RunFolderError, match=r"cannot be read|is damaged in line 1"):
+        folder.read_run() if name == "run.json" else folder.read_samples()
+
+
+def test_folders_that_lead_to_themselves_are_not_walked_for_ever(folder: RunFolder) -> None:
+    """A fingerprint lies three levels deep, and nothing below is looked at."""
+    folder.write_fingerprint(FingerprintRecord(host="h", arm="vm", cell="h/cnn/default", facts={}))
+    for name in ("a", "b"):
+        (folder.path / "fingerprints" / name).symlink_to(".")
+    (found,) = {(one.host, one.arm) for one in folder.read_fingerprints()}
+    assert found == ("h", "vm")

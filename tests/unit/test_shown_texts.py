@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.console import Display, print_data, print_lines
+from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.words import describe
 from envcompare.records import FactDifference
@@ -25,7 +25,7 @@ def test_result_lines_show_control_characters(capsys: pytest.CaptureFixture[str]
 
 def test_what_a_program_reads_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON would be changed by it."""
-    print_data("{\u200d}\n")
+    print_bytes("{\u200d}\n".encode())
     assert capsys.readouterr().out == "{\u200d}\n"
 
 

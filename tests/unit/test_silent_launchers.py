@@ -45,10 +45,13 @@ def test_launcher_that_hangs_ends_the_cell_with_its_budget(
 
 
 def test_expression_that_never_ends_costs_its_own_value_alone(tmp_path: Path) -> None:
-    """It is given up for the whole cell; times and other numbers stand."""
+    """It is given up for the whole cell; times and other numbers stand.
+
+    The cell ends with its first interval: a budget would measure how busy this machine is.
+    """
     measures = (("bad", "((?:a+)+)$b"), ("loss", r"loss=(\d+)"))
     script = "echo loss=3; echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-    found = measured(tmp_path, "sh", "-c", script, measures=measures, budget_s=15.0)
+    found = measured(tmp_path, "sh", "-c", script, measures=measures, budget_s=120.0, target=99.0)
     runs = runs_of(found)
     assert found.comparison.failures == ()
     assert found.cautions.count("bad is not measured: the expression took longer than 5 s") == 1

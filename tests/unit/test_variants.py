@@ -118,7 +118,10 @@ def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: st
     host = Answering(DRIVER.format("x86_64", "", driver))
     with pytest.raises(StackError) as caught:
         variants.check_driver(host, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
-    assert caught.value.details == f"CUDA 13.0 needs driver 580 or later, it has {driver}"
+    assert caught.value.details == (
+        "they bring CUDA 13.0, and NVIDIA names driver 580 as the oldest for CUDA 13; "
+        f"it has {driver}"
+    )
     assert "--variant cpu" in caught.value.hint
 
 

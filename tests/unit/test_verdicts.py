@@ -161,11 +161,23 @@ def test_a_confounder_of_an_equal_speed_claims_no_difference() -> None:
 
 
 def test_the_control_says_what_the_run_cannot_see() -> None:
-    """The far end of the control's interval is the noise floor."""
+    """The far end of the control's interval is the noise floor of what is still open."""
+    run = example()
+    (cell, _), (first, *others) = run.cells, run.comparisons
+    opened = msgspec.structs.replace(first, outcome="inconclusive")
+    run = msgspec.structs.replace(run, comparisons=(opened, *others))
+    assert control_sentence(cell, label="cnn", run=run) == (
+        "A/A control in cnn: vm against itself gave +0.1 % (−0.4 to +0.6 %, 99 % interval). "
+        "Differences under about 0.6 % may escape this run."
+    )
+
+
+def test_the_control_refutes_no_verdict_that_was_reached() -> None:
+    """Where every comparison of a cell is decided nothing of it is said to escape."""
     run = example()
     assert control_sentence(run.cells[0], label="cnn", run=run) == (
-        "A/A control in cnn: vm against itself gave +0.1 % (−0.4 to +0.6 %, 99 % interval). "
-        "Differences under about 0.6 % are below what this run can see."
+        "A/A control in cnn: vm against itself gave +0.1 % (−0.4 to +0.6 %, 99 % interval): "
+        "0 lies inside, as it should. Each verdict there rests on its own interval."
     )
 
 
@@ -175,6 +187,18 @@ def test_a_failed_control_forbids_small_claims() -> None:
     assert control_sentence(run.cells[1], label="rnn", run=run) == (
         "Control failed in rnn: vm against itself gave +2.4 % (+0.6 to +4.2 %, 99 % interval); "
         "no claim smaller than 4.2 % is made there."
+    )
+
+
+def test_a_control_without_an_interval_sets_no_bound() -> None:
+    """One restart tells how far apart two measurements lay, and not what may escape."""
+    cell = example().cells[0]
+    assert cell.noise_floor is not None
+    floor = msgspec.structs.replace(cell.noise_floor, low=None, high=None)
+    once = msgspec.structs.replace(cell, noise_floor=floor)
+    assert control_sentence(once, label="cnn", run=example()) == (
+        "A/A control in cnn: vm against itself gave +0.1 %, no interval; what may escape is not "
+        "known."
     )
 
 

@@ -50,6 +50,8 @@ def find_table(lines: tuple[str, ...], *, file: str) -> Table:
     start = next((place for place, text in enumerate(lines) if _HEADER.match(text)), None)
     if start is None:
         raise refusal(file, why=_why_no_table(lines), hint=_AGAIN)
+    if lines[-1].endswith(","):  # ncu ends its lines, and puts an empty cell in quotes too
+        raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
     _refuse_double_columns(header, file)
     below = [

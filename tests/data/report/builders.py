@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -162,13 +163,13 @@ def random_comparisons(
 
 @st.composite
 def runs(draw: st.DrawFn, *, names: st.SearchStrategy[str] = PLAIN) -> RunComparison:
-    """Return a run of up to four environments in up to four cells."""
+    """Return a run of up to four environments in up to four workloads on one or two hosts."""
     arms = draw(st.lists(names.filter(lambda n: n != "vm"), min_size=1, max_size=4, unique=True))
     workloads = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    host = draw(names)
+    hosts = draw(st.lists(names, min_size=1, max_size=2, unique=True))
     found: list[Comparison] = []
     cells: list[CellSummary] = []
-    for workload in workloads:
+    for host, workload in itertools.product(hosts, workloads):
         cell = f"{host}/{workload}/default"
         own = [
             draw(

@@ -231,6 +231,21 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
     assert told.value.details == "No such file or directory"
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("name", ["ncu_raw_2024.csv", "ncu_raw_2024_flops.csv"])
+def test_file_cut_before_the_last_cell_of_a_row_is_refused(
+    tmp_path: Path, name: str, lost: int
+) -> None:
+    """What is left has the width of a whole row, and would say that the metric is missing."""
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    cut = tmp_path / "cut.csv"
+    kept = "\n".join(lines[: len(lines) - lost])
+    cut.write_text(kept.rpartition(",")[0] + ",", encoding="utf-8")
+    with pytest.raises(ProfileError) as told:
+        ncu.read(cut)
+    assert "cut off" in told.value.details
+
+
 @settings(max_examples=500, deadline=None)
 @given(data=st.data(), name=st.sampled_from(sorted(path.name for path in DATA.glob("ncu_*.csv"))))
 def test_cut_file_is_refused_or_loses_whole_launches_only(

@@ -207,7 +207,7 @@ def test_processes_are_divided_into_user_system_and_rest() -> None:
     assert isinstance(made, Ledger)
     assert_exact(made)
     assert parts(made) == {"user": (60, 60), "system": (20, 20), "rest": (20, 20)}
-    assert largest_parts(made) == "no change a process on the clock"
+    assert largest_parts(made) == "0 ns a process on the clock"
 
 
 @settings(deadline=None)

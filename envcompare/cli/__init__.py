@@ -1,0 +1,92 @@
+"""The command line; the only place that prints results or exits, and joins run, compare, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from envcompare import __version__
+from envcompare.cli import comparing, measuring, reading, reporting
+from envcompare.console import Display
+from envcompare.errors import (
+    ConfigError,
+    EnvcompareError,
+    InterruptedRunError,
+    RunFolderError,
+    unexpected,
+)
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="envcompare")
+@click.option("--debug", is_flag=True, help="Show a traceback with an error.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.pass_context
+def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
+    """Say whether the same ML work is slower in another environment, by how much, and why.
+
+    \b
+    envcompare run --envs vm,docker,singularity          on this machine
+    envcompare run --envs vm,docker --hosts me@gpu01     over SSH
+    envcompare doctor                                    what is usable here, and the remedy
+    """
+    context.obj = Display(is_quiet=quiet)
+    context.meta["debug"] = debug
+
+
+for _part in (measuring, reporting, comparing, reading):
+    for _command in _part.COMMANDS:
+        app.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line; every expected error ends as three sentences and its exit code."""
+    _have_stdout()
+    try:
+        app(standalone_mode=False)
+    except EnvcompareError as error:
+        if "--debug" in sys.argv:
+            raise
+        Display().error(error)
+        sys.exit(error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(InterruptedRunError.exit_code)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        _usage_error(error)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        said = _told(error)
+        Display().error(said)
+        sys.exit(said.exit_code)
+
+
+def _have_stdout() -> None:
+    """Write results to nowhere where who called closed stdout; Python has none then."""
+    try:
+        os.fstat(1)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 — to the end
+
+
+def _told(error: Exception) -> EnvcompareError:
+    """Return what the user is told: a file that cannot be used is no fault of envcompare."""
+    if not (isinstance(error, OSError) and error.filename):
+        return unexpected(error)
+    return RunFolderError(
+        f"{os.fsdecode(error.filename)} cannot be used",
+        details=str(error.strerror),
+        hint="see that its name is right and that this user may read it, or choose another place",
+    )
+
+
+def _usage_error(error: click.ClickException) -> None:
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
+    Display().error(ConfigError(error.format_message(), hint=f"{command or 'envcompare'} --help"))
+    sys.exit(ConfigError.exit_code)

@@ -1,0 +1,174 @@
+"""The subcommand compare: gates on the verdicts of a run, or how two runs differ."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envcompare.cli.outputs import PATH
+from envcompare.console import print_bytes
+from envcompare.errors import ConfigError
+
+if TYPE_CHECKING:
+    from envcompare.analysis.gates import Gate
+    from envcompare.analysis.model import RunComparison
+    from envcompare.report.summary import TerminalLine
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=PATH, metavar="RUN [RUN]")
+@click.option(
+    "--fail-on",
+    "texts",
+    multiple=True,
+    metavar="GATE",
+    help="Exit 1 where this holds: slower:2%, faster:2%, inconclusive, confounded, failed; several "
+    "with commas, or repeated.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md", "json"]),
+    default="text",
+    show_default=True,
+    help="md is for a pull-request comment.",
+)
+@click.option(
+    "--allow-mismatch",
+    is_flag=True,
+    help="Compare two runs though their reference, code or settings differ; it is said.",
+)
+def compare(
+    runs: tuple[Path, ...], *, texts: tuple[str, ...], form: str, allow_mismatch: bool
+) -> None:
+    """Judge a run by gates, or say how the ratios of two runs differ; nothing is written.
+
+    \b
+    envcompare compare results/RUN --fail-on slower:2%    exit 1 where an arm is slower by more
+    envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
+
+    slower:2% holds where the whole interval lies beyond 2 %; slower alone where that is the
+    verdict. Of two runs it is the change of each ratio to the reference that is judged, and never
+    a time, since two runs are two moments. Exit 3 or 4 where a gate could not judge all of it,
+    be it that only BEFORE holds it, and where a run is not complete.
+    """
+    from envcompare.analysis.gates import parse_gates
+
+    gates = parse_gates(texts)
+    if not 1 <= len(runs) <= 2:
+        raise ConfigError(
+            f"compare takes one run or two, and not {len(runs)}",
+            hint="envcompare compare RUN, or envcompare compare BEFORE AFTER",
+        )
+    if len(runs) == 2:
+        sys.exit(_compare_two(runs[0], runs[1], gates, form=form, allow_mismatch=allow_mismatch))
+    if allow_mismatch:
+        raise ConfigError(
+            "--allow-mismatch is for two runs",
+            details="one run has nothing that it could mismatch",
+            hint="name a second run, or leave the option out",
+        )
+    sys.exit(_judge_one(runs[0], gates, form=form))
+
+
+def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
+    """Print the verdicts of a run and what the gates say of them; return the exit code."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.analysis.gatemodel import GatedRun
+    from envcompare.analysis.gates import claims_of_run, gates_exit_code, judge_gates
+    from envcompare.report.gatewords import (
+        Naming,
+        gate_lines,
+        incomplete_lines,
+        untimed_lines,
+        worded_gates,
+    )
+    from envcompare.report.labels import cell_labels
+    from envcompare.report.summary import markdown, terminal_lines
+    from envcompare.results import RunFolder
+
+    run = compare_run(RunFolder.open(path))
+    claims = claims_of_run(run)
+    if gates and not claims:
+        raise _nothing_to_judge(run)
+    results = judge_gates(gates, claims)
+    code = gates_exit_code(results, claims, is_complete=run.is_complete)
+    naming = Naming(
+        labels=cell_labels(run),
+        reference=run.reference_arm,
+        gates=frozenset(one.text for one in gates),
+    )
+    results = worded_gates(results, naming)
+    lines = (*untimed_lines(run), *gate_lines(results), *incomplete_lines(run)) if gates else ()
+    if form == "json":
+        _print_json(GatedRun(comparison=run, gates=results, exit_code=code))
+    elif form == "md":
+        _print_markdown(lines, before=markdown(run))
+    else:
+        _show((*terminal_lines(run), *lines))
+    return code
+
+
+def _compare_two(
+    before: Path, after: Path, gates: tuple[Gate, ...], *, form: str, allow_mismatch: bool
+) -> int:
+    """Print how two runs differ and what the gates say of it; return the exit code."""
+    import msgspec
+
+    from envcompare.analysis.changes import compare_runs, read_run
+    from envcompare.analysis.gates import claims_of_change, gates_exit_code, judge_gates
+    from envcompare.report.changewords import change_lines, worded
+    from envcompare.report.labels import cell_labels
+    from envcompare.results import RunFolder
+
+    first, second = (read_run(RunFolder.open(path)) for path in (before, after))
+    found = compare_runs(first, second, allow_mismatch=allow_mismatch)
+    claims = claims_of_change(found)
+    results = judge_gates(gates, claims)
+    is_complete = found.before.is_complete and found.after.is_complete
+    code = gates_exit_code(results, claims, is_complete=is_complete)
+    labels = cell_labels(second.comparison)
+    said = worded(msgspec.structs.replace(found, gates=results, exit_code=code), labels)
+    if form == "json":
+        _print_json(said)
+    elif form == "md":
+        _print_markdown(change_lines(said, labels))
+    else:
+        _show(change_lines(said, labels))
+    return code
+
+
+def _nothing_to_judge(run: RunComparison) -> ConfigError:
+    return ConfigError(
+        f"--fail-on has nothing to judge in {run.run_id}",
+        details="no environment was timed against a reference in it",
+        hint="name a run of `envcompare run` with two environments or more",
+    )
+
+
+def _show(lines: Iterable[TerminalLine]) -> None:
+    from envcompare.terminal import show
+
+    show(lines)
+
+
+def _print_markdown(lines: Iterable[TerminalLine], *, before: str = "") -> None:
+    from envcompare.report.changewords import markdown_of
+    from envcompare.texts import visible
+
+    found = tuple(lines)
+    parts = [part.rstrip("\n") for part in (before, markdown_of(found) if found else "") if part]
+    print_bytes(visible("\n\n".join(parts) + "\n").encode())
+
+
+def _print_json(content: object) -> None:
+    from envcompare.results import json_bytes
+
+    print_bytes(json_bytes(content))
+
+
+COMMANDS = (compare,)

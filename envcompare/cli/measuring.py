@@ -1,0 +1,174 @@
+"""The subcommands that reach hosts: run, plan, doctor, build, clean."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envcompare.cli.concluding import command_line, conclude, show_summary
+from envcompare.console import Display, print_bytes, print_lines
+from envcompare.errors import ConfigError, InterruptedRunError
+from envcompare.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
+from envcompare.texts import counted
+
+if TYPE_CHECKING:
+    from envcompare.experiment import Experiment
+    from envcompare.plan import Plan
+    from envcompare.transport.hosts import HostSpec
+
+
+@click.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Run a plan of more than 200 cells.")
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Go on with an interrupted run; every other option is taken from it.",
+)
+@click.pass_obj
+def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Measure the workloads in every arm and write a run folder with its report."""
+    from envcompare import runner
+    from envcompare.job import Job
+    from envcompare.planning import resumed
+    from envcompare.results import RunFolder
+
+    if resume is not None:
+        if any(value not in (None, ()) for value in values.values()):
+            raise ConfigError(
+                "--resume takes everything from the run it continues",
+                hint="leave the other options out, or start a new run",
+            )
+        folder = RunFolder.open(resume)
+        experiment, plan, hosts = resumed(folder)
+    else:
+        experiment, plan, hosts = _planned(values, accept_many=yes)
+        record = runner.run_record(plan, experiment, command_line=command_line())
+        folder = RunFolder.create(experiment.out, record)
+    display.say(f"run {folder.path.name}: {_size(plan)}")
+    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+    with _signals(job.interruption, display):
+        exit_code = runner.run(job)
+    comparison, report = conclude(folder)
+    show_summary(comparison, report)
+    if job.interruption.is_requested:
+        raise InterruptedRunError(
+            "the run was interrupted",
+            details="what was measured is saved",
+            hint=f"envcompare run --resume {shlex.quote(str(folder.path))}",
+        )
+    sys.exit(exit_code)
+
+
+@click.command()
+@taking(EXPERIMENT)
+@click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
+def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
+    """Print the resolved experiment, its cells, arms and first orders; run nothing."""
+    from envcompare.planning import plan_lines
+
+    experiment, planned, _ = _planned(values, accept_many=yes)
+    print_lines(plan_lines(experiment, planned))
+
+
+@click.command()
+@taking(LOOKING)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json holds every fact that differs, with its class and both values.",
+)
+def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
+    """Say for each host and environment whether it is usable, and the line that mends it.
+
+    Where the stacks of a host are made already, run a step in each arm and say how they differ.
+    Exit 3 where something needed is missing or stacks differ that should be the same.
+    """
+    from envcompare.diagnosing import examine
+    from envcompare.examination import Examination, overall_exit_code
+    from envcompare.results import json_bytes
+
+    experiment, hosts = _places(values)
+    last = {}
+    for report in examine(experiment, hosts, command_line()):
+        last[report.found.host] = report.found
+        if form == "text":
+            print_lines(report.lines)
+    found = tuple(last.values())
+    code = overall_exit_code(found)
+    if form == "json":
+        allowed = experiment.allow_mismatch
+        print_bytes(json_bytes(Examination(hosts=found, allow_mismatch=allowed, exit_code=code)))
+    sys.exit(code)
+
+
+@click.command()
+@taking(PLACES)
+@click.option(
+    "--sbom",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a bill of materials of the wheels (CycloneDX JSON).",
+)
+@click.pass_obj
+def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
+    from envcompare import preparing
+
+    experiment, hosts = _places(values)
+    outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
+
+
+@click.command()
+@taking(PLACES)
+@click.pass_obj
+def clean(display: Display, /, **values: Any) -> None:  # noqa: ANN401
+    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data, and its images."""
+    from envcompare import preparing
+
+    experiment, hosts = _places(values)
+    outcome = preparing.clean_everywhere(experiment, hosts, display)
+    print_lines(outcome.lines)
+    sys.exit(outcome.exit_code)
+
+
+def _planned(
+    values: dict[str, Any], *, accept_many: bool
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    from envcompare.planning import planned
+
+    return planned(*settings_of(values), accept_many=accept_many)
+
+
+def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
+    from envcompare.planning import resolved
+
+    return resolved(*settings_of(values))
+
+
+def _signals(interruption: Any, display: Display) -> Any:  # noqa: ANN401
+    from envcompare.interrupt import handling_signals
+
+    return handling_signals(interruption, display.say)
+
+
+def _size(planned: Plan) -> str:
+    design = planned.design
+    arms = ", ".join(arm.id for arm in planned.arms)
+    return (
+        f"{counted(len(planned.cells), 'cell')} of at most {design.budget_s:.0f} s; arms {arms}; "
+        f"margin ±{100 * design.margin:.4g} %"
+    )
+
+
+COMMANDS = (run, plan, doctor, build, clean)

@@ -1,0 +1,196 @@
+"""All comparisons of a run as intervals in the band of the margin; left is faster.
+
+Shape and text tell the verdict beside its colour. What was not measured has a row as well.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import altair as alt
+
+from envcompare.analysis.model import Comparison, Outcome, RunComparison
+from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.layers import (
+    SIGNED,
+    Declared,
+    down,
+    layered,
+    names,
+    own_colour,
+    padding,
+    placed,
+    rows,
+)
+from envcompare.report.charts.palette import Palette
+from envcompare.report.charts.words import chart_name, label, shown
+from envcompare.report.labels import cell_labels
+from envcompare.report.marks import Axis, axis
+from envcompare.report.numbers import margin_percent, signed_interval, signed_percent
+from envcompare.report.verdicts import WORDS
+from envcompare.texts import counted
+
+MOST_ROWS: Final = 60
+_WIDTH: Final = 360
+_LINE: Final = 20.0
+_SHAPES: Final[dict[Outcome, str]] = {
+    "slower": "triangle-right",
+    "faster": "triangle-left",
+    "equivalent": "circle",
+    "inconclusive": "diamond",
+}
+_ASIDE: Final = 5.0  # px from the edge to an arrow
+_LONGEST_ARM: Final = 16
+_LONGEST_CELL: Final = 26
+_BEYOND: Final = (  # both ways off the axis, as the marks in the tables have them
+    "M-.2,-1L-1.2,0L-.2,1M.8,-1L-.2,0L.8,1",
+    "M.2,-1L1.2,0L.2,1M-.8,-1L.2,0L-.8,1",
+)
+
+
+def forest_chart(run: RunComparison) -> Chart | None:
+    """Return the comparisons in the order of the arms; of many those that moved most."""
+    arms = list(dict.fromkeys(one.arm for one in run.comparisons))
+    compared = run.compared
+    if not compared:
+        return None
+    ranked = sorted(compared, key=lambda one: -abs(one.primary.log_ratio) if one.primary else 1)
+    kept = {id(one) for one in ranked[:MOST_ROWS]}
+    chosen = tuple(
+        sorted((one for one in compared if id(one) in kept), key=lambda one: arms.index(one.arm))
+    )
+    return Chart(
+        name=chart_name("forest", run.run_id),
+        title=f"Change of time against {shown(run.reference_arm)}; left is faster",
+        description=_description(run, chosen, left_out=len(compared) - len(chosen)),
+        declare=partial(_declared, run, chosen),
+    )
+
+
+def _declared(run: RunComparison, chosen: tuple[Comparison, ...], palette: Palette) -> Declared:
+    on, height = axis(chosen, margin=run.margin), _LINE * len(chosen)
+    labels = cell_labels(run)
+    left = [
+        {"y": _LINE * (place + 0.5), "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
+         f"{label(labels.get(one.cell, one.cell), most=_LONGEST_CELL)}"}
+        for place, one in enumerate(chosen)
+    ]  # fmt: skip
+    layers = [
+        *_band(on, height, palette),
+        *_intervals(chosen, on, height, palette),
+        names(left, height, colour=palette.text),
+        *_verdicts(chosen, height, palette),
+    ]
+    room = padding(str(row["name"]) for row in left)
+    return layered(layers, width=_WIDTH, height=height, room=room)
+
+
+def _x(field: str, on: Axis) -> alt.X:
+    scale = alt.Scale(domain=list(on.percents), nice=False)
+    ticks = alt.Axis(labelExpr=SIGNED, tickCount=6)
+    return alt.X(
+        f"{field}:Q", scale=scale, axis=ticks, title="← faster · change of time · slower →"
+    )
+
+
+def _band(on: Axis, height: float, palette: Palette) -> list[alt.Chart]:
+    ends = dict(zip(("low", "high"), on.band_percents, strict=True))
+    top, bottom = alt.value(0), alt.value(height)
+    band: alt.Chart = rows([ends]).mark_rect(color=palette.band, aria=False)
+    zero: alt.Chart = rows([{"at": 0}]).mark_rule(color=palette.zero, aria=False)
+    return [
+        band.encode(x=_x("low", on), x2=alt.X2("high:Q"), y=top, y2=bottom),
+        zero.encode(x=_x("at", on), y=top, y2=bottom),
+    ]
+
+
+def _intervals(
+    chosen: tuple[Comparison, ...], on: Axis, height: float, palette: Palette
+) -> list[alt.Chart]:
+    found = [
+        _row(one, on, palette, y=_LINE * (place + 0.5))
+        for place, one in enumerate(chosen)
+        if one.primary is not None
+    ]
+    lines: alt.Chart = rows(row for row in found if row["low"] is not None).mark_rule(
+        strokeWidth=1.8, aria=False
+    )
+    points: alt.Chart = rows(found).mark_point(size=70, strokeWidth=1.6, opacity=1)
+    y = down("y", height)
+    return [
+        *_arrows(found, y),
+        lines.encode(x=_x("low", on), x2=alt.X2("high:Q"), y=y, color=own_colour()),
+        points.encode(
+            x=_x("at", on),
+            y=y,
+            stroke=alt.Stroke("colour:N", scale=None),
+            fill=alt.Fill("fill:N", scale=None),
+            shape=alt.Shape("shape:N", scale=None),
+            description=alt.Description("tip:N"),
+        ),
+    ]
+
+
+def _arrows(found: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
+    """Return an arrow beside each row whose interval leaves the axis, to the left and right."""
+    made = []
+    for side, (shape, x) in enumerate(zip(_BEYOND, (-_ASIDE, _WIDTH + _ASIDE), strict=True)):
+        marks: alt.Chart = rows(row for row in found if row["beyond"][side]).mark_point(
+            shape=shape, size=30, strokeWidth=1.4, opacity=1, aria=False
+        )
+        made.append(marks.encode(x=alt.value(x), y=y, stroke=alt.Stroke("colour:N", scale=None)))
+    return made
+
+
+def _row(one: Comparison, on: Axis, palette: Palette, *, y: float) -> dict[str, Any]:
+    primary = one.primary
+    assert primary is not None
+    colour = _colour(one.outcome, palette)
+    return {
+        **placed(primary, on),
+        "beyond": on.beyond(primary),
+        "y": y,
+        "colour": colour,
+        "fill": palette.back if one.outcome == "inconclusive" else colour,
+        "shape": _SHAPES.get(one.outcome, "circle"),
+        "tip": f"{shown(one.arm)}, {shown(one.cell)}: {_figures(one)}",
+    }
+
+
+def _colour(outcome: Outcome, palette: Palette) -> str:
+    colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
+    return colours.get(outcome, palette.even)
+
+
+def _verdicts(chosen: tuple[Comparison, ...], height: float, palette: Palette) -> list[alt.Chart]:
+    """Write the figures and the verdict of each row at its right."""
+    found = [
+        {"y": _LINE * (place + 0.5), "text": _figures(one)} for place, one in enumerate(chosen)
+    ]
+    texts: alt.Chart = rows(found).mark_text(
+        align="left", baseline="middle", color=palette.text, aria=False
+    )
+    return [texts.encode(x=alt.value(_WIDTH + 14), y=down("y", height), text=alt.Text("text:N"))]
+
+
+def _figures(one: Comparison) -> str:
+    word = WORDS[one.outcome]
+    if one.primary is None:
+        return word
+    interval = signed_interval(one.primary.low, one.primary.high)
+    mixed = ", confounded" if one.is_confounded else ""
+    return f"{signed_percent(one.primary.log_ratio)} ({interval}) {word}{mixed}"
+
+
+def _description(run: RunComparison, chosen: tuple[Comparison, ...], *, left_out: int) -> str:
+    counts: dict[str, int] = {}
+    for one in chosen:
+        word = WORDS[one.outcome]
+        counts[word] = counts.get(word, 0) + 1
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
+    return (
+        f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
+        f"±{margin_percent(run.margin)}: {told}.{rest}"
+    )

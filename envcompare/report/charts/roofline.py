@@ -1,0 +1,285 @@
+"""The roofline of a cell: what a device can do at most, and what each arm achieved.
+
+Both axes are logarithmic, so that the bound of the memory is a straight slope.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import altair as alt
+
+from envcompare.analysis.profilemodel import CellProfiles, Roof, Roofline, RooflinePoint
+from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.keys import Key, with_key
+from envcompare.report.charts.layers import Declared, layered, rows
+from envcompare.report.charts.palette import Palette, Style, styles
+from envcompare.report.charts.words import chart_name, label, shown
+from envcompare.report.kernels import short_name
+from envcompare.report.numbers import listed
+from envcompare.report.units import quantity_text
+from envcompare.texts import counted
+
+MOST_POINTS: Final = 60
+_WIDTH: Final = 580
+_HEIGHT: Final = 320
+_BELOW: Final = 46.0
+_LEAST, _MOST = 1e-12, 1e24  # FLOP per byte, and FLOP/s: beyond is no measurement
+_MOST_TICKS: Final = 12
+_APART: Final = 14.0  # px that two lines of text need
+_FILLED: Final = 0.5  # so that marks of one place show through each other
+_ALONG: Final = 0.4  # of the slope, where its label stands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Both axes, in decades."""
+
+    x_low: int
+    x_high: int
+    y_low: int
+    y_high: int
+
+    @property
+    def x_pixels(self) -> float:
+        """Return how wide a decade is."""
+        return _WIDTH / (self.x_high - self.x_low)
+
+    @property
+    def y_pixels(self) -> float:
+        """Return how high a decade is."""
+        return _HEIGHT / (self.y_high - self.y_low)
+
+    def above(self, flops_per_s: float, pixels: float) -> float:
+        """Return what lies so many pixels above."""
+        return float(flops_per_s * 10.0 ** (pixels / self.y_pixels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A roof: its ends, and where its label stands."""
+
+    ends: tuple[tuple[float, float], tuple[float, float]]
+    text: str
+    at: tuple[float, float]
+
+
+def roofline_chart(one: CellProfiles, *, where: str) -> Chart | None:
+    """Return the chart of a cell, None where no point can stand on it."""
+    roofline = one.roofline
+    if roofline is None:
+        return None
+    placed = tuple(point for point in roofline.points[:MOST_POINTS] if _is_placed(point))
+    roofs = _drawable(roofline)
+    if not placed or not roofs:
+        return None
+    return Chart(
+        name=chart_name("roofline", one.cell),
+        title=f"Roofline of {shown(where)}",
+        description=_description(roofline, placed),
+        declare=partial(_declared, roofline, roofs, placed, _styles(one)),
+    )
+
+
+def _declared(
+    roofline: Roofline,
+    roofs: tuple[Roof, ...],
+    points: tuple[RooflinePoint, ...],
+    looks: dict[str, Style],
+    palette: Palette,
+) -> Declared:
+    frame = _frame(roofs, points)
+    layers = [
+        *_roofs(_slope(roofline, roofs, frame), _flats(roofs, frame), frame, palette),
+        _points(points, looks, frame, palette),
+    ]
+    drawing = layered(layers, width=_WIDTH, height=_HEIGHT)
+    arms = {point.arm: looks[point.arm] for point in points}
+    return with_key(drawing, _keys(arms, palette), width=_WIDTH, below=_BELOW)
+
+
+def _x(field: str, frame: Frame) -> alt.X:
+    return alt.X(
+        f"{field}:Q",
+        title="arithmetic intensity, FLOP per byte (logarithmic)",
+        scale=_logarithmic(frame.x_low, frame.x_high),
+        axis=alt.Axis(values=_decades(frame.x_low, frame.x_high), format="~g"),
+    )
+
+
+def _y(field: str, frame: Frame) -> alt.Y:
+    return alt.Y(
+        f"{field}:Q",
+        title="achieved FLOP/s (logarithmic)",
+        scale=_logarithmic(frame.y_low, frame.y_high),
+        axis=alt.Axis(
+            values=_decades(frame.y_low, frame.y_high), format="~s", domain=False, titlePadding=12
+        ),
+    )
+
+
+def _logarithmic(low: int, high: int) -> alt.Scale:
+    return alt.Scale(type="log", domain=[10.0**low, 10.0**high], nice=False)
+
+
+def _decades(low: int, high: int) -> list[float]:
+    """Return the decades that get a line, so many apart that their numbers have room."""
+    return [10.0**one for one in range(low, high + 1, 1 + (high - low) // _MOST_TICKS)]
+
+
+def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> Frame:
+    ridges = [roof.ridge for roof in roofs if roof.ridge and _is_drawable(roof.ridge)]
+    x_low, x_high = _around([*ridges, *(point.intensity or 1.0 for point in points)])
+    y_low, y_high = _around([
+        *(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)
+    ])  # fmt: skip
+    return Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
+
+
+def _around(values: Iterable[float]) -> tuple[int, int]:
+    """Return whole decades with room around the values."""
+    logs = [math.log10(value) for value in values]
+    return math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15)
+
+
+def _is_placed(point: RooflinePoint) -> bool:
+    return _is_drawable(point.intensity) and _is_drawable(point.flops_per_s)
+
+
+def _is_drawable(value: float | None) -> bool:
+    """Say whether a logarithmic axis can hold a value beside those of real devices."""
+    return value is not None and _LEAST <= value <= _MOST
+
+
+def _drawable(roofline: Roofline) -> tuple[Roof, ...]:
+    """Return the roofs of precisions in use, or all of them, the highest first."""
+    found = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
+    used = [roof for roof in found if roof.is_used]
+    return tuple(sorted(used or found, key=lambda roof: -roof.flops_per_s))
+
+
+def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
+    """Return the memory roof, from the edge of the chart up to the highest ridge."""
+    bandwidth = roofline.bytes_per_s
+    if not bandwidth or not _is_drawable(bandwidth):
+        return []
+    start = max(10.0**frame.x_low, 10.0**frame.y_low / bandwidth)
+    end = min(10.0**frame.x_high, roofs[0].flops_per_s / bandwidth)
+    if end <= start:
+        return []
+    middle = start * (end / start) ** _ALONG
+    return [
+        _Line(
+            ends=((start, start * bandwidth), (end, end * bandwidth)),
+            text=f"{shown(roofline.level)} {quantity_text(bandwidth, 'B/s')}",
+            at=(middle, middle * bandwidth),
+        )
+    ]
+
+
+def _flats(roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
+    """Return the compute roofs; a label that would lie on the one above goes below its line."""
+    found: list[_Line] = []
+    left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
+    for roof in roofs:
+        height = roof.flops_per_s
+        start = roof.ridge if roof.ridge and _is_drawable(roof.ridge) else left
+        is_free = frame.above(height, 8 + _APART) <= last
+        last = frame.above(height, 8 if is_free else -9)
+        text = f"{shown(roof.precision)} {quantity_text(height, 'FLOP/s')}"
+        ends = (max(start, left), height), (right, height)
+        found.append(_Line(ends=ends, text=text, at=(right, last)))
+    return found
+
+
+def _roofs(
+    slope: list[_Line], flats: list[_Line], frame: Frame, palette: Palette
+) -> list[alt.Chart]:
+    ends = [
+        {"x": place[0], "y": place[1], "roof": number}
+        for number, line in enumerate((*slope, *flats))
+        for place in line.ends
+    ]
+    lines: alt.Chart = rows(ends).mark_line(color=palette.text, strokeWidth=2, aria=False)
+    angle = -math.degrees(math.atan2(frame.y_pixels, frame.x_pixels))
+    along: alt.Chart = rows(_labels(slope)).mark_text(
+        angle=angle % 360, dy=-9, color=palette.text, aria=False
+    )
+    over: alt.Chart = rows(_labels(flats)).mark_text(
+        align="right", baseline="middle", dx=-4, color=palette.text, aria=False
+    )
+    x, y = _x("x", frame), _y("y", frame)
+    return [
+        lines.encode(x=x, y=y, detail=alt.Detail("roof:N")),
+        *([along.encode(x=x, y=y, text=alt.Text("text:N"))] if slope else []),
+        over.encode(x=x, y=y, text=alt.Text("text:N")),
+    ]
+
+
+def _labels(lines: list[_Line]) -> list[dict[str, Any]]:
+    return [{"x": line.at[0], "y": line.at[1], "text": line.text} for line in lines]
+
+
+def _points(
+    points: tuple[RooflinePoint, ...], looks: dict[str, Style], frame: Frame, palette: Palette
+) -> alt.Chart:
+    found = [
+        {
+            "x": point.intensity,
+            "y": point.flops_per_s,
+            "colour": palette.of(looks[point.arm].place),
+            "shape": looks[point.arm].shape,
+            "filled": _FILLED if point.is_total else 0.0,
+            "size": 120 if point.is_total else 60,
+            "tip": f"{shown(point.arm)}, {point_name(point)}, {shown(point.precision)}: "
+            f"{quantity_text(point.flops_per_s, 'FLOP/s')}",
+        }
+        for point in points
+    ]
+    marks: alt.Chart = rows(found).mark_point(strokeWidth=1.8, opacity=1)
+    return marks.encode(
+        x=_x("x", frame),
+        y=_y("y", frame),
+        stroke=alt.Stroke("colour:N", scale=None),
+        fill=alt.Fill("colour:N", scale=None),
+        fillOpacity=alt.FillOpacity("filled:Q", scale=None),
+        shape=alt.Shape("shape:N", scale=None),
+        size=alt.Size("size:Q", scale=None),
+        description=alt.Description("tip:N"),
+    )
+
+
+def point_name(point: RooflinePoint) -> str:
+    """Return what a point is of."""
+    return shown(short_name(point.name))
+
+
+def _styles(one: CellProfiles) -> dict[str, Style]:
+    """Give each arm its look, the same in every chart of the cell."""
+    drawn = one.roofline.points if one.roofline else ()
+    return styles((one.reference, *(arm.arm for arm in one.arms), *(point.arm for point in drawn)))
+
+
+def _keys(arms: dict[str, Style], palette: Palette) -> list[Key]:
+    found = [
+        Key(text=label(arm), colour=palette.of(look.place), shape=look.shape, opacity=_FILLED)
+        for arm, look in arms.items()
+    ]
+    return [
+        *found,
+        Key(text="filled: all kernels", colour=palette.mute, shape="circle", opacity=_FILLED),
+        Key(text="open: one kernel", colour=palette.mute, shape="circle", opacity=0.0),
+    ]
+
+
+def _description(roofline: Roofline, placed: tuple[RooflinePoint, ...]) -> str:
+    arms = listed([shown(arm) for arm in dict.fromkeys(point.arm for point in placed)], most=5)
+    return (
+        f"Achieved FLOP/s over FLOP per byte of {shown(roofline.level)}, both logarithmic: "
+        f"{counted(len(placed), 'point')} of {arms} below the roofs of {shown(roofline.device)}. "
+        "The table below holds the same numbers."
+    )

@@ -1,0 +1,288 @@
+"""How the change of time depends on one parameter: a line for each arm, inside the margin or not.
+
+Ratios are drawn and no times, since curves of times hide a gap of a few percent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+import altair as alt
+
+from envcompare.analysis.model import Estimate, RunComparison
+from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.keys import Key, with_key
+from envcompare.report.charts.layers import SIGNED, Declared, layered, own_colour, placed, rows
+from envcompare.report.charts.palette import Palette, Style, run_styles
+from envcompare.report.charts.words import chart_name, label, shown
+from envcompare.report.marks import Axis, axis
+from envcompare.report.numbers import NOT_MEASURED, listed, margin_percent, signed_percent
+from envcompare.report.swept import Sweep, SweepPoint, sweeps
+from envcompare.report.units import number_text
+from envcompare.report.verdicts import estimate_text, verdict
+
+Styles = dict[str, Style]
+_TOLD: Final = 12  # numbers and reasons that a description names
+_WIDTH: Final = 330
+_HEIGHT: Final = 170
+_BELOW: Final = 44.0
+_LOST: Final = "M-.7,-.7L.7,.7M.7,-.7L-.7,.7"
+_FOOT: Final = 9.0  # px from the lower edge to the first mark of what is missing
+_APART: Final = 12.0
+_BEYOND: Final = (  # both ways off the axis, as the marks in the tables have them
+    "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
+    "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
+)
+
+
+def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
+    """Return a chart for each sweep; all have the same vertical axis."""
+    found = sweeps(run)
+    on = sweep_axis(run, found)
+    return tuple(sweep_chart(run, one, on=on) for one in found)
+
+
+def sweep_axis(run: RunComparison, found: Iterable[Sweep]) -> Axis:
+    """Return the axis of changes that all sweeps share."""
+    points = (point.comparison for sweep in found for point in sweep.points)
+    return axis([one for one in points if one is not None], margin=run.margin)
+
+
+def sweep_title(sweep: Sweep) -> str:
+    """Return "cnn by batch, width=64 on gpu01"."""
+    fixed = "".join(f", {shown(name)}={shown(value)}" for name, value in sweep.fixed)
+    return f"{shown(sweep.workload)} by {shown(sweep.parameter)}{fixed} on {shown(sweep.host)}"
+
+
+def sweep_chart(run: RunComparison, sweep: Sweep, *, on: Axis) -> Chart:
+    """Return the chart of one sweep."""
+    fixed = [f"{name}={value}" for name, value in sweep.fixed]
+    return Chart(
+        name=chart_name("sweep", sweep.host, sweep.workload, sweep.parameter, *fixed),
+        title=f"Change of time, {sweep_title(sweep)}",
+        description=_description(run, sweep),
+        declare=partial(_declared, run, sweep, on),
+    )
+
+
+def _declared(run: RunComparison, sweep: Sweep, on: Axis, palette: Palette) -> Declared:
+    styles = run_styles(run)
+    layers = [
+        *_ground(on, palette),
+        *_lines(sweep, on, styles, palette),
+        *_edges(sweep, on, styles, palette),
+    ]
+    drawing = layered(layers, width=_WIDTH, height=_HEIGHT)
+    return with_key(drawing, _keys(sweep, on, styles, palette), width=_WIDTH, below=_BELOW)
+
+
+def _x(sweep: Sweep) -> alt.X:
+    low, high = sweep.values[0], sweep.values[-1]
+    ticks = alt.Axis(values=list(sweep.values), format="~g", labelOverlap="greedy", grid=False)
+    title = label(sweep.parameter, most=40)
+    if sweep.is_doubling:
+        room = (high / low) ** 0.06
+        scale = alt.Scale(type="log", base=2, domain=[low / room, high * room], nice=False)
+        return alt.X("x:Q", title=f"{title} (logarithmic)", scale=scale, axis=ticks)
+    room = 0.06 * (high - low)
+    scale = alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
+    return alt.X("x:Q", title=title, scale=scale, axis=ticks)
+
+
+def _y(field: str, on: Axis) -> alt.Y:
+    scale = alt.Scale(domain=list(on.percents), nice=False)
+    axis_of = alt.Axis(labelExpr=SIGNED, tickCount=5, domain=False, titlePadding=12)
+    return alt.Y(f"{field}:Q", scale=scale, axis=axis_of, title="change of time; up is slower")
+
+
+def _ground(on: Axis, palette: Palette) -> list[alt.Chart]:
+    """Return the band of the margin with its edges, and the line at 0."""
+    low, high = on.band_percents
+    left, right = alt.value(0), alt.value(_WIDTH)
+    band: alt.Chart = rows([{"low": low, "high": high}]).mark_rect(color=palette.band, aria=False)
+    edges: alt.Chart = rows([{"at": low}, {"at": high}]).mark_rule(
+        color=palette.mute, strokeDash=[2, 4], strokeWidth=0.7, aria=False
+    )
+    zero: alt.Chart = rows([{"at": 0}]).mark_rule(color=palette.zero, aria=False)
+    return [
+        band.encode(y=_y("low", on), y2=alt.Y2("high:Q"), x=left, x2=right),
+        edges.encode(y=_y("at", on), x=left, x2=right),
+        zero.encode(y=_y("at", on), x=left, x2=right),
+    ]
+
+
+def _lines(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
+    """Return the shaded intervals, the lines and the points; a gap stays a gap."""
+    found = _measured(sweep, on, styles, palette)
+    spans = [row for row in found if row["high"] is not None]
+    areas: alt.Chart = rows(spans).mark_area(fillOpacity=0.22, aria=False)
+    whiskers: alt.Chart = rows(row for row in spans if row["is_alone"]).mark_rule(aria=False)
+    lines: alt.Chart = rows(found).mark_line(strokeWidth=1.8, aria=False)
+    points: alt.Chart = rows(found).mark_point(filled=True, size=46, opacity=1)
+    x, colour = _x(sweep), own_colour()
+    low = _y("low", on)
+    return [
+        areas.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=colour, detail=alt.Detail("piece:N")),
+        whiskers.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=colour),
+        lines.encode(
+            x=x,
+            y=_y("at", on),
+            color=colour,
+            strokeDash=alt.StrokeDash("dash:N", scale=None),
+            detail=alt.Detail("piece:N"),
+        ),
+        points.encode(
+            x=x,
+            y=_y("at", on),
+            color=colour,
+            shape=alt.Shape("shape:N", scale=None),
+            description=alt.Description("tip:N"),
+        ),
+    ]
+
+
+def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
+    """Return a row for each point with an estimate; `piece` holds those with no gap between."""
+    found: list[dict[str, Any]] = []
+    for piece, (arm, points) in enumerate(_pieces(sweep)):
+        style = styles[arm]
+        for point, primary in points:
+            found.append(
+                {
+                    "x": point.value,
+                    **placed(primary, on),
+                    "piece": piece,
+                    "is_alone": len(points) == 1,
+                    "colour": palette.of(style.place),
+                    "shape": style.shape,
+                    "dash": list(style.dash),
+                    "tip": f"{shown(arm)}, {_at(sweep, point)}: {_told(point)}",
+                }
+            )
+    return found
+
+
+def _pieces(sweep: Sweep) -> list[tuple[str, list[tuple[SweepPoint, Estimate]]]]:
+    """Return each arm's neighbouring points that have an estimate."""
+    found = []
+    for (arm, is_measured), group in groupby(
+        sweep.points, key=lambda one: (one.arm, estimate_of(one) is not None)
+    ):
+        if is_measured:
+            pairs = [(one, estimate_of(one)) for one in group]
+            found.append((arm, [(one, made) for one, made in pairs if made is not None]))
+    return found
+
+
+def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
+    """Return what stands at the edges, those of one value and edge stacked.
+
+    A ✕ at the foot for each point with no estimate, an arrow where one leaves the axis.
+    """
+    low, high = on.percents
+    pixel = (high - low) / _HEIGHT
+    seen: Counter[tuple[float, bool]] = Counter()
+    found = []
+    for point in sweep.points:
+        for shape, is_above in _shapes(point, on):
+            place = _FOOT + _APART * seen[point.value, is_above]
+            seen[point.value, is_above] += 1
+            found.append(
+                {
+                    "x": point.value,
+                    "at": (high if is_above else low) + pixel * place,
+                    "shape": shape,
+                    "colour": palette.of(styles[point.arm].place),
+                    "tip": f"{shown(point.arm)}, {_at(sweep, point)}"
+                    f"{'' if shape == _LOST else ', beyond the axis'}: {_told(point)}",
+                }
+            )
+    marks: alt.Chart = rows(found).mark_point(size=60, strokeWidth=2, opacity=1)
+    drawing = marks.encode(
+        x=_x(sweep),
+        y=_y("at", on),
+        stroke=alt.Stroke("colour:N", scale=None),
+        shape=alt.Shape("shape:N", scale=None),
+        description=alt.Description("tip:N"),
+    )
+    return [drawing] if found else []
+
+
+def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
+    """Return the marks of a point at the edges of the axis, and whether each is at the upper."""
+    primary = estimate_of(point)
+    if primary is None:
+        return [(_LOST, False)]
+    sides = zip(_BEYOND, on.beyond(primary), (False, True), strict=True)
+    return [(shape, is_above) for shape, is_beyond, is_above in sides if is_beyond]
+
+
+def _keys(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[Key]:
+    found = [
+        Key(
+            text=label(arm),
+            colour=palette.of(styles[arm].place),
+            shape=styles[arm].shape,
+            dash=styles[arm].dash,
+        )
+        for arm in sweep.arms
+    ]
+    drawn = {shape for point in sweep.points for shape, _ in _shapes(point, on)}
+    if _LOST in drawn:
+        found.append(Key(text=NOT_MEASURED, colour=palette.mute, shape=_LOST))
+    if beyond := drawn.difference({_LOST}):
+        arrow = max(beyond)
+        found.append(Key(text="beyond the axis", colour=palette.mute, shape=arrow, opacity=0.0))
+    return found
+
+
+def estimate_of(point: SweepPoint) -> Estimate | None:
+    """Return what was measured at a point."""
+    return point.comparison.primary if point.comparison else None
+
+
+def missing_text(point: SweepPoint) -> str:
+    """Say why a point has no estimate."""
+    one = point.comparison
+    if one is None:
+        return "not run: the run holds no such comparison"
+    said = verdict(one, label="", margin=0.0)
+    return shown(said.text)
+
+
+def _at(sweep: Sweep, point: SweepPoint) -> str:
+    return f"{shown(sweep.parameter)}={number_text(point.value)}"
+
+
+def _told(point: SweepPoint) -> str:
+    primary = estimate_of(point)
+    return missing_text(point) if primary is None else estimate_text(primary)
+
+
+def _description(run: RunComparison, sweep: Sweep) -> str:
+    """Say each arm's changes by value, and what is missing."""
+    told = " ".join(_arm_sentence(sweep, arm) for arm in sweep.arms)
+    lost = [
+        f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
+        for one in sweep.points
+        if estimate_of(one) is None
+    ]
+    missing = f" Missing: {listed(lost, most=_TOLD)}." if lost else ""
+    margin = f"±{margin_percent(run.margin)}"
+    return (
+        f"Change of time against {shown(run.reference_arm)} over {shown(sweep.parameter)}; up is "
+        f"slower, the band is the margin of {margin}. {told}{missing}"
+    )
+
+
+def _arm_sentence(sweep: Sweep, arm: str) -> str:
+    found = [
+        f"{signed_percent(primary.log_ratio)} at {number_text(one.value)}"
+        for one in sweep.points
+        if one.arm == arm and (primary := estimate_of(one)) is not None
+    ]
+    return f"{shown(arm)}: {listed(found, most=_TOLD) if found else 'not measured'}."

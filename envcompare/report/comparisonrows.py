@@ -1,0 +1,216 @@
+"""The tidy table of a run: a row for each comparison and metric, and what its columns mean.
+
+A comparison without a value has one row, whose numbers are not there: None, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envcompare.analysis.model import CellSummary, Comparison, Estimate, RunComparison, StepTimes
+from envcompare.records import Scalar
+from envcompare.texts import visible
+
+Value = str | int | float | bool | None
+Kind = Literal["text", "whole number", "number", "yes or no"]
+_LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a row is made of; without a value there is no estimate, and there are no times."""
+
+    run: RunComparison
+    comparison: Comparison
+    cell: CellSummary | None = None
+    estimate: Estimate | None = None
+    times: StepTimes | None = None
+    reference: StepTimes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its name, the kind of its values, what it means, and how it is read."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    read: Callable[[Source], Value]
+
+
+def rows(run: RunComparison) -> Iterator[tuple[Value, ...]]:
+    """Yield the rows in the order of comparison.json, each with a value for every column."""
+    for source in _sources(run):
+        yield tuple(_told(column.read(source)) for column in COLUMNS)
+
+
+def _sources(run: RunComparison) -> Iterator[Source]:
+    cells = {cell.id: cell for cell in run.cells}
+    times = {(cell.id, one.arm): one for cell in run.cells for one in cell.step_times}
+    for one in run.comparisons:
+        cell = cells.get(one.cell)
+        if one.primary is None:
+            yield Source(run=run, comparison=one, cell=cell)
+            continue
+        for estimate in (one.primary, *one.secondary):
+            yield Source(
+                run=run,
+                comparison=one,
+                cell=cell,
+                estimate=estimate,
+                times=times.get((one.cell, one.arm)),
+                reference=times.get((one.cell, run.reference_arm)),
+            )
+
+
+def _told(value: Value) -> Value:
+    """Return a value as both formats hold it: no empty text or hidden character, no NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return visible(value) or None if isinstance(value, str) else value
+
+
+def _of_run(name: str) -> Callable[[Source], Value]:
+    return lambda source: getattr(source.run, name)
+
+
+def _of_comparison(name: str) -> Callable[[Source], Value]:
+    return lambda source: getattr(source.comparison, name)
+
+
+def _of(part: str, name: str) -> Callable[[Source], Value]:
+    """Return what reads a field of a part of the source that may not be there."""
+    return lambda source: getattr(getattr(source, part), name, None)
+
+
+def _ratio(name: str) -> Callable[[Source], Value]:
+    def read(source: Source) -> Value:
+        found = getattr(source.estimate, name, None)
+        return None if found is None or abs(found) > _LARGEST_LOG else math.exp(found)
+
+    return read
+
+
+def _failure(name: str) -> Callable[[Source], Value]:
+    return lambda source: getattr(source.comparison.failure, name, None)
+
+
+def _spelt(parameters: Mapping[str, Scalar]) -> str:
+    return ",".join(f"{name}={value}" for name, value in sorted(parameters.items()))
+
+
+def _json(parameters: Mapping[str, Scalar]) -> str:
+    return json.dumps(dict(parameters), sort_keys=True) if parameters else ""
+
+
+def _is_primary(source: Source) -> Value:
+    return None if source.estimate is None else source.estimate is source.comparison.primary
+
+
+def _text(name: str, meaning: str, read: Callable[[Source], Value]) -> Column:
+    return Column(name=name, kind="text", meaning=meaning, read=read)
+
+
+def _flag(name: str, meaning: str, read: Callable[[Source], Value]) -> Column:
+    return Column(name=name, kind="yes or no", meaning=meaning, read=read)
+
+
+def _count(name: str, meaning: str, read: Callable[[Source], Value]) -> Column:
+    return Column(name=name, kind="whole number", meaning=meaning, read=read)
+
+
+def _number(name: str, meaning: str, read: Callable[[Source], Value]) -> Column:
+    return Column(name=name, kind="number", meaning=meaning, read=read)
+
+
+COLUMNS: Final = (
+    _text("run_id", "The run, as its folder is called", _of_run("run_id")),
+    _text("created", "When the run began (UTC)", _of_run("created")),
+    _text("tool_version", "The envcompare that measured", _of_run("tool_version")),
+    _text("host", "The machine", _of_comparison("host")),
+    _text("workload", "What was run", _of_comparison("workload")),
+    _text("cell", "Host, workload and parameters in one", _of_comparison("cell")),
+    _text(
+        "parameters",
+        "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults",
+        lambda source: _spelt(source.comparison.parameters),
+    ),
+    _text(
+        "parameters_json",
+        "The same as a JSON object, which tells numbers from text",
+        lambda source: _json(source.comparison.parameters),
+    ),
+    _text("arm", "The environment that is compared", _of_comparison("arm")),
+    _text("environment", "Its kind: vm, docker, singularity", _of_comparison("environment")),
+    _text("stack", "Its software: image, or host's own", _of_comparison("stack")),
+    _text("reference_arm", "What it is compared with", _of_run("reference_arm")),
+    _flag(
+        "is_control",
+        "The arm is the reference measured a second time: any difference is noise",
+        _of_comparison("is_control"),
+    ),
+    _text(
+        "outcome",
+        "slower, faster, equivalent, inconclusive, failed or not-run; it rests on the row that "
+        "is primary",
+        _of_comparison("outcome"),
+    ),
+    _flag(
+        "is_confounded",
+        "More than the environment differs, so the cause of a difference cannot be told apart",
+        _of_comparison("is_confounded"),
+    ),
+    _flag(
+        "control_failed",
+        "The control differs from the reference, so only claims beyond it were kept",
+        _of_comparison("control_failed"),
+    ),
+    _text("metric", "What was compared; empty without a value", _of("estimate", "metric")),
+    _flag("is_primary", "The verdict rests on this metric", _is_primary),
+    _flag(
+        "is_widened",
+        "The interval pays for several comparisons and for looking while measuring",
+        _of("estimate", "is_widened"),
+    ),
+    _number(
+        "ratio", "Time in the arm ÷ time in the reference: above 1 is slower", _ratio("log_ratio")
+    ),
+    _number("ratio_low", "Lower end of its interval", _ratio("low")),
+    _number("ratio_high", "Upper end of its interval", _ratio("high")),
+    _number("log_ratio", "Natural logarithm of the ratio", _of("estimate", "log_ratio")),
+    _number("log_ratio_low", "Lower end of its interval", _of("estimate", "low")),
+    _number("log_ratio_high", "Upper end of its interval", _of("estimate", "high")),
+    _number(
+        "level", "Level of the interval before it was widened for looking", _of("estimate", "level")
+    ),
+    _number("margin", "A ratio within 1 ± this is called equivalent", _of_run("margin")),
+    _text(
+        "unit", "What the interval counts: restart, generation or process", _of("estimate", "unit")
+    ),
+    _count(
+        "restarts", "Launches of the environments behind the estimate", _of("estimate", "restarts")
+    ),
+    _count("generations", "Fresh starts of the workers behind it", _of("estimate", "generations")),
+    _count("rounds", "Passes through all arms behind it", _of("estimate", "rounds")),
+    _count("steps", "Measured steps of the arm, or whole processes", _of("times", "steps")),
+    _number("median_s", "Median time of its steps in seconds", _of("times", "median_s")),
+    _number("p05_s", "5 % of its steps took at most so long", _of("times", "p05_s")),
+    _number("p95_s", "95 % of its steps took at most so long", _of("times", "p95_s")),
+    _number("samples_per_s", "Samples a second at the median", _of("times", "samples_per_s")),
+    _count("reference_steps", "Measured steps of the reference", _of("reference", "steps")),
+    _number(
+        "reference_median_s", "Median time of its steps in seconds", _of("reference", "median_s")
+    ),
+    _number("reference_p05_s", "5 % of its steps took at most so long", _of("reference", "p05_s")),
+    _number("reference_p95_s", "95 % of its steps took at most so long", _of("reference", "p95_s")),
+    _text("stopped_by", "What ended the measuring of the cell", _of("cell", "stopped_by")),
+    _text("reason", "Why it failed, was not run or is inconclusive", _of_comparison("reason")),
+    _text("failure_phase", "Where it failed", _failure("phase")),
+    _count("exit_code", "What the failed process exited with", _failure("exit_code")),
+    _text("log", "Its log, a file of the run folder", _failure("log")),
+)
+"""The columns in their order; docs/schema/comparisons.md holds them written out."""

@@ -1,0 +1,42 @@
+"""The lab host, and an image of the wheels that a file of tests chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from lab import Lab, need
+from runs import BASE
+
+from envcompare.command import Command
+from envcompare.stack import building, image
+from envcompare.stack.image import Image, Recipe
+from envcompare.stack.wheelhouse import Wheelhouse
+from envcompare.transport import Transport
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
+
+
+@pytest.fixture(scope="module")
+def host(lab: Lab) -> Iterator[Transport]:
+    """Give a connection to the lab host."""
+    transport = connect(parse_hosts([lab.alias])[0])
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def recipe(wheels: Wheelhouse) -> Recipe:
+    """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
+    need("docker")
+    assert image.find(LOCAL, BASE), f"{BASE} is not here; script/lab up makes it"
+    return image.recipe(wheels, base=BASE, local=LOCAL)
+
+
+@pytest.fixture(scope="module")
+def built(recipe: Recipe) -> Iterator[Image]:
+    """Give the image of that recipe, built by the local engine."""
+    one = building.build(recipe, local=LOCAL, progress=print)
+    yield one
+    run(LOCAL, Command(argv=("docker", "image", "rm", "-f", one.id)))

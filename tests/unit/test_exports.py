@@ -1,0 +1,208 @@
+"""The table of comparisons: CSV and Parquet tell the same, all of it, and nothing that is not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import Phase, given, settings
+from pyarrow import parquet  # noqa: TID251 — it reads back what was written
+
+from envcompare.analysis.model import RunComparison
+from envcompare.errors import ConfigError
+from envcompare.records import Failure
+from envcompare.report import exports
+from envcompare.report.comparisonrows import COLUMNS, rows
+from envcompare.report.exports import FORMULAS, columns_page, csv_text, parquet_bytes
+from envcompare.texts import visible
+from tests.data.report.builders import HOSTILE, SLOWER, example, run_of, runs
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema" / "comparisons.md"
+KINDS = {column.name: column.kind for column in COLUMNS}
+SETTINGS = settings(
+    max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+)
+Row = dict[str, Any]
+
+
+def from_csv(text: str) -> list[Row]:
+    """Read the table as the documentation says, empty cells as None."""
+    return [
+        {name: _value(cell, KINDS[name]) for name, cell in row.items()}
+        for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    ]
+
+
+def _value(cell: str, kind: str) -> Any:
+    if cell == "":
+        return None
+    if kind == "text":
+        return cell.removeprefix("'")
+    return {"true": True, "false": False}[cell] if kind == "yes or no" else _number(cell, kind)
+
+
+def _number(cell: str, kind: str) -> float:
+    return int(cell) if kind == "whole number" else float(cell)
+
+
+def from_parquet(content: bytes) -> list[Row]:
+    """Read the table with its types."""
+    found: list[Row] = parquet.read_table(io.BytesIO(content)).to_pylist()
+    return found
+
+
+def failed(**fields: Any) -> RunComparison:
+    """Return a run whose only comparison failed."""
+    failure = Failure(phase="setup", brief="out of memory", exit_code=137, log="logs/docker.log")
+    one = msgspec.structs.replace(
+        SLOWER, outcome="failed", primary=None, secondary=(), reason="out of memory"
+    )
+    return run_of(msgspec.structs.replace(one, failure=failure, **fields))
+
+
+@SETTINGS
+@given(runs(names=HOSTILE))
+def test_both_formats_tell_the_same_whatever_the_names_are(run: RunComparison) -> None:
+    """To the last digit and the last strange character."""
+    assert from_csv(csv_text(run)) == from_parquet(parquet_bytes(run))
+
+
+@SETTINGS
+@given(runs())
+def test_each_comparison_has_a_row_for_each_metric_and_one_without_a_value(
+    run: RunComparison,
+) -> None:
+    """In their order; the row a verdict rests on is marked."""
+    expected = [
+        (one.cell, one.arm, one.outcome, estimate and estimate.metric, estimate and first)
+        for one in run.comparisons
+        for estimate, first in (
+            [(one.primary, True), *((other, False) for other in one.secondary)]
+            if one.primary
+            else [(None, None)]
+        )
+    ]
+    names = ("cell", "arm", "outcome", "metric", "is_primary")
+    found = [tuple(row[name] for name in names) for row in from_csv(csv_text(run))]
+    assert found == expected
+
+
+@SETTINGS
+@given(runs())
+def test_numbers_are_those_of_the_comparison(run: RunComparison) -> None:
+    """The ratio is the exponential of the log ratio, and nothing is rounded."""
+    estimates = [
+        estimate
+        for one in run.comparisons
+        for estimate in ((one.primary, *one.secondary) if one.primary else (None,))
+    ]
+    for row, estimate in zip(from_csv(csv_text(run)), estimates, strict=True):
+        if estimate is None:
+            continue
+        assert row["log_ratio"] == estimate.log_ratio
+        assert row["ratio"] == math.exp(estimate.log_ratio)
+        assert (row["log_ratio_low"], row["log_ratio_high"]) == (estimate.low, estimate.high)
+        assert (row["restarts"], row["rounds"]) == (estimate.restarts, estimate.rounds)
+
+
+def test_failed_comparison_has_its_reason_and_no_number() -> None:
+    """An empty cell, never 0 or NaN; the exit code is a fact and no result."""
+    (row,) = from_csv(csv_text(failed()))
+    assert (row["outcome"], row["reason"]) == ("failed", "out of memory")
+    assert (row["failure_phase"], row["exit_code"]) == ("setup", 137)
+    assert row["log"] == "logs/docker.log"
+    numbers = {name for name, kind in KINDS.items() if "number" in kind}
+    assert {name for name in numbers if row[name] is not None} == {"margin", "exit_code"}
+    assert "nan" not in csv_text(failed()).lower()
+
+
+@pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "'quoted"])
+def test_no_text_is_a_formula_to_a_spreadsheet_and_each_can_be_read_back(start: str) -> None:
+    """A reason is what a program printed, and a spreadsheet would run it."""
+    text = csv_text(failed(reason=start))
+    cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
+    assert f"'{start}" in cells
+    assert from_csv(text)[0]["reason"] == start
+
+
+def test_negative_number_stays_a_number() -> None:
+    """Only text is written so: a spreadsheet would not add what has an apostrophe."""
+    faster = msgspec.structs.replace(
+        SLOWER, primary=msgspec.structs.replace(SLOWER.primary, log_ratio=-0.5)
+    )
+    assert ",-0.5," in csv_text(run_of(faster))
+
+
+@SETTINGS
+@given(runs(names=HOSTILE))
+def test_every_cell_is_harmless_and_every_line_whole(run: RunComparison) -> None:
+    """RFC 4180: as many cells in each row as in the header, and no hidden character."""
+    text = csv_text(run)
+    assert visible(text.replace("\r\n", "\n")) == text.replace("\r\n", "\n")
+    table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    assert {len(row) for row in table} == {len(COLUMNS)}
+    for row in table:
+        for cell, column in zip(row, COLUMNS, strict=True):
+            assert column.kind != "text" or not cell.startswith(FORMULAS[:-1])
+
+
+def test_ratio_that_no_number_holds_is_left_out() -> None:
+    """The logarithm still stands there."""
+    wild = msgspec.structs.replace(
+        SLOWER, primary=msgspec.structs.replace(SLOWER.primary, log_ratio=800.0, high=math.inf)
+    )
+    row = from_csv(csv_text(run_of(wild)))[0]
+    assert (row["ratio"], row["log_ratio"], row["ratio_high"]) == (None, 800.0, None)
+
+
+def test_parquet_has_types_and_says_what_they_mean() -> None:
+    """A reader needs neither guesses nor a page beside it."""
+    found = parquet.read_schema(io.BytesIO(parquet_bytes(example())))
+    assert found.metadata[b"run_id"].decode() == example().run_id
+    types = [str(found.field(name).type) for name in ("arm", "ratio", "restarts", "is_control")]
+    assert types == ["string", "double", "int64", "bool"]
+    assert all(field.metadata[b"description"] for field in found)
+
+
+def test_run_without_comparisons_is_a_header() -> None:
+    """A program that reads it finds the columns."""
+    assert csv_text(run_of()).splitlines() == [",".join(column.name for column in COLUMNS)]
+    assert from_parquet(parquet_bytes(run_of())) == []
+
+
+def test_same_run_gives_the_same_bytes() -> None:
+    """So that a file can be compared with the one before."""
+    assert parquet_bytes(example()) == parquet_bytes(example())
+
+
+def test_missing_pyarrow_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra, since it is large."""
+    monkeypatch.setattr(exports, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError) as found:
+        parquet_bytes(example())
+    assert "pip install 'envcompare-bench[parquet]'" in found.value.hint
+
+
+def test_page_of_the_columns_is_the_one_that_the_code_gives() -> None:
+    """docs/schema holds it written out."""
+    assert PAGE.read_text(encoding="utf-8") == columns_page()
+    assert re.findall(r"^\| `(\w+)`", columns_page(), re.MULTILINE) == list(KINDS)
+
+
+def test_example_keeps_its_parameters_and_times() -> None:
+    """As text for people, as JSON for programs, and with the reference beside the arm."""
+    one = msgspec.structs.replace(SLOWER, parameters={"hidden": 64, "batch": 16})
+    run = example()
+    run = msgspec.structs.replace(
+        run, comparisons=(msgspec.structs.replace(one, cell=run.cells[0].id),)
+    )
+    row = dict(zip(KINDS, next(rows(run)), strict=True))
+    assert row["parameters"] == "batch=16,hidden=64"
+    assert row["parameters_json"] == '{"batch": 16, "hidden": 64}'
+    assert (row["median_s"], row["reference_median_s"]) == (0.0448, 0.0413)

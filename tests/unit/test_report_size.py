@@ -1,0 +1,84 @@
+"""What keeps the page of a large run small: it says what it leaves out, and where that stands."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model import RunComparison
+from envcompare.report.allowance import Allowance
+from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.layers import Declared, layered, rows
+from envcompare.report.links import file_links
+from envcompare.report.resources import startup_views
+from runfolders import Arm, Shape, write
+
+ARMS = tuple(Arm(id=f"image{number}") for number in range(5))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> RunComparison:
+    """Return a run of 30 cells, each with the start-up of seven environments."""
+    shape = Shape(
+        arms=ARMS,
+        workloads=tuple(f"work{number:02}" for number in range(30)),
+        restarts=1,
+        generations=1,
+        rounds=2,
+    )
+    return compare_run(write(tmp_path_factory.mktemp("runs"), shape))
+
+
+def test_start_ups_of_many_cells_are_told_as_a_whole(large: RunComparison) -> None:
+    """The first sixty have their parts; other cells have the whole, and say where parts are."""
+    views = startup_views(large)
+    assert len(views) == 30
+    divided = [bool(view.bars) for view in views]
+    assert divided == sorted(divided, reverse=True)
+    assert sum(len(view.arms) for view in views if view.bars) in range(60, 67)
+    for view in views:
+        names = [row.name for row in view.rows]
+        assert ("imports" in names) == bool(view.bars)
+        assert "real" in names
+        assert ("The parts stand in comparison.json." in view.note) != bool(view.bars)
+
+
+def test_start_ups_of_a_usual_run_are_all_divided(large: RunComparison) -> None:
+    """What is left out is left out for the size alone."""
+    first = {large.cells[0].id, large.cells[1].id}
+    found = tuple(one for one in large.startup if one.cell in first)
+    few = msgspec.structs.replace(large, startup=found)
+    assert all(view.bars for view in startup_views(few))
+
+
+def test_files_of_a_large_run_are_counted_by_folder() -> None:
+    """A list of a thousand names helps nobody; those of the run itself stay links."""
+    logs = tuple(f"logs/gpu/cell{number}/vm.log" for number in range(900))
+    found = file_links(("comparison.json", *logs, "profiles/a.json", "run.json"))
+    assert [(one.text, bool(one.href)) for one in found] == [
+        ("comparison.json", True),
+        ("run.json", True),
+        ("900 files in logs", False),
+        ("1 file in profiles", False),
+    ]
+
+
+def test_files_of_a_usual_run_are_all_links() -> None:
+    """Each can be opened from the page."""
+    names = ("run.json", *(f"logs/cell{number}.log" for number in range(99)))
+    assert [one.text for one in file_links(names)] == list(names)
+    assert all(one.href for one in file_links(names))
+
+
+def test_charts_stop_where_they_fill_the_page() -> None:
+    """Some charts are ten times as long as others, so their number alone says little."""
+
+    def declare(_: object) -> Declared:
+        return layered([rows([{"x": 1}]).mark_point().encode(x="x:Q")], width=9, height=9)
+
+    chart = Chart(name="one", title="One", description="A point.", declare=declare)
+    charts = Allowance(characters_left=1)
+    assert charts.draw(chart)
+    assert not charts.draw(chart)
+    assert charts.refused == 1

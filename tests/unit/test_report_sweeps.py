@@ -1,0 +1,83 @@
+"""The section of sweeps: only where a number was swept, each chart with a table of its numbers."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+from chartpages import HOSTILE, hostile_runs, swept, swept_run
+from msgspec.structs import replace
+
+from envcompare.report.allowance import Allowance
+from envcompare.report.page import render
+from envcompare.report.sweeps import MOST_SWEEPS, sweeps_view
+from envcompare.texts import visible
+
+
+def section(html: str) -> str:
+    """Return the section of sweeps."""
+    found = re.search(r'<section id="sweeps".*?</section>', html, re.DOTALL)
+    return found[0] if found else ""
+
+
+def test_the_page_has_a_section_where_a_parameter_was_swept() -> None:
+    """Heading, chart, and a row for each value with each arm's change, interval and verdict."""
+    html = render(swept())
+    assert '<a href="#sweeps">Sweeps</a>' in html
+    found = section(html)
+    assert "cnn by batch on gpu01" in found
+    assert found.count('<svg class="chart"') == 1
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", found)]
+    assert [row[0] for row in rows] == ["batch", "1", "4", "16"]
+    assert " ".join(rows[3]).startswith("16 +8.0 % +7.5 to +8.5 % ▶ slower")
+    assert " ".join(rows[2]).endswith(
+        "not measured failed (phase setup, exit code 1): out of memory"
+    )
+
+
+def test_no_sweep_leaves_no_section() -> None:
+    """A run of one value has neither the heading nor the link to it."""
+    run = swept_run({"docker": {1: (1, 0, 2)}})
+    html = render(run)
+    assert section(html) == ""
+    assert "#sweeps" not in html
+    assert sweeps_view(run, Allowance()) is None
+
+
+def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
+    """The others are counted, and their numbers stand in the table of all comparisons."""
+    run = swept_run({"docker": {1: (1, 0, 2), 2: (2, 1, 3)}})
+    hosts = [f"gpu{number:02}" for number in range(MOST_SWEEPS + 3)]
+    cells = [
+        replace(cell, host=host, id=cell.id.replace("gpu01", host))
+        for host in hosts
+        for cell in run.cells
+    ]
+    made = [
+        replace(one, host=host, cell=one.cell.replace("gpu01", host),
+                primary=replace(one.primary, log_ratio=0.001 * place))
+        for place, host in enumerate(hosts)
+        for one in run.comparisons
+        if one.primary
+    ]  # fmt: skip
+    view = sweeps_view(replace(run, cells=tuple(cells), comparisons=tuple(made)), Allowance())
+    assert view is not None
+    assert [one.title for one in view.shown] == [f"cnn by batch on {host}" for host in hosts[3:]]
+    assert view.rest.startswith("3 more sweeps moved less.")
+
+
+def test_a_page_without_charts_left_keeps_the_table() -> None:
+    """The numbers stand there even where the chart would make the page too large."""
+    view = sweeps_view(swept(), Allowance(left=0))
+    assert view is not None
+    assert view.shown[0].chart == ""
+    assert len(view.shown[0].rows) == 3
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_parameter_is_text(name: str) -> None:
+    """Its name stands in heading, table and chart, and nothing of it becomes markup."""
+    found = section(render(hostile_runs(name)[0]))
+    assert visible(name)[:20] in unescape(found)
+    assert not [part for part in ("<img", "<b>", "\u202e", "\x00") if part in found]
