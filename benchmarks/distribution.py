@@ -147,10 +147,10 @@ below 1 means that envcompare is faster.
 
 {chr(10).join(lines)}
 
-`put` also compares the SHA-256 of what arrived, which scp does not. `deliver` also asks the engine
-there for the image, before and after, and compares the layers: a few tenths of a second, whatever
-the size. Neither compresses: the engine unpacks more slowly
-than a network of 1 Gbit/s brings, so that packing would only keep a core busy.
+`put` also compares the SHA-256 of what arrived, which scp does not. `deliver` also asks the docker
+client there for the image, before and after, and compares the layers. Neither compresses: the
+engine unpacks more slowly than a network of 1 Gbit/s brings, so that packing would only keep a core
+busy.
 """,
         encoding="utf-8",
     )
