@@ -6,13 +6,39 @@ from collections.abc import Iterator
 
 import pytest
 from chromium import started
+from hypothesis import settings
 from lab import Lab, need, torch_python
 from lab import lab as running_lab
 from playwright.sync_api import Browser
+from spreading import ENGINES, Spreading, group, spread, step_aside
+from xdist.remote import Producer
+
+# an example that waits for a CPU is no failure, and the CPUs are shared
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Say whether this is one of several processes that share the tests."""
+    return hasattr(config, "workerinput")  # pytest-xdist sets it
+
+
+@pytest.hookimpl(optionalhook=True)  # none asks for it under -p no:xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreading:
+    """Keep apart what must not run at the same time, where several processes share the tests."""
+    return Spreading(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, where several processes share the tests."""
+    if is_worker(config):
+        spread(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip or fail a test whose engine is missing, before its fixtures are made."""
+    if is_worker(item.config) and group(item.nodeid) != ENGINES:
+        step_aside()
     for marker in item.iter_markers("engine"):
         need(marker.args[0])
     for name in ("browser", "torch", "gpu"):

@@ -320,7 +320,7 @@ def test_an_image_that_is_not_there_is_named(place: Place) -> None:
     result = place.run("true", reference=reference)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None
-    assert explanation.startswith(f"the image {reference} is not on the host")
+    assert explanation.reason.startswith(f"the image {reference} is not on the host")
 
 
 @containers_only
@@ -329,7 +329,7 @@ def test_a_missing_mount_is_an_error_and_not_a_new_folder(place: Place) -> None:
     result = place.run("true", mounts=(Mount(path="/not/there"),))
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None
-    assert explanation.startswith("/not/there does not exist on the host")
+    assert explanation.reason.startswith("/not/there does not exist on the host")
 
 
 @singularity_only
@@ -341,7 +341,7 @@ def test_a_damaged_image_file_is_called_that(place: Place, harm: str) -> None:
     result = place.run("true", reference=damaged)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None, result
-    assert explanation.startswith("the image is damaged or cut short"), result
+    assert explanation.reason.startswith("the image is damaged or cut short"), result
 
 
 def _unique_sleep() -> str:
