@@ -28,8 +28,9 @@ from envcompare.measure.profilelimits import (
     steps_that_fit,
 )
 from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
+from envcompare.measure.profilestarts import TOOL_STARTS, started
 from envcompare.measure.protocol import Hello
-from envcompare.measure.worker import Worker
+from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.profilefiles import raw_path, write_profile
 from envcompare.profilers.choosing import Pass, Toolbox
@@ -115,14 +116,14 @@ class ProfilePass:
     def _look_inside(self, arm: str) -> None:
         """Let one worker run its steps under each profiler that lives inside it."""
         self.bench.check_interruption()
-        worker = self.stand.launch(arm, None)
         try:
-            hello = self._begin(worker)
-            for kind in INSIDE:
-                if self._is_missing(arm, kind):
-                    self.bench.check_interruption()
-                    self._keep(self._seen_inside(worker, hello, kind))
-            worker.quit()
+            with started(lambda: self.stand.launch(arm, None), self._spec) as (worker, hello):
+                self._begin(worker, hello)
+                for kind in INSIDE:
+                    if self._is_missing(arm, kind):
+                        self.bench.check_interruption()
+                        self._keep(self._seen_inside(worker, hello, kind))
+                worker.quit()
         except TransportError:
             raise
         except (WorkloadError, UnusableError) as error:
@@ -130,8 +131,6 @@ class ProfilePass:
             for kind in INSIDE:
                 if self._is_missing(arm, kind):
                     self._keep(self._failed(arm, kind, error))
-        finally:
-            worker.kill()
 
     def _look_around(self, arm: str, kind: Pass) -> None:
         """Let a new worker run its steps with a profiler around it."""
@@ -159,12 +158,13 @@ class ProfilePass:
             record = self._failed(arm, kind, error)
         self._keep(record)
 
-    def _begin(self, worker: Worker) -> Hello:
+    @property
+    def _spec(self) -> LaunchSpec:
+        return msgspec.structs.replace(self.bench.spec, generation="rebuild", fingerprint=False)
+
+    def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
         bench = self.bench
-        spec = msgspec.structs.replace(bench.spec, generation="rebuild", fingerprint=False)
-        worker.send_hello(spec)
-        hello = worker.await_hello(BEGIN_LIMIT_S)
         worker.send_begin(derive_seed(bench.seed, "profile model", bench.cell) % 2**31, 0)
         begun = worker.await_begin(BEGIN_LIMIT_S)
         ran = worker.run(WARMUP_STEPS, limit_s("torch", WARMUP_STEPS, begun.first_step_ns / 1e9))
@@ -172,7 +172,6 @@ class ProfilePass:
             self._hello = hello
             self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
             self._steps = self._steps or steps_that_fit(self._step_s)
-        return hello
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: Inside) -> ProfileRecord:
         out = f"{self.stand.scratch(worker.arm)}/{kind}.json.gz"
@@ -207,17 +206,18 @@ class ProfilePass:
 
     def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
-        worker = self.stand.launch(arm, profiler)
         steps = self._steps if kind == "nsys" else self._counted_steps()
-        try:
-            hello = self._begin(worker)
+        with started(
+            lambda: self.stand.launch(arm, profiler),
+            self._spec,
+            starts=TOOL_STARTS,
+            sweep=lambda: self.stand.sweep(arm),
+        ) as (worker, hello):
+            self._begin(worker, hello)
             reply = worker.profile(
                 "marks", steps, out="", limit_s=limit_s(kind, self._steps, self._step_s)
             )
             worker.quit(ENDING_LIMIT_S)
-        finally:
-            worker.kill()
-            self.stand.sweep(arm)
         if reply.reason:
             raise ProfileError("the steps could not be marked", details=reply.reason)
         said = worker.tail(SAID_LINES)

@@ -10,6 +10,7 @@ WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anythi
 STEPS, COUNTER_STEPS = 5, 2
 STEPS_S = 30.0  # that the steps of a profile may take at their usual speed; one is always run
 BEGIN_LIMIT_S = 300.0  # for a start, and for a setup with the first step, under a profiler
+FIRST_BEGIN_LIMIT_S = 60.0  # for a start that can be tried again
 ENDING_LIMIT_S = 300.0  # in which a tool writes its report
 LIMITS_S: dict[PassName, float] = {"ncu-memory": 1800.0, "ncu-flops": 1800.0}
 SAID_LINES = 10_000  # ncu complains at the first kernel, and a line for each may follow

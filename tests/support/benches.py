@@ -85,6 +85,8 @@ def bench(path: Path, workload: str, *, on_host: Answer | None = None, **changes
     spec = {name: changes.pop(name) for name in ("cpus",) if name in changes}
     plan = design(**{"quiet_gate": False, "has_startup": False, **changes})
     kept = Kept(RunFolder.create(path, run_record(design=plan)))
+    data = path / "data"  # apart: each arm hashes it, and logs grow beside it meanwhile
+    data.mkdir(exist_ok=True)
     return Bench(
         cell=CELL,
         host="local",
@@ -95,7 +97,7 @@ def bench(path: Path, workload: str, *, on_host: Answer | None = None, **changes
         spec=LaunchSpec(
             workload=workload,
             params={},
-            data=str(path),
+            data=str(data),
             threads=1,
             cpus=spec.get("cpus"),
             generation="auto",

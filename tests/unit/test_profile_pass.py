@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from envcompare.measure.profilelimits import (
     steps_that_fit,
 )
 from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
-from envcompare.measure.worker import Worker
+from envcompare.measure.profilestarts import TOOL_STARTS, started
+from envcompare.measure.protocol import Hello
+from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilefiles import read_profiles
 from envcompare.profilers.choosing import Toolbox
 from envcompare.profilers.collecting import export
@@ -286,13 +289,13 @@ class TestRealTool:
         profiler = _without_marks(trace(nsys, folder=str(tmp_path / "nsys")))
         Path(profiler.folder).mkdir()
         made = bench(tmp_path, workload("Light"))
-        worker = _wrapped(tmp_path, profiler)
-        worker.send_hello(made.spec)
-        assert worker.await_hello().device == "cpu"
-        worker.send_begin(1, 0)
-        worker.await_begin()
-        assert worker.profile("marks", 2, out="", limit_s=60).reason.startswith("no GPU is used")
-        worker.quit(120)
+        with _greeted(tmp_path, profiler, made.spec) as (worker, hello):
+            assert hello.device == "cpu"
+            worker.send_begin(1, 0)
+            worker.await_begin()
+            marked = worker.profile("marks", 2, out="", limit_s=60)
+            assert marked.reason.startswith("no GPU is used")
+            worker.quit(120)
         path = export(LOCAL, profiler, said=worker.tail())
         found = read("nsys", (Path(path),))
         assert found.tool == "nsys"
@@ -304,10 +307,9 @@ class TestRealTool:
         """That is said, and not taken for a trace without kernels."""
         profiler = trace(nsys, folder=str(tmp_path / "nsys"))
         Path(profiler.folder).mkdir()
-        worker = _wrapped(tmp_path, profiler)
-        worker.send_hello(bench(tmp_path, workload("Light")).spec)
-        worker.await_hello()
-        worker.quit(120)
+        spec = bench(tmp_path, workload("Light")).spec
+        with _greeted(tmp_path, profiler, spec) as (worker, _hello):
+            worker.quit(120)
         with pytest.raises(ProfileError) as caught:
             export(LOCAL, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
@@ -321,10 +323,10 @@ class TestRealTool:
             pytest.skip(found.reason)
         profiler = counters(found, ("gpu__time_duration.sum",), folder=str(tmp_path / "ncu"))
         Path(profiler.folder).mkdir()
-        worker = _wrapped(tmp_path, profiler)
-        worker.send_hello(bench(tmp_path, workload("Light")).spec)
-        assert worker.await_hello().pid > 0
-        worker.quit(120)
+        spec = bench(tmp_path, workload("Light")).spec
+        with _greeted(tmp_path, profiler, spec) as (worker, hello):
+            assert hello.pid > 0
+            worker.quit(120)
         with pytest.raises(ProfileError) as caught:
             export(LOCAL, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
@@ -355,10 +357,60 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
 
+@pytest.mark.parametrize(("falls", "starts"), [(0, 1), (2, 3)])
+def test_a_tool_that_falls_before_the_worker_is_there_is_started_again(
+    tmp_path: Path, workload: Callable[[str], str], falls: int, starts: int
+) -> None:
+    """As nsys does now and then; what a start leaves is swept each time."""
+    swept: list[None] = []
+    launch_worker = _falling(tmp_path, falls)
+    spec = bench(tmp_path, workload("Light")).spec
+    with started(launch_worker, spec, starts=TOOL_STARTS, sweep=lambda: swept.append(None)) as (
+        worker,
+        hello,
+    ):
+        assert hello.device == "cpu"
+        worker.quit()
+    assert len(swept) == starts
+
+
+def test_a_tool_that_always_falls_is_not_started_for_ever(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """What it said last is the reason."""
+    spec = bench(tmp_path, workload("Light")).spec
+    with (
+        pytest.raises(WorkloadError) as caught,
+        started(_falling(tmp_path, TOOL_STARTS), spec, starts=TOOL_STARTS),
+    ):
+        pytest.fail("no worker can be there")
+    assert caught.value.worker_exit_code == 1
+    assert caught.value.details.splitlines() == ["sem_open 3"]
+
+
+def _falling(path: Path, falls: int) -> Callable[[], Worker]:
+    """Return what starts a worker under a tool whose first starts end with exit code 1."""
+    script = path / "falling"
+    count = path / "starts"
+    script.write_text(
+        f"#!/bin/sh\necho x >>{count}\nn=$(wc -l <{count})\n"
+        f'[ "$n" -gt {falls} ] || {{ echo "sem_open $n" >&2; exit 1; }}\nexec "$@"\n'
+    )
+    script.chmod(0o755)
+    tool = Tool(name="nsys", program=str(script), folder=str(path), version="1.0")
+    return lambda: _wrapped(path, Profiler(tool=tool, arguments=(), folder=str(path)))
+
+
 def _without_marks(profiler: Profiler) -> Profiler:
     """Return the profiler as it traces from the start: without a GPU nothing is marked."""
     words = (word for word in profiler.arguments if not word.startswith("--capture-range"))
     return replace(profiler, arguments=tuple(words))
+
+
+def _greeted(
+    path: Path, profiler: Profiler, spec: LaunchSpec
+) -> AbstractContextManager[tuple[Worker, Hello]]:
+    return started(lambda: _wrapped(path, profiler), spec, starts=TOOL_STARTS)
 
 
 def _wrapped(path: Path, profiler: Profiler) -> Worker:
