@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Final
+
+DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,11 @@ def recognise(symptoms: tuple[Symptom, ...], text: str) -> Symptom | None:
             match = (groups or [found[0]])[0].strip()
             return replace(symptom, reason=symptom.reason.replace("{match}", match))
     return None
+
+
+def is_full(said: str) -> bool:
+    """Tell whether a tool says that a disk is full, or the user's share of it."""
+    return re.search(DISK_FULL, said, re.IGNORECASE) is not None
 
 
 def last_line(text: str, *, without: tuple[str, ...] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, docker_gpu
 from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import Cause, Symptom, last_line, recognise
+from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_line, recognise
 from envcompare.environments.marks import inside
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
@@ -68,7 +68,7 @@ _SYMPTOMS = (
         hint=docker_gpu.NO_GPU_HINT,
     ),
     Symptom(
-        pattern=r"no space left on device",
+        pattern=DISK_FULL,
         reason="no space is left on the engine's disk",
         hint="docker system prune, or move the engine's data root",
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from envcompare.command import Command
 from envcompare.environments import Check, Gpu, Isolation, gpu
 from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import Cause, Symptom, last_line, recognise
+from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_line, recognise
 from envcompare.environments.marks import inside, kill_marked, marks
 from envcompare.environments.mounts import all_binds, bind
 from envcompare.errors import UnusableError
@@ -68,7 +68,7 @@ _SYMPTOMS = (
         hint="install squashfs-tools",
     ),
     Symptom(
-        pattern=r"no space left on device",
+        pattern=DISK_FULL,
         reason="no space is left on the disk",
         hint="free some, or set XDG_CACHE_HOME to another disk; envcompare clean removes the cache",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from envcompare.stack.cache import is_full
+from envcompare.environments.diagnosis import is_full
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_BUILDKIT = re.compile(r"^#\d+ \d+\.\d+ (.*\S)", re.MULTILINE)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.command import Command, CommandResult
+from envcompare.environments.diagnosis import is_full
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack.ownership import is_built_on_ours
 from envcompare.transport import Transport
@@ -43,7 +44,6 @@ _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"
 _ANSWER_S = 60.0
 _NO_PROGRAM = 127
-_FULL = ("no space left on device", "disk quota exceeded")
 
 
 def local_cache() -> Path:
@@ -98,11 +98,6 @@ ROOM_HINT = (
     "with envcompare clean"
 )
 ENGINE_ROOM_HINT = "docker image prune there, or move the data root of the engine to another disk"
-
-
-def is_full(said: str) -> bool:
-    """Tell whether a tool says that a disk is full, or the user's share of it."""
-    return any(words in said.lower() for words in _FULL)
 
 
 def failure(

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from envcompare.command import Command, CommandResult
 from envcompare.config import Compression
+from envcompare.environments.diagnosis import is_full
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import UnusableError
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import failure, is_full, require_room, shell
+from envcompare.stack.cache import failure, require_room, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.console import Saying
+from envcompare.environments.diagnosis import is_full
 from envcompare.errors import TransportError
 from envcompare.stack import Progress
-from envcompare.stack.cache import failure, is_full
+from envcompare.stack.cache import failure
 from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain
 

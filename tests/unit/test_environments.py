@@ -195,6 +195,10 @@ COMPLAINTS = {
         *("docker", 125),
         "no space is left on the engine's disk",
     ),
+    "write /var/lib/docker/x: disk quota exceeded": (
+        *("docker", 125),
+        "no space is left on the engine's disk",
+    ),
     "docker: Got permission denied while trying to connect to the Docker daemon socket": (
         *("docker", 126),
         "permission denied on the engine's socket",
@@ -222,6 +226,10 @@ COMPLAINTS = {
         "/nonexist does not exist on the host",
     ),
     "FATAL:   write /tmp/x: no space left on device": (
+        *("singularity", 255),
+        "no space is left on the disk",
+    ),
+    "FATAL:   write /tmp/x: disk quota exceeded": (
         *("singularity", 255),
         "no space is left on the disk",
     ),
