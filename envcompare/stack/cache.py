@@ -179,16 +179,17 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
     The second part says why a docker that is there could not tell.
     """
     ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
+    inspect = ("docker", "image", "inspect")
     try:
         listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S)
+        if not listed.succeeded:
+            return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
+        ids = dict.fromkeys(listed.stdout.split())
+        if not ids:
+            return {}, ""
+        asked = run(transport, Command(argv=(*inspect, *ids)), timeout_s=_ANSWER_S)
     except CommandTimeoutError:
         return {}, f"no answer within {_ANSWER_S:g} s"
-    if not listed.succeeded:
-        return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
-    ids = dict.fromkeys(listed.stdout.split())
-    if not ids:
-        return {}, ""
-    asked = run(transport, Command(argv=("docker", "image", "inspect", *ids)))
     found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
     return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import files
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
+from envcompare.environments.asking import ask
 from envcompare.environments.docker import connect
 from envcompare.errors import UnusableError
 from envcompare.stack import ownership
@@ -18,7 +19,6 @@ from envcompare.stack.cache import LOCK_LABEL
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
@@ -105,15 +105,18 @@ def ask_client(transport: Transport, reference: str) -> Image | None:
     It needs no second connection, which takes longer than all that is asked. Raises UnusableError
     where the client tells nothing.
     """
-    asked = run(transport, Command(argv=("docker", "image", "inspect", "--", reference)))
-    if asked.succeeded:
-        return _image(json.loads(asked.stdout)[0], reference, reference)
-    if "No such image" in asked.stderr:
-        return None
+    hint = f"envcompare doctor --envs docker --hosts {transport.name}"
+    command = Command(argv=("docker", "image", "inspect", "--", reference))
+    asked = ask(transport, command, what="the Docker daemon", hint=hint)
+    if isinstance(asked, CommandResult):
+        if asked.succeeded:
+            return _image(json.loads(asked.stdout)[0], reference, reference)
+        if "No such image" in asked.stderr:
+            return None
     raise UnusableError(
         f"docker on {transport.name} tells nothing of its images",
-        details=asked.tail(1),
-        hint=f"envcompare doctor --envs docker --hosts {transport.name}",
+        details=asked.tail(1) if isinstance(asked, CommandResult) else asked.reason,
+        hint=hint,
     )
 
 

@@ -17,6 +17,7 @@ from envcompare.environments.singularity import find_engine
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import venv
 from envcompare.stack.cache import shell
+from envcompare.stack.image import ask_client
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
@@ -327,6 +328,17 @@ def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
     check = environment(name).check(LOCAL)
     assert (check.is_usable, check.reason) == (False, reason)
     assert check.hint
+
+
+def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon may hang after it was checked; other hosts are still served."""
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    _path_with_a_program_that_hangs("docker", tmp_path, monkeypatch)
+    with pytest.raises(UnusableError, match="docker on local tells nothing of its images") as told:
+        ask_client(LOCAL, "envcompare-workload:abc")
+    assert told.value.details == "the Docker daemon did not answer within 0.5 s"
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
