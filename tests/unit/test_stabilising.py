@@ -16,7 +16,7 @@ class Telling:
     def load(self, data):
         names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "PYTHONHASHSEED")
         found = {"hash": hash("a word"), **{name: os.environ.get(name) for name in names}}
-        with open(f"{data}/told-{os.getpid()}.json", "w") as file:
+        with open(f"{data}/../told-{os.getpid()}.json", "w") as file:
             json.dump(found, file)
 
     def setup(self, seed, device):
