@@ -19,6 +19,7 @@ MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
 TARGET_WIDE = "the target was reached first; a smaller --target goes on"
 NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
+_READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 
 
@@ -179,8 +180,8 @@ def failed_control_end(floor: Estimate | None) -> float | None:
 
 
 def leaning(log_ratio: float) -> Leaning:
-    """Return to which side a log ratio lies."""
-    if log_ratio == 0:
+    """Return to which side a log ratio lies; what reads as 0.0 % lies on none."""
+    if abs(log_ratio) < _READ_AS_ZERO:
         return "none"
     return "slower" if log_ratio > 0 else "faster"
 

@@ -10,6 +10,7 @@ import pytest
 from builders import CELL, block, blocks, run_record
 
 from envcompare.analysis.compare import compare_run
+from envcompare.analysis.judge import leaning
 from envcompare.analysis.model import Comparison, RunComparison
 from envcompare.records import (
     Block,
@@ -84,6 +85,15 @@ def test_too_few_restarts_are_inconclusive_and_say_so(tmp_path: Path) -> None:
     found = of(made, "docker")
     assert found.outcome == "inconclusive"
     assert "2 of at least 4 restarts" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "expected"),
+    [(0.0, "none"), (0.0004, "none"), (-0.0004, "none"), (0.0006, "slower"), (-0.0006, "faster")],
+)
+def test_what_is_printed_as_no_change_leans_to_no_side(log_ratio: float, expected: str) -> None:
+    """Else a page says "leaning slower, 0.0 %"."""
+    assert leaning(log_ratio) == expected
 
 
 @pytest.mark.parametrize(
