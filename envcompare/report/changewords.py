@@ -23,7 +23,7 @@ from envcompare.report.numbers import (
     unsigned_percent,
 )
 from envcompare.report.summary import INCOMPLETE, TerminalLine
-from envcompare.report.verdicts import REAL_INSIDE, SYMBOLS, WORDS, excludes_zero
+from envcompare.report.verdicts import REAL_INSIDE, SYMBOLS, WORDS, excludes_zero, margin_text
 from envcompare.texts import counted, one_line, shortened
 
 _MOST_SAID: Final = 8  # changes that have a sentence each, whatever came out
@@ -195,7 +195,7 @@ def _notes(run: RunChange) -> Iterable[str]:
         else ""
     )
     yield (
-        f"The margin is ±{margin_percent(run.margin)}, that of the run after{other}. Ratios to "
+        f"The margin is {margin_text(run.margin)}, that of the run after{other}. Ratios to "
         f"{run.reference_arm} are compared and never times, since two runs are two moments."
     )
     yield (

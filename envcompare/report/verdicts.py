@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -194,8 +195,16 @@ def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
 
 def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
     """Name the margin and when it was fixed."""
-    margin = margin_percent(run.margin)
-    return f"{name} is ±{margin}, fixed before the run (preset {visible(run.preset)})."
+    margin = margin_text(run.margin)
+    return f"{name} is {margin}, fixed before the run (preset {visible(run.preset)})."
+
+
+def margin_text(margin: float) -> str:
+    """Return "±2 %", and where its ends are if they do not both read so."""
+    band = math.log1p(margin)
+    reads_alike = unsigned_percent(-band) == unsigned_percent(band)
+    ends = "" if reads_alike else f" (the same factor either way: {signed_interval(-band, band)})"
+    return f"±{margin_percent(margin)}{ends}"
 
 
 def _claim(comparison: Comparison, margin: float) -> str:

@@ -191,6 +191,8 @@ def _percentages(leaves: tuple[tuple[str, float], ...], run: RunComparison) -> s
     plain |= {number_text(row.value) for one in run.profiles for arm in one.arms
               for row in arm.quantities if row.unit == "%" and row.value is not None}  # fmt: skip
     shared = axis(run.comparisons, margin=run.margin)
+    margin = math.log1p(run.margin)
+    chosen |= {percent(change(margin)), percent(change(-margin))}
     ends = {label.strip(f"+{MINUS} %") for label in (shared.low_label, shared.high_label)}
     return found | chosen | shares | plain | ends | _CONSTANTS
 

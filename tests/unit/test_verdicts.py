@@ -11,6 +11,7 @@ from envcompare.report.verdicts import (
     confounder_sentence,
     control_sentence,
     margin_sentence,
+    margin_text,
     stretch_line,
     verdict,
 )
@@ -84,6 +85,15 @@ def test_the_margin_is_named_as_it_was_chosen() -> None:
     assert (
         margin_sentence(example()) == "The margin is ±2 %, fixed before the run (preset default)."
     )
+
+
+def test_a_margin_whose_ends_read_differently_names_them() -> None:
+    """−4.8 % may lie outside of ±5 %: the margin is the same factor either way, 1 ÷ 1.05."""
+    assert [margin_text(margin) for margin in (0.02, 0.05, 0.2)] == [
+        "±2 %",
+        "±5 % (the same factor either way: −4.8 to +5.0 %)",
+        "±20 % (the same factor either way: −16.7 to +20.0 %)",
+    ]
 
 
 def test_a_value_has_its_sign_where_the_way_is_open() -> None:
