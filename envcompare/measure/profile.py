@@ -115,9 +115,8 @@ class ProfilePass:
 
     def _look_inside(self, arm: str) -> None:
         """Let one worker run its steps under each profiler that lives inside it."""
-        self.bench.check_interruption()
         try:
-            with started(lambda: self.stand.launch(arm, None), self._spec) as (worker, hello):
+            with started(lambda: self._launch(arm, None), self._spec) as (worker, hello):
                 self._begin(worker, hello)
                 for kind in INSIDE:
                     if self._is_missing(arm, kind):
@@ -161,6 +160,10 @@ class ProfilePass:
     @property
     def _spec(self) -> LaunchSpec:
         return msgspec.structs.replace(self.bench.spec, generation="rebuild", fingerprint=False)
+
+    def _launch(self, arm: str, profiler: Profiler | None) -> Worker:
+        self.bench.check_interruption()  # a worker that was killed for it must not be started again
+        return self.stand.launch(arm, profiler)
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
@@ -208,7 +211,7 @@ class ProfilePass:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
         steps = self._steps if kind == "nsys" else self._counted_steps()
         with started(
-            lambda: self.stand.launch(arm, profiler),
+            lambda: self._launch(arm, profiler),
             self._spec,
             starts=TOOL_STARTS,
             sweep=lambda: self.stand.sweep(arm),

@@ -388,6 +388,25 @@ def test_a_tool_that_always_falls_is_not_started_for_ever(
     assert caught.value.details.splitlines() == ["sem_open 3"]
 
 
+def test_no_tool_is_started_again_once_the_user_stops(
+    tmp_path: Path, workload: Callable[[str], str]
+) -> None:
+    """A second Ctrl-C kills the worker, which must not read as a tool that fell."""
+    made = bench(tmp_path, workload("Light"))
+    fall = _falling(tmp_path, 1)
+
+    def fall_and_stop() -> Worker:
+        made.check_interruption()
+        made.interruption.request()
+        return fall()
+
+    with (
+        pytest.raises(InterruptedRunError),
+        started(fall_and_stop, made.spec, starts=TOOL_STARTS),
+    ):
+        pytest.fail("no worker can be there")
+
+
 def _falling(path: Path, falls: int) -> Callable[[], Worker]:
     """Return what starts a worker under a tool whose first starts end with exit code 1."""
     script = path / "falling"
