@@ -110,7 +110,7 @@ class Docker:
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
-        result = _ask(transport, "docker", "version", "--format", _FORMAT)
+        result = ask_client(transport, "version", "--format", _FORMAT)
         if isinstance(result, Check):
             return result
         if not result.succeeded:
@@ -154,6 +154,13 @@ class Docker:
         return removed
 
 
+def ask_client(transport: Transport, *words: str) -> CommandResult | Check:
+    """Return what the host's docker client said, or that its daemon did not answer in time."""
+    hint = "sudo systemctl restart docker, and see what journalctl -u docker says"
+    command = Command(argv=("docker", *words))
+    return ask(transport, command, what="the Docker daemon", hint=hint)
+
+
 @contextmanager
 def connect(transport: Transport) -> Iterator[DockerClient]:
     """Give a client of the host's engine over its forwarded socket.
@@ -192,7 +199,7 @@ def _rights(isolation: Isolation) -> tuple[str, ...]:
 
 def _socket(transport: Transport) -> str:
     endpoint = "{{.Endpoints.docker.Host}}"
-    result = _ask(transport, "docker", "context", "inspect", "--format", endpoint)
+    result = ask_client(transport, "context", "inspect", "--format", endpoint)
     if isinstance(result, Check):
         raise UnusableError(
             f"docker on {transport.name} cannot be used", details=result.reason, hint=result.hint
@@ -237,7 +244,7 @@ def _unusable(result: CommandResult) -> Check:
 
 
 def _check_security(transport: Transport, version: str) -> Check:
-    result = _ask(transport, "docker", "info", "--format", "{{json .SecurityOptions}}")
+    result = ask_client(transport, "info", "--format", "{{json .SecurityOptions}}")
     if isinstance(result, Check):
         return result
     for mode in ("rootless", "userns"):
@@ -249,11 +256,6 @@ def _check_security(transport: Transport, version: str) -> Check:
                 hint="use the host's system-wide Docker without user remapping",
             )
     return Check(is_usable=True, version=version)
-
-
-def _ask(transport: Transport, *argv: str) -> CommandResult | Check:
-    hint = "sudo systemctl restart docker, and see what journalctl -u docker says"
-    return ask(transport, Command(argv=argv), what="the Docker daemon", hint=hint)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from envcompare.command import Command
 from envcompare.errors import StackError
 from envcompare.stack import Progress, begin
 from envcompare.stack.cache import ENGINE_ROOM_HINT, failure
-from envcompare.stack.image import Image, ask_client
+from envcompare.stack.image import Image, look_up
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
 
@@ -24,12 +24,12 @@ def deliver(transport: Transport, image: Image, *, local: Transport, progress: P
 
     Raises StackError when the stream breaks, or what arrived is another image.
     """
-    there = ask_client(transport, image.id)
+    there = look_up(transport, image.id)
     if there is None:
         size = f"{image.size_bytes / 1e6:.0f} MB"
         begin(progress, f"sending {image.name}, {size}, to {transport.name}")
         identity = _send(local, transport, image, progress=progress)
-        there = ask_client(transport, identity)
+        there = look_up(transport, identity)
     if there is None or there.layers != image.layers:
         raise StackError(
             f"{transport.name} holds another image than was sent",

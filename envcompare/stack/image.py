@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import files
-from envcompare.command import Command, CommandResult
-from envcompare.environments.asking import ask
-from envcompare.environments.docker import connect
+from envcompare.environments import Check
+from envcompare.environments.docker import ask_client, connect
 from envcompare.errors import UnusableError
 from envcompare.stack import ownership
 from envcompare.stack.cache import LOCK_LABEL
@@ -99,25 +98,26 @@ def find(transport: Transport, reference: str, *, name: str = "") -> Image | Non
         return _get(client, reference, name or reference)
 
 
-def ask_client(transport: Transport, reference: str) -> Image | None:
+def look_up(transport: Transport, reference: str) -> Image | None:
     """Return the image of that name or ID as the host's own docker client tells of it.
 
     It needs no second connection, which takes longer than all that is asked. Raises UnusableError
     where the client tells nothing.
     """
+    asked = ask_client(transport, "image", "inspect", "--", reference)
+    if isinstance(asked, Check):
+        raise _silent(transport, asked.reason, asked.hint)
+    if asked.succeeded:
+        return _image(json.loads(asked.stdout)[0], reference, reference)
+    if "No such image" in asked.stderr:
+        return None
     hint = f"envcompare doctor --envs docker --hosts {transport.name}"
-    command = Command(argv=("docker", "image", "inspect", "--", reference))
-    asked = ask(transport, command, what="the Docker daemon", hint=hint)
-    if isinstance(asked, CommandResult):
-        if asked.succeeded:
-            return _image(json.loads(asked.stdout)[0], reference, reference)
-        if "No such image" in asked.stderr:
-            return None
-    raise UnusableError(
-        f"docker on {transport.name} tells nothing of its images",
-        details=asked.tail(1) if isinstance(asked, CommandResult) else asked.reason,
-        hint=hint,
-    )
+    raise _silent(transport, asked.tail(1), hint)
+
+
+def _silent(transport: Transport, why: str, hint: str) -> UnusableError:
+    brief = f"docker on {transport.name} tells nothing of its images"
+    return UnusableError(brief, details=why, hint=hint)
 
 
 def find_built(transport: Transport, wanted: Recipe) -> Image | None:

@@ -17,7 +17,7 @@ from envcompare.environments.singularity import find_engine
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import venv
 from envcompare.stack.cache import shell
-from envcompare.stack.image import ask_client
+from envcompare.stack.image import look_up
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
@@ -337,7 +337,7 @@ def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(
     monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs("docker", tmp_path, monkeypatch)
     with pytest.raises(UnusableError, match="docker on local tells nothing of its images") as told:
-        ask_client(LOCAL, "envcompare-workload:abc")
+        look_up(LOCAL, "envcompare-workload:abc")
     assert told.value.details == "the Docker daemon did not answer within 0.5 s"
 
 
