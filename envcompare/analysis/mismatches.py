@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from envcompare.analysis.changemodel import Mismatch
@@ -27,7 +28,7 @@ _SHOWN_OF_DIGEST: Final = 12
 _LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell
 class ReadRun:
     """A run read from its folder: what was found, and what was run to find it."""
 
@@ -36,7 +37,7 @@ class ReadRun:
     fingerprints: dict[tuple[str, str], FingerprintRecord]  # by cell and arm
     work: dict[str, Work] = field(default_factory=dict)  # by cell, as the reference noted it
 
-    @property
+    @cached_property
     def commands(self) -> dict[str, str]:
         """Return the plain commands of the run by the names of their workloads.
 
