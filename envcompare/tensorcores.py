@@ -12,6 +12,7 @@ _TENSOR: Final = re.compile(
     r"|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_implicit_gemm"
     r"|xmma_sparse_conv|xmma_warp_specialized_implicit_gemm|xmma_gemm|xmma_sparse_gemm|tf32f32"
     r"|bmm_.*e4m3|cutlass3x_sm(?:90|100)|flash_(?:fwd|bwd)|nvjet"
+    r"|cijk_\w*_mi\d+x\d+|_xdl|mfma"  # the matrix cores of AMD
 )
 _CUDA_CORES: Final = re.compile(r"ffma|simt|sgemm_\d|_dffma|fft")
 

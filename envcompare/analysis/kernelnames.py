@@ -38,6 +38,7 @@ _MARKERS: Final = re.compile(
         maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell  # first words of library kernels
       | sm_?\d{2,3}[af]?                                         # sm80, sm_90a
       | compute_\d{2,3}
+      | gfx\d{2,4}[a-f]?                                         # of AMD
       | kernel__5x_cudnn | execute | v\d+(?:\.\d+)*              # cudnn_v8, _v2
       | cudnn_infer | cudnn_train | infer | cnn | ops | detail
       | cutlass(?:3x)?(?:_\d{2,3})?                              # cutlass_80, cutlass3x
@@ -52,8 +53,8 @@ _TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd
 _PARTED: Final = re.compile(r"_{2,}")
 
 _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
-    ("memcpy", r"^\[cuda memcpy|^memcpy"),
-    ("memset", r"^\[cuda memset|^memset"),
+    ("memcpy", r"^\[cuda memcpy|^memcpy|^__amd_rocclr_copy"),
+    ("memset", r"^\[cuda memset|^memset|^__amd_rocclr_fill"),
     ("communication", r"nccl|rccl|nvshmem|multimem|cross_device_reduce|all_?reduce|all_?gather"),
     ("communication", r"all_?to_?all|reduce_?scatter|sendrecv|symm_?mem|(?:one|two)_shot"),
     ("communication", r"int(?:er|ra)node"),
@@ -64,6 +65,7 @@ _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("gemm", r"gemm|gemv|winograd|[dw]grad|fprop|xmma|splitk|im2col|col2im|vol2col|[sh]cudnn"),
     ("gemm", r"(?<![a-z])conv(?!ert)|convol|(?<!\d)(?:884|1688|16816)(?!\d)|[hgw]mma|nvjet"),
     ("gemm", r"dot_kernel|cutlass|fft2d_[rc]2[rc]"),
+    ("gemm", r"^cijk_|miopen\w*conv|wvsplt|_xdl"),  # Tensile, MIOpen, vLLM and CK on AMD GPUs
     ("reduction", r"reduce|reduction|softmax|triton_(?:red|per)|argm(?:ax|in)|logsumexp|nll_?loss"),
     ("reduction", r"(?<![a-z])scan|cumsum"),
     ("element-wise", r"element_?wise|elemwise|pointwise|triton_poi|fill|multi_?tensor_?apply"),

@@ -98,6 +98,12 @@ def test_family_outlives_architecture_and_version(one: str, other: str) -> None:
         ),
         ("void deep_ep::internode::dispatch<false, 8>(int)", "communication"),
         ("void at::native::max_pool_forward_nchw<float>(int)", "other"),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SN_LDSB0", "gemm"),
+        ("miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1.kd", "gemm"),
+        ("igemm_fwd_gtcx3_nhwc_fp16_bx0_ex1_bt256x64x16.kd", "gemm"),
+        ("MIOpenBatchNormFwdTrainSpatial.kd", "normalisation"),
+        ("__amd_rocclr_copyBuffer.kd", "memcpy"),
+        ("__amd_rocclr_fillBufferAligned.kd", "memset"),
     ],
 )
 def test_class_is_told_by_function_before_template(name: str, expected: str) -> None:
@@ -114,6 +120,8 @@ def test_class_is_told_by_function_before_template(name: str, expected: str) -> 
         ("sm86_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_ffma_kernel__5x_cudnn", False),
         ("void cutlass::Kernel<cutlass_80_simt_sgemm_128x128>(P)", False),
         ("ampere_sgemm_128x64_nn", False),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SN_LDSB0", True),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x8_SN_K1_VAW1", False),
     ],
 )
 def test_tensor_cores_are_guessed_by_name(name: str, *, expected: bool) -> None:
