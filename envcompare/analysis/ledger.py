@@ -36,6 +36,8 @@ LABELS: Final[dict[Part, str]] = {
     "rest": "rest",
 }
 
+# of all collectives, and as earlier versions named it
+_EXPOSED_NAMES: Final = frozenset({"collective_exposed_ns", "nccl_exposed_ns"})
 _SPAN: Final = "first start to last end on the GPU"
 _SUM: Final = "GPU activities, added up"
 _NO_OVERLAP: Final = "No activities overlapped: each part is the sum of its kernels or copies."
@@ -175,7 +177,7 @@ def _exclusive(
 
 
 def _exposed(profile: Profile) -> float | None:
-    found = (one for one in profile.quantities if one.name == "nccl_exposed_ns")
+    found = (one for one in profile.quantities if one.name in _EXPOSED_NAMES)
     return next((one.value for one in found), None)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from envcompare.profilers.busy import span_ns, union_ns
 from envcompare.profilers.rows import Rows, Table
-from envcompare.profiles import Copy, Dim, Kernel
+from envcompare.profiles import Copy, Dim, Kernel, Quantity
 
 SEQUENCE_MOST: Final = 100_000
 Kind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
@@ -126,6 +126,17 @@ def copy_groups(table: Table) -> tuple[Copy, ...]:
             **_times(sums, at),
         )
         for at, kind in enumerate(kinds)
+    )
+
+
+def without_memsets(copies: Table, *, source: str) -> tuple[Quantity, ...]:
+    """Return time and bytes of the memsets that a trace which records them does not hold: 0."""
+    if (copies["kind"] == KINDS.index("memset")).any():
+        return ()
+    units: tuple[tuple[str, str], ...] = (("memset_ns", "ns"), ("memset_bytes", "B"))
+    return tuple(
+        Quantity(name=name, value=0.0, unit=unit, rule="sum", source=source, scope="0 memsets")
+        for name, unit in units
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from envcompare.profilers.activity import (
     copy_groups,
@@ -14,7 +16,9 @@ from envcompare.profilers.activity import (
     in_launch_order,
     kernel_groups,
     value_groups,
+    without_memsets,
 )
+from envcompare.profilers.derive import with_quantities
 from envcompare.profilers.kineto.collectives import collective_quantities
 from envcompare.profilers.kineto.events import Trace
 from envcompare.profilers.kineto.operators import Caused, memory_owners, operator_sums, owners
@@ -22,8 +26,12 @@ from envcompare.profilers.kineto.rows import OCCUPANCY_PARTS, Found, read_rows
 from envcompare.profilers.pergpu import over_devices, used_devices
 from envcompare.profilers.rows import Table, first_duplicate
 from envcompare.profiles import ApiCall, Device, Kernel, Profile, Quantity
+from envcompare.texts import counted
 
 _SOURCE: Final = "torch.profiler"
+_AMD: Final = ("AMD", "Radeon", "gfx")
+_RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
+_OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
 
 
 def read(path: Path) -> Profile:
@@ -36,7 +44,7 @@ def read(path: Path) -> Profile:
     for table in (kernels, copies, calls, operators):
         _refuse_duplicates(trace, table)
     if found.counters:
-        return _counted(trace, found)
+        return _counted(trace, found, kernels)
     return _timed(trace, found, (kernels, copies, calls, operators))
 
 
@@ -48,6 +56,7 @@ def _timed(trace: Trace, found: Found, tables: tuple[Table, Table, Table, Table]
     caused = [owners(rows, calls, operators) for rows in (kernels, copies)]
     ops = [names[int(operators["name"][at])] if at >= 0 else "" for at in caused[0].tolist()]
     groups, sequence = kernel_groups(kernels, shapes, ops)
+    is_rocm = _is_rocm(trace, {names[number] for number in np.unique(calls["name"]).tolist()})
     lengths = [rows["end"] - rows["start"] for rows in (kernels, copies)]
     memory = found.memory.table()
     sums = Caused(
@@ -71,33 +80,70 @@ def _timed(trace: Trace, found: Found, tables: tuple[Table, Table, Table, Table]
         quantities=(
             *whole.quantities,
             *_occupancy(found),
-            *collective_quantities(kernels, shapes, source=_SOURCE),
+            *collective_quantities(kernels, shapes, source=_SOURCE, is_rocm=is_rocm),
+            # ROCm sets memory with kernels
+            *(() if is_rocm or not times else without_memsets(copies, source=_SOURCE)),
         ),
         steps=len(found.steps) or None,
         notes=(*whole.notes, *_notes(trace, has_gpu=bool(times))),
     )
 
 
-def _counted(trace: Trace, found: Found) -> Profile:
-    """Return the counters of a trace that collected some: its times are those of counting."""
-    kernels = tuple(
+def _counted(trace: Trace, found: Found, launched: Table) -> Profile:
+    """Return the counters of a trace that collected some: its times are those of counting.
+
+    A range of the profiler is no launch: kernels are those of the trace. Where it has none, ranges
+    that are named after kernels stand for these.
+    """
+    ranges = tuple(
         Kernel(name=name, calls=calls, total_ns=None, metrics=dict(sorted(sums.items())))
         for name, (calls, sums) in sorted(found.counters.items())
     )
+    named = tuple(one for one in ranges if not _RANGE.fullmatch(one.name))
+    groups, sequence = kernel_groups(launched, tuple(found.activity.shapes))
     notes = ["counters were collected kernel by kernel, which changes every time: none is told"]
     if found.dropped:
         notes.append(f"no sums, and left out: {', '.join(sorted(found.dropped))}")
-    if any(name.startswith("__") for name in found.counters):
+    if len(named) < len(ranges):
         notes.append("some counters are of a whole range, not of one kernel")
     return Profile(
         tool="kineto",
         format=_format(trace),
         files=(trace.name,),
         devices=used_devices(_devices(trace), ()),
-        kernels=kernels,
+        kernels=tuple(map(_untimed, groups)) or named,
+        sequence=sequence,
+        quantities=tuple(_sums(ranges, has_launches=bool(groups))),
         steps=len(found.steps) or None,
         has_time=False,
         notes=(*notes, *_notes(trace, has_gpu=True)),
+    )
+
+
+def _untimed(kernel: Kernel) -> Kernel:
+    return replace(kernel, total_ns=None, min_ns=None, max_ns=None)
+
+
+def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantity]:
+    """Yield what the ranges counted together, and that they are no launches."""
+    whole = Profile(tool="kineto", kernels=ranges, has_time=False)
+    scope = counted(sum(one.calls for one in ranges), "range of the CUPTI profiler",
+                    "ranges of the CUPTI profiler")  # fmt: skip
+    for one in with_quantities(whole).quantities:
+        if one.name not in _OF_LAUNCHES:
+            yield replace(one, source=_SOURCE, scope=scope)
+    if not has_launches:
+        yield Quantity(
+            name="launch_count", value=None, unit="", rule="sum", source=_SOURCE, scope=scope,
+            status="missing", reason="ranges of the CUPTI profiler are no launches",
+        )  # fmt: skip
+
+
+def _is_rocm(trace: Trace, calls: Iterable[str]) -> bool:
+    """Tell whether the trace is of AMD GPUs: by their names, or by the calls of HIP."""
+    names = (device.name for device in _devices(trace).values())
+    return any(name.startswith(_AMD) for name in names) or any(
+        name.startswith("hip") for name in calls
     )
 
 
@@ -140,11 +186,13 @@ def _devices(trace: Trace) -> dict[int, Device]:
 
 
 def _device(entry: dict[str, Any]) -> Device:
-    count = entry.get("numSms")
+    count, name = entry.get("numSms"), str(entry.get("name", ""))
     major, minor = entry.get("computeMajor"), entry.get("computeMinor")
+    # what HIP writes there is no compute capability of CUDA
+    is_told = major is not None and not name.startswith(_AMD)
     return Device(
-        name=str(entry.get("name", "")),
-        compute_capability="" if major is None else f"{major}.{minor}",
+        name=name,
+        compute_capability=f"{major}.{minor}" if is_told else "",
         multiprocessors=count if isinstance(count, int) else None,
     )
 

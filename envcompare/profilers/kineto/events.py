@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
@@ -20,6 +21,9 @@ from envcompare.profilers.refusing import refusal
 
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 1 << 20
+# What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
+_FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
+_LONGEST_FIELD: Final = 32  # its quotation marks included
 _BUFFER_BYTES: Final = 1 << 18
 _DEPTH_MOST: Final = 64  # events of Kineto nest five deep
 _DIGITS_MOST: Final = 300
@@ -44,7 +48,10 @@ def is_number(value: object) -> bool:
 
 
 class Trace:
-    """The head of a trace, and its events with their numbers."""
+    """The events of a trace with their numbers, and what stands beside them.
+
+    `head` is complete when all events have been read.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -59,10 +66,12 @@ class Trace:
                 try:
                     with _unpacked(raw) as file:
                         self._read_head(file)
-                    raw.seek(0)
                     with _unpacked(raw) as file:
-                        for number, event in enumerate(_items(file)):
+                        for number, event in enumerate(_items(file, "traceEvents.item")):
                             yield number, self._object(number, event)
+                    for field, times in file.mentioned.items():
+                        if not self.head.get(field) and times > (field in self.head):
+                            self._read_late(raw, field)
                 except _DAMAGED as error:
                     at = f"after {number + 1} events, {raw.tell()} bytes into the file"
                     why = f"it is damaged or cut off {at}: {_said(error)}"
@@ -72,13 +81,19 @@ class Trace:
         if number < 0 and "traceEvents" not in self.head:
             raise refusal(self.name, why="it has no traceEvents", hint=HINT)
 
-    def _read_head(self, file: IO[bytes]) -> None:
+    def _read_head(self, file: _Checked) -> None:
         """Keep what stands before the events, which is where Kineto writes what it knows."""
         head, found, _ = file.read(_HEAD_BYTES).partition(b'"traceEvents"')
         if found:
             with suppress(ValueError, RecursionError):
                 self.head = json.loads(head + b'"traceEvents": []}')
             self.head["traceEvents"] = True
+
+    def _read_late(self, raw: IO[bytes], field: str) -> None:
+        """Take a field from behind the events; of two values of one name the last counts."""
+        with _unpacked(raw) as file:
+            for value in _items(file, field):
+                self.head[field] = value
 
     def _object(self, number: int, event: object) -> Event:
         if not isinstance(event, dict):
@@ -127,11 +142,13 @@ _DAMAGED: Final = (
 )  # fmt: skip
 
 
-def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+def _unpacked(raw: IO[bytes]) -> _Checked:
+    """Return the file from its beginning, unpacked where it is packed."""
+    raw.seek(0)
     is_packed = raw.read(2) == _GZIP
     raw.seek(0)
     file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
-    return cast("IO[bytes]", _Checked(file, packed=raw))
+    return _Checked(file, packed=raw)
 
 
 class _Checked(BufferedIOBase):
@@ -150,14 +167,24 @@ class _Checked(BufferedIOBase):
         self._is_inside = False
         self._digits = b""
         self._depth = 0
+        self._edge = b""
+        self.mentioned: Counter[str] = Counter()  # names of fields, in events as well
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = self._file.read(-1 if size is None else size)
         self._refuse_swelling(len(data))
+        self._notice(data)
         plain = self._without_strings(data)
         self._refuse_digits(plain)
         self._refuse_depth(plain)
         return data
+
+    def _notice(self, data: bytes) -> None:
+        for field in _FIELDS:
+            name = f'"{field}"'.encode()
+            # what the last read ended with holds no whole name
+            self.mentioned[field] += (self._edge[1 - len(name) :] + data).count(name)
+        self._edge = (self._edge + data)[-_LONGEST_FIELD:]
 
     def _without_strings(self, data: bytes) -> bytes:
         text = self._escape + data
@@ -200,8 +227,8 @@ class _Checked(BufferedIOBase):
         self._depth = int(depths[-1])
 
 
-def _items(file: IO[bytes]) -> Iterator[object]:
-    found: Iterator[object] = ijson.items(file, "traceEvents.item", buf_size=_BUFFER_BYTES)
+def _items(file: _Checked, place: str) -> Iterator[object]:
+    found: Iterator[object] = ijson.items(file, place, buf_size=_BUFFER_BYTES)
     return found
 
 

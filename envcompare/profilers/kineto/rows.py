@@ -22,7 +22,9 @@ _CATEGORIES: Final = {
 _TIMELESS: Final = ("s", "t", "f", "M")
 # What no event but one of GPU work has.
 _WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
-_COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)")
+# ROCm wrote CopyHostToDevice and FillBuffer before it wrote what CUDA writes.
+_COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)|Copy([HD])\w+To([HD])")
+_SETS: Final = ("memset", "fillbuffer")
 _PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 _OCCUPANCY: Final = "est. achieved occupancy %"
@@ -117,7 +119,8 @@ def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
     start, end = _times(trace, number, event)
     device, stream = (trace.whole(number, event, key) for key in ("device", "stream"))
     if device < 0 or stream < 0:
-        raise trace.refusal(number, "a device or stream is missing")
+        why = "a device or stream is missing; early releases of PyTorch for ROCm wrote neither"
+        raise trace.refusal(number, why)
     context = trace.whole(number, event, "context")
     # Without a process: a trace of torch is of one.
     return (-1, _correlation(trace, number, event), start, end, device, context, stream,
@@ -151,7 +154,8 @@ def _kernel(trace: Trace, number: int, event: Event, found: Found) -> None:
 
 def _dim(trace: Trace, number: int, event: Event, key: str) -> Dim | None:
     value = event["args"].get(key)
-    if value is None:
+    # ROCm tells the kind of a dispatch, and zeros where it does not know its shape.
+    if value is None or ("kind" in event["args"] and value == [0, 0, 0]):
         return None
     if not isinstance(value, list) or len(value) != 3 or not all(_is_size(one) for one in value):
         raise trace.refusal(number, f"{key} is {value!r:.40}")
@@ -166,8 +170,8 @@ def _copy(trace: Trace, number: int, event: Event, found: Found) -> None:
     name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
     match = _COPY.match(name)
     # An array (A) lies in the memory of the device.
-    kind = match[1].replace("A", "D") if match else "other"
-    if name.lower().startswith("memset"):
+    kind = (match[1] or f"{match[2]}to{match[3]}").replace("A", "D") if match else "other"
+    if name.lower().startswith(_SETS):
         kind = "memset"
     where = _where(trace, number, event)
     found.activity.copies.add(*where, _PLACES[kind], size, number)

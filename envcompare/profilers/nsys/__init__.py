@@ -16,6 +16,7 @@ from envcompare.profilers.activity import (
     in_launch_order,
     kernel_groups,
     value_groups,
+    without_memsets,
 )
 from envcompare.profilers.nsys.database import HINT, Export, opened
 from envcompare.profilers.nsys.export import exported
@@ -37,7 +38,7 @@ from envcompare.profilers.pergpu import over_devices, used_devices
 from envcompare.profilers.placing import Places, innermost, launching_calls
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.rows import Table
-from envcompare.profiles import ApiCall, Profile
+from envcompare.profiles import ApiCall, Profile, Quantity
 
 _OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
 _META: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -77,7 +78,8 @@ def _profile(export: Export, file: str) -> Profile:
     version = meta.get("EXPORT_PRODUCT_VERSION", "")
     trace = _marked(_trace(export))
     times = device_times(trace.kernels, (trace.copies, trace.graphs))
-    whole = over_devices(times, source=f"nsys {version}".strip())
+    source = f"nsys {version}".strip()
+    whole = over_devices(times, source=source)
     launched = launching_calls(trace.kernels, trace.calls)
     kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace, launched))
     return Profile(
@@ -94,9 +96,15 @@ def _profile(export: Export, file: str) -> Profile:
         sequence=sequence,
         copies=copy_groups(trace.copies),
         api_calls=_api_calls(trace),
-        quantities=whole.quantities,
+        quantities=(*whole.quantities, *_no_memsets(trace, source=source)),
         notes=(*whole.notes, *trace.notes, *_notes(trace, export, launched)),
     )
+
+
+def _no_memsets(trace: _Trace, *, source: str) -> tuple[Quantity, ...]:
+    """Return 0 memsets where the export tells of GPU work and hides none in a CUDA graph."""
+    has_work = len(trace.kernels) or len(trace.copies)
+    return () if len(trace.graphs) or not has_work else without_memsets(trace.copies, source=source)
 
 
 def _trace(export: Export) -> _Trace:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinetotraces import (
     BACKWARD,
+    DEVICE,
     Event,
     copy,
     event,
@@ -24,6 +25,7 @@ from kinetotraces import (
 )
 
 from envcompare.profilers.kineto import read
+from envcompare.profilers.reading import read as read_any
 from envcompare.profiles import Profile
 
 DATA = Path(__file__).resolve().parents[2] / "data/profiles"
@@ -133,22 +135,36 @@ def test_a_launch_belongs_to_the_operators_of_its_own_thread(tmp_path: Path) -> 
     assert profile.kernels[0].op == "ConvBackward"
 
 
-def test_share_and_exposed_time_of_collectives(tmp_path: Path) -> None:
-    """Names of several generations and libraries; what compute covers is hidden."""
+def test_share_of_nccl_is_of_its_kernels_and_collectives_are_all(tmp_path: Path) -> None:
+    """What compute covers is hidden; other libraries exchange data between GPUs as well."""
     profile = of(
         tmp_path, kernel("gemm", 0, 60),
         kernel("ncclDevKernel_AllReduce_Sum_f32", 50, 20, stream=9),
         kernel("void multimem_all_reduce_kernel<float>(float*)", 100, 10),
         kernel("void vllm::cross_device_reduce_1stage<float>(int)", 120, 10),
     )  # fmt: skip
-    assert value(profile, "nccl_share") == pytest.approx(40.0)
-    assert value(profile, "nccl_exposed_ns") == 30_000
+    assert value(profile, "nccl_share") == pytest.approx(20.0)
+    assert value(profile, "collective_share") == pytest.approx(40.0)
+    assert value(profile, "collective_exposed_ns") == 30_000
+
+
+def test_collectives_without_nccl_give_it_no_share(tmp_path: Path) -> None:
+    """A share of 0 was measured: NCCL ran nothing."""
+    names = (
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<half>(Params)",
+        "nvshmemi_transfer_rma_p",
+        "void two_shot_all_reduce_kernel<c10::BFloat16>(c10::BFloat16**)",
+    )
+    rows = [kernel(name, 20 * at, 10) for at, name in enumerate(names)]
+    profile = of(tmp_path, *rows, kernel("gemm", 100, 30))
+    assert value(profile, "nccl_share") == 0.0
+    assert value(profile, "collective_share") == pytest.approx(50.0)
 
 
 def test_a_kernel_is_no_collective_for_a_word_inside_its_name(tmp_path: Path) -> None:
     """A share is not told where nothing was exchanged."""
     profile = of(tmp_path, kernel("void my_nccl_like(int)", 0, 60), kernel("ncc", 70, 10))
-    assert [one.name for one in profile.quantities] == []
+    assert not [one for one in profile.quantities if "share" in one.name]
 
 
 def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
@@ -159,23 +175,47 @@ def test_occupancy_is_an_estimate_weighted_by_time(tmp_path: Path) -> None:
     assert all(one.name != "occupancy" for one in profile.quantities)
 
 
+FFMA, FADD, FMUL = (
+    f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum" for kind in ("ffma", "fadd", "fmul")
+)
+AVERAGE = "sm__warps_active.avg.pct_of_peak_sustained_active"
+
+
 def counted(name: str, **counters: object) -> Event:
     """Return the counters of one kernel."""
     return event("cuda_profiler_range", name, 0, 1, **counters)
 
 
 def test_counters_come_without_times(tmp_path: Path) -> None:
-    """They are added up over launches; an average is left out and named."""
-    ffma = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
-    average = "sm__warps_active.avg.pct_of_peak_sustained_active"
+    """They are added up over the ranges; an average is left out and named."""
     profile = of(
-        tmp_path, counted("gemm", **{ffma: 100, average: 50.0}), counted("gemm", **{ffma: 28}),
-        kernel("gemm", 0, 500),
-    )  # fmt: skip
+        tmp_path, counted("gemm", **{FFMA: 100, AVERAGE: 50.0}), counted("gemm", **{FFMA: 28})
+    )
     (found,) = profile.kernels
-    assert (found.calls, found.total_ns, found.metrics) == (2, None, {ffma: 128.0})
+    assert (found.calls, found.total_ns, found.metrics) == (2, None, {FFMA: 128.0})
     assert (profile.has_time, profile.busy_ns) == (False, None)
-    assert any(average in note for note in profile.notes)
+    assert any(AVERAGE in note for note in profile.notes)
+
+
+def test_ranges_of_the_profiler_are_no_launches(tmp_path: Path) -> None:
+    """The kernels of the trace are; what a range counted is in the sums alone."""
+    counters = counted("__profile__", **{FFMA: 100, FADD: 8, FMUL: 0})
+    path = write(tmp_path / "trace.json", [counters, kernel("gemm", 0, 50), kernel("add", 60, 5)])
+    profile = read_any("kineto", [path])
+    assert [(one.name, one.calls, one.total_ns) for one in profile.kernels] == [
+        ("gemm", 1, None), ("add", 1, None),
+    ]  # fmt: skip
+    assert value(profile, "launch_count") == 2
+    assert value(profile, "flops_fp32") == 208.0
+
+
+def test_a_range_over_the_whole_program_is_no_kernel(tmp_path: Path) -> None:
+    """It has no launches to count, and says why."""
+    path = write(tmp_path / "trace.json", [counted("__profile__", **{FFMA: 100, FADD: 8, FMUL: 0})])
+    profile = read_any("kineto", [path])
+    launches = next(one for one in profile.quantities if one.name == "launch_count")
+    assert (profile.kernels, launches.value, launches.status) == ((), None, "missing")
+    assert value(profile, "flops_fp32") == 208.0
 
 
 def test_memory_goes_to_the_innermost_operator(tmp_path: Path) -> None:
@@ -201,6 +241,96 @@ def test_head_tells_device_and_rank(tmp_path: Path) -> None:
         "NVIDIA A100-SXM4-40GB", "8.0",
     )  # fmt: skip
     assert "of a distributed program: rank 1 of 8, backend nccl" in profile.notes
+
+
+@pytest.mark.parametrize("spaces", [0, 1 << 21], ids=["short", "long"])
+def test_devices_are_known_wherever_they_stand(tmp_path: Path, spaces: int) -> None:
+    """Tools that merge or sort traces write them behind the events, however many these are."""
+    padding = [operator("aten::add" + "_" * 1000, at, 1) for at in range(spaces // 1000)]
+    late = {"deviceProperties": [DEVICE], "distributedInfo": {"rank": 3, "world_size": 4}}
+    content = {"schemaVersion": 1, "traceEvents": [*padding, kernel("a", 0, 1)], **late}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    profile = read(path)
+    assert [one.name for one in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
+    assert "of a distributed program: rank 3 of 4, backend ?" in profile.notes
+
+
+def test_device_list_that_is_empty_before_the_events_is_read_behind_them(tmp_path: Path) -> None:
+    """The last of two values of one name counts, as in any JSON."""
+    text = json.dumps({"deviceProperties": [], "traceEvents": [kernel("a", 0, 1)]})
+    path = tmp_path / "trace.json"
+    path.write_text(f'{text[:-1]}, "deviceProperties": {json.dumps([DEVICE])}}}')
+    assert [one.name for one in read(path).devices] == ["NVIDIA A100-SXM4-40GB"]
+
+
+def test_name_of_a_field_inside_an_event_is_none_of_the_trace(tmp_path: Path) -> None:
+    """What stands in the arguments of an event tells nothing of the devices."""
+    mentioned = operator("aten::add", 0, 1, deviceProperties=[{"id": 0, "name": "a fake"}])
+    content = {"traceEvents": [mentioned, kernel("a", 5, 1)]}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert [one.name for one in read(path).devices] == ["GPU 0"]
+
+
+MI300X = {
+    "id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4, "warpSize": 64,
+    "numSms": 304,
+}  # fmt: skip
+TENSILE = "Cijk_Ailk_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_LDSB0"
+
+
+def on_rocm(path: Path, *events: Event) -> Profile:
+    """Return the profile of a trace of an AMD GPU, as Kineto writes it."""
+    return read_any("kineto", [write(path / "trace.json", list(events), deviceProperties=[MI300X])])
+
+
+def dispatched(name: str, start: float, lasts: float, **args: object) -> Event:
+    """Return a kernel of an AMD GPU: it has no context, and its shape where that is known."""
+    plain = {"device": 0, "stream": 0, "correlation": 1, "kind": "Dispatch Kernel"}
+    return event("kernel", name, start, lasts, **{**plain, **args})
+
+
+def test_a_trace_of_rocm_is_read_with_its_launches_and_copies(tmp_path: Path) -> None:
+    """Kernels without a known shape have none; copies have names of their own."""
+    call = event("cuda_runtime", "hipExtModuleLaunchKernel", 0, 5, cid=442, correlation=1)
+    profile = on_rocm(
+        tmp_path, call, dispatched(TENSILE, 10, 50, grid=[0, 0, 0], block=[256, 1, 1]),
+        event("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 70, 5, device=0, stream=0,
+              correlation=2, kind="HtoD", bytes=4096),
+        event("gpu_memcpy", "CopyDeviceToHost", 80, 5, device=0, stream=0, correlation=3),
+        dispatched("__amd_rocclr_fillBufferAligned.kd", 90, 5),
+    )  # fmt: skip
+    assert profile.devices[0].name == "AMD Instinct MI300X"
+    assert [(one.name, one.grid, one.block) for one in profile.kernels] == [
+        (TENSILE, None, (256, 1, 1)), ("__amd_rocclr_fillBufferAligned.kd", None, None),
+    ]  # fmt: skip
+    assert [(one.kind, one.total_bytes) for one in profile.copies] == [
+        ("HtoD", 4096), ("DtoH", None),
+    ]  # fmt: skip
+    assert [one.name for one in profile.api_calls] == ["hipExtModuleLaunchKernel"]
+
+
+def test_share_of_rccl_is_not_called_one_of_nccl(tmp_path: Path) -> None:
+    """RCCL's kernels have the names of NCCL's."""
+    nccl = dispatched("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 0, 10)
+    profile = on_rocm(tmp_path, nccl, dispatched(TENSILE, 20, 30))
+    assert value(profile, "rccl_share") == pytest.approx(25.0)
+    assert not any(one.name == "nccl_share" for one in profile.quantities)
+
+
+def test_a_trace_that_records_memsets_and_has_none_holds_none(tmp_path: Path) -> None:
+    """Nothing of them is 0; without any GPU work it is not known."""
+    profile = read_any("kineto", [write(tmp_path / "a.json", [kernel("a", 0, 1)])])
+    assert (value(profile, "memset_ns"), value(profile, "memset_bytes")) == (0, 0)
+    idle = read_any("kineto", [write(tmp_path / "b.json", [operator("aten::add", 0, 1)])])
+    assert not any(one.name.startswith("memset") for one in idle.quantities)
+
+
+def test_rocm_sets_memory_with_kernels_so_that_no_memset_is_not_told(tmp_path: Path) -> None:
+    """They are kernels there, and nothing tells their bytes."""
+    profile = on_rocm(tmp_path, dispatched(TENSILE, 0, 10))
+    assert not any(one.name.startswith("memset") for one in profile.quantities)
 
 
 def test_categories_of_old_traces_are_known(tmp_path: Path) -> None:

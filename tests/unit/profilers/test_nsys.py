@@ -87,6 +87,16 @@ def test_copies_are_told_by_direction_with_their_bytes(export: Path) -> None:
     assert copies == {"HtoD": 4096, "DtoH": 8192, "DtoD": 32768, "memset": 1 << 20}
 
 
+def test_an_export_without_a_memset_holds_none(tmp_path: Path) -> None:
+    """It records them, so that none is 0; one without GPU work tells nothing of them."""
+    trace = Trace()
+    trace.kernel("k", 10, 20, correlation=1)
+    found = {one.name: one.value for one in read(trace.write(tmp_path / "a.db")).quantities}
+    assert (found["memset_ns"], found["memset_bytes"]) == (0, 0)
+    idle = read(Trace().write(tmp_path / "b.db"))
+    assert not any(one.name.startswith("memset") for one in idle.quantities)
+
+
 def test_device_is_told_as_the_export_does(export: Path) -> None:
     """Clock and bandwidth are the roofline's."""
     (device,) = read(export).devices
