@@ -282,5 +282,8 @@ class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
     fact_class: FactClass
     sentence: str = ""
     evidence: Annotated[str, Meta(description="what was seen that tells whether it is felt")] = ""
+    is_felt: Annotated[
+        bool | None, Meta(description="the workload was seen to use it; null where nothing tells")
+    ] = None
     remedy: Annotated[str, Meta(description="what tells its part from the environment's")] = ""
     part_of: Annotated[str, Meta(description="the key of the difference it is told with")] = ""

@@ -19,7 +19,7 @@ from envcompare.analysis.passes import memory_summaries, startup_summaries
 from envcompare.analysis.picked import picked_values
 from envcompare.analysis.primaries import primaries
 from envcompare.analysis.runfiles import RunFiles, read_files
-from envcompare.analysis.surroundings import differences_by_cell, each_once
+from envcompare.analysis.surroundings import candidates, differences_by_cell, each_once
 from envcompare.eventlog import elapsed_s
 from envcompare.records import ArmRecord, CellState, Event
 from envcompare.results import RunFolder, count_comparisons
@@ -47,10 +47,14 @@ def compare_files(read: RunFiles) -> RunComparison:
         for found in differences
         if found.fact_class == "confounder"
     }
+    known = {(one.cell, one.arm) for one in read.fingerprints}
+    reference = next(arm.id for arm in run.arms if arm.is_reference)
     comparisons = tuple(
         msgspec.structs.replace(
             judge(one, arm, cell, primary=settled.get((one.cell.id, arm.id))),
             is_confounded=(one.cell.id, arm.id) in confounded,
+            candidates=candidates(differing.get(one.cell.id, ()), arm.id)
+            or (() if {(one.cell.id, arm.id), (one.cell.id, reference)} <= known else None),
         )
         for one, cell in zip(data, cells, strict=True)
         for arm in run.arms
@@ -74,7 +78,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         threads=design.threads,
         stabilise=design.stabilise,
         is_complete=read.is_complete,
-        reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
+        reference_arm=reference,
         planned_comparisons=m,
         comparisons=comparisons,
         cells=cells,

@@ -150,6 +150,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     leaning: Leaning = "none"
     is_confounded: bool = False
+    # Keys of `differences` that may explain it, the likeliest first; None: no facts to compare.
+    candidates: tuple[str, ...] | None = None
     primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
     secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
     reason: str = ""  # why it failed, was not run, or is inconclusive

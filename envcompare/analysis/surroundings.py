@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
-from envcompare.fingerprint.classes import CLASS_ORDER
+from envcompare.fingerprint.classes import CLASS_ORDER, EXPLAINING
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.remedies import other_options
 from envcompare.fingerprint.sides import Pair
@@ -21,6 +22,7 @@ from envcompare.records import (
 )
 
 Differences = tuple[FactDifference, ...]
+_FELT: Final = (True, None, False)
 
 
 @dataclass(slots=True)
@@ -57,6 +59,22 @@ def differences_by_cell(
             own = compare_fingerprints(at[cell, reference], record, pair)
             found[cell] = (*found.get(cell, ()), *own)
     return found
+
+
+def candidates(found: Differences, arm: str) -> tuple[str, ...]:
+    """Return the keys of what may explain a difference of an arm, the likeliest first.
+
+    Confounders lead, and among the rest what the workload was seen to use; a difference that
+    another one tells of is left out.
+    """
+    own = [
+        one for one in found if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
+    ]
+    return tuple(one.key for one in sorted(own, key=_likelihood))
+
+
+def _likelihood(one: FactDifference) -> tuple[int, int]:
+    return CLASS_ORDER.index(one.fact_class), _FELT.index(one.is_felt)
 
 
 def each_once(by_cell: dict[str, Differences]) -> Differences:

@@ -16,6 +16,9 @@ CLASS_ORDER: Final[tuple[FactClass, ...]] = (
     "confounder", "possible-influence", "host", "varied", "identity",
 )  # fmt: skip
 
+EXPLAINING: Final[tuple[FactClass, ...]] = CLASS_ORDER[:2]
+"""What may explain a difference in speed, beside what an environment does on purpose."""
+
 MEANINGS: Final[dict[FactClass, str]] = {
     "identity": "Tells the arms apart; it cannot change the speed.",
     "host": "Cannot differ on one host: this arm is shown something else than the host itself.",
@@ -40,7 +43,8 @@ _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
         "python", "libc", "torch", "torchvision", "numpy", "cuda", "packages", "site_packages",
         "lock", "loaded_libraries", "programs", "threads", "allocator", "gpu", "env.OMP",
         "env.GOMP", "env.KMP", "env.MKL", "env.OPENBLAS", "env.CUBLAS", "env.MALLOC", "env.GLIBC",
-        "env.LD_PRELOAD", "env.PYTHONMALLOC",
+        "env.LD_PRELOAD", "env.PYTHONMALLOC", "env.ONEDNN", "env.DNNL", "env.MKLDNN",
+        "env.ATEN_CPU_CAPABILITY",
     ),
     "possible-influence": (
         "cgroup.cpu_quota", "cgroup.cpu_weight", "cgroup.cpuset", "cgroup.memory_limit_bytes",

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS, classify
+from envcompare.fingerprint.classes import CLASS_ORDER, EXPLAINING, MEANINGS, classify
 from envcompare.fingerprint.evidence import (
     LIBRARY_PATH,
     LIMITS,
@@ -163,7 +163,8 @@ def _difference(sides: Sides, part: _Part) -> FactDifference:
         reference=values[0],
         value=values[1],
         fact_class=fact_class,
-        evidence=evidence.text if fact_class in {"confounder", "possible-influence"} else "",
+        evidence=evidence.text if fact_class in EXPLAINING else "",
+        is_felt=evidence.is_felt if fact_class in EXPLAINING else None,
     )
 
 

@@ -17,12 +17,22 @@ _OPENBLAS: Final = ("libopenblas", "libscipy_openblas")
 _MKL: Final = ("libmkl", "libtorch_cpu")  # the wheels of PyTorch hold MKL inside libtorch_cpu
 _CUDNN: Final = ("cuDNN", ("libcudnn",))
 _CUBLAS: Final = ("cuBLAS", ("libcublas",))
+_ONEDNN: Final = ("oneDNN", ("libdnnl", "libtorch_cpu"))  # which those wheels hold as well
+_TORCH: Final = ("PyTorch", ("libtorch", "libc10"))
 _LIBRARIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "cuda.cudnn": _CUDNN,
     "cuda.cublas": _CUBLAS,
     "cuda.nccl": ("NCCL", ("libnccl",)),
     "cuda.runtime": ("the CUDA runtime", ("libcudart",)),
+    "env.ATEN_CPU_CAPABILITY": _TORCH,
     "env.CUBLAS": _CUBLAS,
+    "env.CUDNN": _CUDNN,
+    "env.DNNL": _ONEDNN,
+    "env.MKLDNN": _ONEDNN,
+    "env.NCCL": ("NCCL", ("libnccl",)),
+    "env.ONEDNN": _ONEDNN,
+    "env.PYTORCH": _TORCH,
+    "env.TORCH": _TORCH,
     "env.OMP": ("a library that reads it", (*_OPENMP, *_OPENBLAS, *_MKL)),
     "env.GOMP": ("an OpenMP runtime", _OPENMP),
     "env.KMP": ("an OpenMP runtime", _OPENMP),
@@ -31,7 +41,7 @@ _LIBRARIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "threads.omp": ("an OpenMP runtime", (*_OPENMP, *_OPENBLAS, *_MKL)),
     "threads.mkl": ("MKL", _MKL),
     "threads.openblas": ("OpenBLAS", _OPENBLAS),
-    "torch": ("PyTorch", ("libtorch", "libc10")),
+    "torch": _TORCH,
     "torch.cudnn": _CUDNN,
     "torch.tf32_matmul": _CUBLAS,
     "torch.tf32_cudnn": _CUDNN,

@@ -28,6 +28,7 @@ _GROUPS: Final = (
     _TORCH,
     _ALLOCATOR,
     ("env.GLIBC_TUNABLES", "allocator.tunables"),
+    ("env.ATEN_CPU_CAPABILITY", "torch.cpu_capability"),
     ("env.OMP_NUM_THREADS", "threads.omp"),
     ("env.MKL_NUM_THREADS", "threads.mkl"),
     ("env.OPENBLAS_NUM_THREADS", "threads.openblas"),

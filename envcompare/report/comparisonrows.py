@@ -212,5 +212,11 @@ COLUMNS: Final = (
     _text("failure_phase", "Where it failed", _failure("phase")),
     _count("exit_code", "What the failed process exited with", _failure("exit_code")),
     _text("log", "Its log, a file of the run folder", _failure("log")),
+    _text(
+        "candidates",
+        "Keys of the properties that differ besides the environment and may explain it, the "
+        "likeliest first, with commas; empty where none does or it is not known",
+        lambda source: ",".join(source.comparison.candidates or ()),
+    ),
 )
 """The columns in their order; docs/schema/comparisons.md holds them written out."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model import Outcome, RunComparison
+from envcompare.analysis.model import Comparison, Outcome, RunComparison
+from envcompare.fingerprint.classes import CLASS_ORDER
 from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import listed, margin_percent, signed_percent, unsigned_percent
 from envcompare.report.profilewords import untimed_arms, untimed_words
-from envcompare.report.verdicts import MOVED, SYMBOLS, WORDS, Verdict, confounder_sentence, verdict
+from envcompare.report.verdicts import (
+    MOVED,
+    SYMBOLS,
+    WORDS,
+    Verdict,
+    candidate_sentence,
+    confounder_sentence,
+    verdict,
+)
 from envcompare.texts import counted, one_line, sentence, visible
 
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
@@ -27,7 +37,8 @@ class Headline:
     badge: str  # "slower in 1 of 2"
     lead: str
     rest: str = ""
-    caution: str = ""  # what differs besides the environment
+    caution: str = ""  # the confounders
+    candidates: str = ""  # of a decided difference: what else differs and may explain it
     verdicts: tuple[Verdict, ...] = ()
 
     @property
@@ -95,6 +106,7 @@ def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headl
         lead=visible(lead),
         rest=visible(rest),
         caution=_caution(run, arm, found),
+        candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
         verdicts=found,
     )
 
@@ -242,6 +254,23 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
     return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
         f"More than the environment differs in {counted(len(confounded), 'comparison')}."
     )
+
+
+def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
+    """Name what may explain the decided ones of an arm's comparisons; empty where none is decided.
+
+    Each difference is named once, and confounders only where `confounder_sentence` does.
+    """
+    decided = [one for one in comparisons if one.outcome in MOVED]
+    if not decided:
+        return ""
+    if all(one.candidates is None for one in decided):
+        return candidate_sentence(None, arm=decided[0].arm)
+    facts = {(one.host, one.arm, one.key): one for one in run.differences}
+    named = ((one.host, one.arm, key) for one in decided for key in one.candidates or ())
+    found = [facts[at] for at in dict.fromkeys(named) if at in facts]
+    likeliest = sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class))
+    return candidate_sentence(tuple(likeliest), arm=decided[0].arm)
 
 
 def _without_comparison(run: RunComparison, arm: str) -> Headline:

@@ -221,7 +221,7 @@ def _notes_of_profiles(run: RunComparison) -> list[str]:
 
 def _headline_lines(one: Headline) -> list[TerminalLine]:
     texts = [f"⚠ {one.caution}" if one.caution else ""]
-    details = [text for text in (one.rest, *texts) if text]
+    details = [text for text in (one.rest, *texts, one.candidates) if text]
     return [
         TerminalLine(
             role="headline", outcome=one.outcome, columns=(flat(f"{one.symbol} {one.lead}"),)
@@ -234,4 +234,5 @@ def _headline_markdown(one: Headline) -> str:
     parts = [f"**{one.symbol} {escape(one.lead)}**", escape(one.rest)]
     if one.caution:
         parts.append(f"⚠ {escape(one.caution)}")
+    parts.append(escape(one.candidates))
     return " ".join(part for part in parts if part)

@@ -38,6 +38,10 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 """What has a cause, or may have one, and therefore a fold of its own."""
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
+_NO_CANDIDATE: Final = (
+    "No candidate was found: besides the environment, nothing differs that can change the speed."
+)
+_MOST_CANDIDATES: Final = 3
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
@@ -156,6 +160,54 @@ def confounder_sentence(
         else _consequence(outcomes)
     )
     return visible(f"Besides the environment, {listed(found)} {verb}. {consequence}")
+
+
+def candidate_sentence(found: tuple[FactDifference, ...] | None, *, arm: str) -> str:
+    """Say what may explain a decided difference beside its confounders, the likeliest first.
+
+    None stands for facts that were not compared. The sentence is empty only where confounders are
+    all there is, which `confounder_sentence` names.
+    """
+    if found is None:
+        return visible(
+            "What differs besides the environment is not known: this run has no fingerprint of "
+            f"{arm}."
+        )
+    if not found:
+        return _NO_CANDIDATE
+    rest = [one for one in found if one.fact_class != "confounder"]
+    likely = [one for one in rest if one.is_felt is not False]
+    texts = (
+        _likely(likely, is_more=len(rest) < len(found)),
+        *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
+        _unlikely([one for one in rest if one.is_felt is False]),
+    )
+    return visible(" ".join(text for text in texts if text))
+
+
+def _likely(found: list[FactDifference], *, is_more: bool) -> str:
+    if not found:
+        return ""
+    start = "In addition" if is_more else "Besides the environment"
+    where = "; all are listed under Environments" * (len(found) > _MOST_CANDIDATES)
+    verb = _verb(found, "differs", "differ")
+    return f"{start}, {_described(found)} {verb} and may be a cause{where}."
+
+
+def _unlikely(found: list[FactDifference]) -> str:
+    if not found:
+        return ""
+    which = _verb(found, "which differs too, has", "which differ too, have")
+    return f"There is no sign that {_described(found)}, {which} an effect here."
+
+
+def _described(found: list[FactDifference]) -> str:
+    words = dict.fromkeys(shortened(describe(one), most=80) for one in found)
+    return listed(list(words), most=_MOST_CANDIDATES)
+
+
+def _verb(found: list[FactDifference], singular: str, plural: str) -> str:
+    return singular if len(found) == 1 and not is_plural(found[0]) else plural
 
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:

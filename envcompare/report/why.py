@@ -15,6 +15,7 @@ from envcompare.report.allowance import Allowance
 from envcompare.report.charts.ledgers import time_chart
 from envcompare.report.charts.steps import KEY, step_chart
 from envcompare.report.decomposed import SplitView, split_view
+from envcompare.report.headlines import candidates_text
 from envcompare.report.kernels import KernelView, kernel_view
 from envcompare.report.labels import fold_anchor
 from envcompare.report.ledgers import LedgerView, ledger_view
@@ -43,6 +44,7 @@ class Fold:
     is_open: bool
     clock: str  # what the clock saw beside the net time
     confounded: str  # what differs besides the environment, and what would tell it apart
+    candidates: str  # of a decided difference: what else may explain it
     split: SplitView | None
     ledger: LedgerView | None
     time_chart: Markup
@@ -135,6 +137,7 @@ def _fold(run: RunComparison, row: Row, one: Comparison, on: Sheet, *, is_open: 
         is_open=is_open,
         clock=_clock(one),
         confounded=_confounded(run, one, is_split=split is not None),
+        candidates=candidates_text(run, (one,)),
         split=split_view(split, label=row.verdict.cell, on=on.axis) if split else None,
         ledger=ledger_view(ledger, reference=run.reference_arm) if ledger else None,
         time_chart=on.charts.draw(

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import CELL, block, blocks, run_record
+from pairs import Facts
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.judge import leaning
@@ -156,6 +157,34 @@ def test_confounder_marks_the_comparison_beside_its_verdict(tmp_path: Path) -> N
     made.close()
     found = of(compare_run(made), "docker")
     assert (found.outcome, found.is_confounded) == ("slower", True)
+
+
+@pytest.mark.parametrize(
+    ("vm", "docker", "expected"),
+    [
+        (
+            {"numpy.version": "1", "cgroup.cpu_weight": 100, "env.ONEDNN_MAX_CPU_ISA": None},
+            {"numpy.version": "2", "cgroup.cpu_weight": 50, "env.ONEDNN_MAX_CPU_ISA": "SSE41"},
+            ("env.ONEDNN_MAX_CPU_ISA", "numpy.version", "cgroup.cpu_weight"),
+        ),
+        ({"numpy.version": "1"}, {"numpy.version": "1"}, ()),
+        ({"numpy.version": "1"}, None, None),
+    ],
+)
+def test_comparison_names_what_may_explain_it(
+    vm: Facts, docker: Facts | None, expected: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    """What was seen in use stands first; nothing found and nothing known are told apart."""
+    made = RunFolder.create(tmp_path, run_record())
+    for sample in blocks({"vm": 1.0, "docker": 1.1}):
+        made.append_sample(sample)
+    loaded: Facts = {"loaded_libraries": ("libtorch_cpu.so 1",)}
+    for arm, facts in (("vm", vm), ("docker", docker)):
+        if facts is not None:
+            found = {**loaded, **facts}
+            made.write_fingerprint(FingerprintRecord(host="local", arm=arm, cell=CELL, facts=found))
+    made.close()
+    assert of(compare_run(made), "docker").candidates == expected
 
 
 def test_facts_of_another_workload_confound_nothing(tmp_path: Path) -> None:

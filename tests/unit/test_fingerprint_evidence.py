@@ -66,6 +66,10 @@ def test_another_numpy_that_is_not_imported_is_not_lost() -> None:
         ("env.MKL_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "possible-influence"),
         ("env.OPENBLAS_NUM_THREADS", ("libscipy_openblas64_-1.so 1",), "confounder"),
         ("threads.openblas", TORCH, "possible-influence"),
+        ("env.ONEDNN_MAX_CPU_ISA", TORCH, "confounder"),
+        ("env.ONEDNN_MAX_CPU_ISA", ("libc.so.6 1", "libdnnl.so.3 2"), "confounder"),
+        ("env.ONEDNN_MAX_CPU_ISA", ("libc.so.6 1",), "possible-influence"),
+        ("env.ATEN_CPU_CAPABILITY", TORCH, "confounder"),
         ("torch.deterministic", TORCH, "confounder"),
         ("torch.tf32_matmul", TORCH, "possible-influence"),
         ("gpu.power_limit_w", (*TORCH, "libcuda.so.1 4"), "confounder"),
@@ -328,3 +332,23 @@ def test_what_is_varied_on_purpose_says_who_feels_it(key: str, who: str) -> None
     found = differences({key: 1}, {key: 2})[key]
     assert found.fact_class == "varied"
     assert who in found.sentence
+
+
+def test_a_variable_of_onednn_is_felt_where_the_wheels_of_pytorch_are_loaded() -> None:
+    """They hold oneDNN inside libtorch_cpu, so that what reads the setting was seen in use."""
+    key = "env.ONEDNN_MAX_CPU_ISA"
+    found = differences({key: None}, {key: "SSE41"}, both={"loaded_libraries": TORCH})[key]
+    assert found.evidence == "oneDNN was loaded by this workload in both arms."
+    assert found.is_felt
+    assert "set ONEDNN_MAX_CPU_ISA to the same value in every arm" in found.remedy
+
+
+def test_what_a_variable_makes_pytorch_use_is_told_with_the_variable() -> None:
+    """One cause is one line, and the remedy is that of the variable."""
+    keys = ("env.ATEN_CPU_CAPABILITY", "torch.cpu_capability")
+    found = differences(
+        dict(zip(keys, (None, "AVX2"), strict=True)),
+        dict(zip(keys, ("default", "DEFAULT"), strict=True)),
+        both={"loaded_libraries": TORCH},
+    )
+    assert [found[key].part_of for key in keys] == ["", "env.ATEN_CPU_CAPABILITY"]

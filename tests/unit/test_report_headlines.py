@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 import pytest
 
-from envcompare.records import Failure
+from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.records import FactDifference, Failure
 from envcompare.report.headlines import Headline, headlines
+from envcompare.report.page import render
+from envcompare.report.summary import markdown, terminal_lines
 from tests.data.report.builders import (
     EQUAL,
     FASTER,
@@ -130,3 +136,68 @@ def test_hosts_and_parameters_are_named_only_where_they_differ() -> None:
         "rnn hidden=40 on b",
         "rnn hidden=80 on b",
     ]
+
+
+def influence(key: str, *, value: str = "on", **fields: Any) -> FactDifference:
+    """Return a property of docker that vm does not have, a possible influence unless told."""
+    known: dict[str, Any] = {"fact_class": "possible-influence"}
+    return FactDifference(
+        host="gpu01", arm="docker", key=key, reference=None, value=value, **{**known, **fields}
+    )
+
+
+def with_candidates(one: Comparison, *found: FactDifference) -> RunComparison:
+    """Return a run of one comparison whose analysis found these candidates."""
+    keys = tuple(fact.key for fact in found)
+    return run_of(msgspec.structs.replace(one, candidates=keys), differences=found)
+
+
+@pytest.mark.parametrize("decided", [SLOWER, FASTER])
+def test_a_decided_difference_names_every_influence_beside_its_verdict(decided: Comparison) -> None:
+    """Three by name and how many more; page, terminal and Markdown say the same sentence."""
+    found = [influence(f"env.TUNED_{number}") for number in range(5)]
+    run = with_candidates(decided, *found)
+    sentence = (
+        "Besides the environment, TUNED_0 none → on, TUNED_1 none → on, TUNED_2 none → on and 2 "
+        "more differ and may be a cause; all are listed under Environments."
+    )
+    assert sentence in headlines(run)[0].candidates
+    assert sentence in re.sub(r"<[^>]+>", "", render(run))
+    assert sentence in markdown(run).replace("\\", "")
+    assert any(sentence in line.columns[0] for line in terminal_lines(run))
+
+
+def test_an_influence_follows_the_confounders_and_says_what_was_seen() -> None:
+    """What is known to count is named first; what nobody uses is told apart."""
+    seen = "1 thread computes on the one CPU."
+    run = with_candidates(
+        msgspec.structs.replace(SLOWER, is_confounded=True),
+        influence("cuda.cudnn", fact_class="confounder", is_felt=True),
+        influence("cgroup.cpu_weight", evidence=seen),
+        influence("env.NUMEXPR_MAX", is_felt=False),
+    )
+    (found,) = headlines(run)
+    assert found.caution.startswith("Besides the environment, cuDNN none → on differs.")
+    assert found.candidates == (
+        f"In addition, the CPU weight none → on differs and may be a cause. {seen} There is no "
+        "sign that NUMEXPR_MAX none → on, which differs too, has an effect here."
+    )
+
+
+def test_a_decided_difference_without_a_candidate_says_so() -> None:
+    """Nothing differs, or nothing is known of what differs: two sentences, never none."""
+    none = with_candidates(SLOWER)
+    assert headlines(none)[0].candidates == (
+        "No candidate was found: besides the environment, nothing differs that can change the "
+        "speed."
+    )
+    unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
+    assert headlines(unknown)[0].candidates == (
+        "What differs besides the environment is not known: this run has no fingerprint of docker."
+    )
+
+
+@pytest.mark.parametrize("open_", [EQUAL, OPEN])
+def test_what_is_not_decided_looks_for_no_candidate(open_: Comparison) -> None:
+    """There is no difference to explain."""
+    assert headlines(with_candidates(open_, influence("cgroup.cpu_weight")))[0].candidates == ""
