@@ -44,6 +44,8 @@ def tolerance(name: str) -> float:
     """Return how far a ratio may be from 1 and the two still be called equal."""
     if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
         return _BYTES_OF_COPIES
+    if name.endswith("_per_s"):
+        return _OTHERWISE  # a rate is as uneven as the time in it
     return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
 
 

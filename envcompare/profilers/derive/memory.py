@@ -1,4 +1,4 @@
-"""Bytes and sectors of device memory and of the L2 cache, and how often the cache hits.
+"""Bytes and sectors of device memory and of the L2 cache, how fast, and how often the cache hits.
 
 A sector is 32 bytes ("aligned 32 byte-chunk of memory", Nsight Compute's documentation; nvprof's
 `dram_read_transactions` are the same).
@@ -6,15 +6,19 @@ A sector is 32 bytes ("aligned 32 byte-chunk of memory", Nsight Compute's docume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from envcompare.profilers.chips import is_lacking
 from envcompare.profilers.derive.facts import Facts, Total
-from envcompare.profiles import Quantity
+from envcompare.profiles import Kernel, Quantity
+from envcompare.texts import counted
 
 SECTOR_BYTES: Final = 32
+NS: Final = 1e9  # of a second
+_LEAST_SHARE: Final = 0.9  # of the bytes must have a rate
 _ROUNDING: Final = 1e-6  # of what scaled units print with six decimals
 _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
@@ -26,7 +30,7 @@ def memory_quantities(facts: Facts) -> list[Quantity]:
         read, written = _traffic(facts, "_read"), _traffic(facts, "_write")
         both = _both(_traffic(facts, ""), read, written)
         found += _pair(facts, "dram_read", read) + _pair(facts, "dram_write", written)
-        found += _pair(facts, "dram", both)
+        found += [*_pair(facts, "dram", both), *_speeds(facts)]
     if facts.has(("lts__",)):
         size, sectors = facts.total("lts__t_bytes.sum"), facts.total("lts__t_sectors.sum")
         found += [*_pair(facts, "l2", _completed(size, sectors)), _hit_rate(facts)]
@@ -75,6 +79,52 @@ def _pair(facts: Facts, stem: str, traffic: tuple[Total, Total]) -> list[Quantit
         return found
     why = f"{size.value:,.0f} bytes contradict {sectors.value:,.0f} sectors of 32 bytes"
     return [msgspec.structs.replace(one, value=None, status="refused", reason=why) for one in found]
+
+
+def _speeds(facts: Facts) -> list[Quantity]:
+    """Return bytes per second of kernel time; none where neither times nor rates were collected."""
+    both = ("",) if "dram__bytes.sum" in facts.names else ("_read", "_write")
+    ways = (("dram_read", ("_read",)), ("dram_write", ("_write",)), ("dram", both))
+    return [one for stem, of in ways for one in _speed(facts, f"{stem}_bytes_per_s", of)]
+
+
+def _speed(facts: Facts, name: str, ways: Sequence[str]) -> list[Quantity]:
+    """Return Σ bytes ÷ Σ time: of the kernels' own time, else of their bytes ÷ their rate."""
+    moved = [(_moved(kernel, ways), _rate(kernel, ways)) for kernel in facts.profile.kernels]
+    sizes = [size for size, _ in moved if size is not None]
+    if len(sizes) < len(moved) or not sum(sizes):
+        return []
+    if facts.kernel_ns and facts.profile.tool != "nvprof":
+        return [facts.ok(name, NS * sum(sizes) / facts.kernel_ns, "B/s", "ratio of sums")]
+    rated = [(size, rate) for size, rate in moved if size and rate]
+    if not rated:
+        return []
+    share = sum(size for size, _ in rated) / sum(sizes)
+    lacking = sum(1 for size, rate in moved if size and not rate)
+    why = f"{counted(lacking, 'kernel')} of {len(moved)} without a rate moved {1 - share:.2%} of it"
+    if share < _LEAST_SHARE:
+        return [facts.missing(name, "B/s", "time-weighted", why)]
+    value = sum(size for size, _ in rated) / sum(size / rate for size, rate in rated)
+    reason = f"of each kernel the mean rate of its launches{f'; {why}' if lacking else ''}"
+    return [facts.ok(name, value, "B/s", "time-weighted", reason=reason)]
+
+
+def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
+    """Return the bytes of a kernel in these ways; None where one was not counted."""
+    total = 0.0
+    for way in ways:
+        size = kernel.metrics.get(f"dram__bytes{way}.sum")
+        sectors = kernel.metrics.get(f"dram__sectors{way}.sum")
+        if size is None and sectors is None:
+            return None
+        total += size if size is not None else SECTOR_BYTES * (sectors or 0.0)
+    return total
+
+
+def _rate(kernel: Kernel, ways: Sequence[str]) -> float | None:
+    """Return the bytes per second of a kernel in these ways together."""
+    rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in ways]
+    return None if None in rates else sum(rate or 0.0 for rate in rates)
 
 
 def _hit_rate(facts: Facts) -> Quantity:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from envcompare.profilers.nvprof.checks import check
+from envcompare.profilers.nvprof.checks import check, refuse_cut_end
 from envcompare.profilers.nvprof.rows import Activity, Metric, Part
 from envcompare.profilers.nvprof.text import Reader
 from envcompare.profilers.refusing import refusal
@@ -17,14 +17,13 @@ from envcompare.profiles import ApiCall, Copy, Device, Kernel, Profile
 _SQLITE: Final = b"SQLite format 3\0"
 _COPY: Final = re.compile(r"\[CUDA memcpy (\w+)(?:-to-(\w+))?\]")
 _COPY_KINDS: Final = frozenset({"HtoD", "DtoH", "DtoD", "HtoH", "PtoP"})
-_SUMMED: Final = re.compile(
-    r"flop_count_\w+|\w+_(?:transactions|bytes|requests)|inst_(?!per_warp|replay)\w+"
-    r"|issue_slots|cf_(?:issued|executed)|ldst_(?:issued|executed)"
-)
 _RANGE: Final = re.compile(r"(.*) \(\d+\)")
 _FATAL: Final = re.compile(
     r"^Error: |records have invalid|incomplete|were dropped|is not supported on devices"
     r"|No CUDA application was profiled|^No kernels were profiled"
+)
+_UNENDED: Final = (
+    "the last line has no end of line; its row is whole by all that can be checked, so it is read"
 )
 _AGAIN: Final = (
     "write the log again: `nvprof --csv --log-file out.csv …`; on compute capability 7.5 and "
@@ -41,15 +40,15 @@ def read(path: Path) -> Profile:
     lines = read_lines(path)
     reader = Reader(lines, path.name)
     reader.read()
-    if lines and not lines[-1].endswith("\n"):
-        why = "the last line has no end: the log was cut off"
-        raise refusal(path.name, line=len(lines), why=why, hint=_AGAIN)
+    is_ended = not lines or lines[-1].endswith("\n")
     _refuse_failure(reader.said, path.name)
     parts = [part for part in reader.parts if not part.is_empty]
     if not parts:
         raise refusal(path.name, why="it holds no summary and no metrics of nvprof", hint=_AGAIN)
     for part in parts:
         check(part, file=path.name)
+    if not is_ended:
+        _refuse_cut(reader, lines, path.name)
     activities = [one for part in parts for one in part.activities]
     metrics = [one for part in parts for one in part.metrics]
     if activities and metrics:
@@ -65,8 +64,19 @@ def read(path: Path) -> Profile:
         copies=_copies(activities),
         api_calls=_calls(activities),
         has_time=bool(activities),
-        notes=(*_notes(parts), *_lacking_notes(metrics, counted)),
+        notes=(
+            *_notes(parts),
+            *_unread_notes(reader.unread),
+            *_left_out_notes(metrics, counted),
+            *([_UNENDED] if not is_ended else []),
+        ),
     )
+
+
+def _refuse_cut(reader: Reader, lines: Sequence[str], file: str) -> None:
+    if not reader.is_unread:
+        last, place = lines[-1], len(lines)
+        refuse_cut_end(last, reader.last, widths=reader.widths, file=file, line=place)
 
 
 def _refuse_database(path: Path) -> None:
@@ -153,7 +163,8 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
         for one in once.values():
             calls[one.kernel] = calls.get(one.kernel, 0) + one.invocations
         for one in part.metrics:
-            groups.setdefault(one.kernel, {}).setdefault(one.name, []).append(one)
+            rows = groups.setdefault(one.kernel, {}).setdefault(one.name, [])
+            rows += [one] if one.is_even else []
     return tuple(
         Kernel(
             name=kernel,
@@ -172,7 +183,7 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
 def _value(rows: Sequence[Metric]) -> float:
     """Return a count summed over invocations, or the average that nvprof took of a rate."""
     total = sum(one.invocations * one.average.value for one in rows)
-    if _SUMMED.fullmatch(rows[0].name):
+    if rows[0].is_count:
         return total
     return total / sum(one.invocations for one in rows)
 
@@ -202,9 +213,23 @@ def _notes(parts: Sequence[Part]) -> Iterable[str]:
         yield "events are left out; metrics alone are read"
 
 
-def _lacking_notes(metrics: Iterable[Metric], kernels: Iterable[Kernel]) -> Iterable[str]:
-    """Yield which metrics are left out of a kernel, in the order they stand in."""
+def _unread_notes(unread: Mapping[str, Sequence[str]]) -> Iterable[str]:
+    """Yield which tables of the log are not read, and what stands in them."""
+    for title, rows in unread.items():
+        told = f" ({', '.join(rows)})" if rows else ""
+        yield f"not compared: {title.lower()}{told}"
+
+
+def _left_out_notes(metrics: Sequence[Metric], kernels: Iterable[Kernel]) -> Iterable[str]:
+    """Yield which metrics are left out of a kernel and why, in the order they stand in."""
+    uneven = [one for one in metrics if not one.is_even]
+    for one in uneven:
+        yield (
+            f"line {one.line}: {one.name} is left out of one kernel: its average does not fit its "
+            "minimum and maximum"
+        )
+    known = {(one.kernel, one.name) for one in uneven}
     kept = {kernel.name: kernel.metrics for kernel in kernels}
-    lacking = dict.fromkeys(one.name for one in metrics if one.name not in kept[one.kernel])
-    for name in lacking:
+    lacking = (one for one in metrics if one.name not in kept[one.kernel])
+    for name in dict.fromkeys(one.name for one in lacking if (one.kernel, one.name) not in known):
         yield f"{name} is left out of a kernel: one process or GPU counted it and another did not"

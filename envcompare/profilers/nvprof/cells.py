@@ -9,6 +9,7 @@ from typing import Final
 from envcompare.profilers.units import read_unit
 
 _NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
+_NONE: Final = frozenset({"nan", "-nan", "inf", "-inf", "<OVERFLOW>"})
 _LEVEL: Final = re.compile(r"(?:Idle|Low|Mid|High|Max) \((\d+)\)")
 
 
@@ -24,6 +25,11 @@ class Number:
     def is_rounded(self) -> bool:
         """Say whether whole counts are lost in it, as in 2.1092e+10."""
         return not self.unit and self.step > 1
+
+
+def is_no_number(text: str) -> bool:
+    """Say whether nvprof wrote that it could not compute a rate, as of no time or no cycles."""
+    return text.strip().rstrip("%").removesuffix("B/s") in _NONE
 
 
 def read_number(text: str, unit: str = "") -> Number | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -10,6 +11,11 @@ from envcompare.profilers.nvprof.cells import Number
 
 Section = Literal["GPU activities", "API calls", "other"]
 _SHARE_ROUNDING: Final = 1e-3
+_RATE_SLACK: Final = 1e-3  # 6.4094GB/s was seen beside a minimum and maximum of 6.4101GB/s
+_COUNT: Final = re.compile(
+    r"flop_count_\w+|\w+_(?:transactions|bytes|requests)|inst_(?!per_warp|replay)\w+"
+    r"|issue_slots|cf_(?:issued|executed)|ldst_(?:issued|executed)"
+)
 SECTIONS: Final[dict[str, Section]] = {"GPU activities": "GPU activities", "API calls": "API calls"}
 
 
@@ -40,6 +46,25 @@ class Metric:
     least: Number
     most: Number
     average: Number
+
+    @property
+    def is_count(self) -> bool:
+        """Say whether the metric adds up over launches; any other is a rate or a level."""
+        return is_count(self.name)
+
+    @property
+    def is_even(self) -> bool:
+        """Say whether its average lies within its range; a rate's may lie a little beside it."""
+        if not self.least.unit == self.most.unit == self.average.unit:
+            return False
+        slack = self.average.step + _RATE_SLACK * self.average.value
+        low = self.least.value - self.least.step - slack
+        return low <= self.average.value <= self.most.value + self.most.step + slack
+
+
+def is_count(metric: str) -> bool:
+    """Say whether a metric adds up over launches."""
+    return _COUNT.fullmatch(metric) is not None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,12 +6,13 @@ unit in each cell, CSV a row of units below the header.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NoReturn
 
-from envcompare.profilers.nvprof.cells import Number, read_number
-from envcompare.profilers.nvprof.rows import SECTIONS, Activity, Metric, Part, Section
+from envcompare.profilers.nvprof.cells import Number, is_no_number, read_number
+from envcompare.profilers.nvprof.rows import SECTIONS, Activity, Metric, Part, Section, is_count
 from envcompare.profilers.refusing import refusal
 from envcompare.profilers.tables import csv_row
 
@@ -35,6 +36,10 @@ _METRIC: Final = re.compile(
 )
 _DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
 _KERNEL: Final = re.compile(r"^\s+Kernel: (.+?)\s*$")
+_UNREAD: Final = (
+    re.compile(r"^\s+(\d+)\s{2,}\S.*\s{2,}(\S.*?)\s*$"),
+    re.compile(r'^"[^"]*",(\d+),.*"([^"]+)"\s*$'),
+)
 _OUTPUT: Final = re.compile(r"[^\s\d]")
 _CELL: Final = re.compile(r'^"[^"]*",')
 _NO_CALLS: Final = "No API activities were profiled"
@@ -42,17 +47,24 @@ _MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …
 
 
 class Reader:
-    """Goes through the lines of one file, once; `parts` holds what each process wrote."""
+    """Goes through the lines of one file, once; `parts` holds what each process wrote.
+
+    `unread` holds the titles of tables that are not read, with what their rows count, `widths` how
+    wide the rows above the last one of a table in text are.
+    """
 
     def __init__(self, lines: tuple[str, ...], file: str) -> None:
         self.parts: list[Part] = []
         self.said: list[tuple[int, str]] = []
+        self.unread: dict[str, list[str]] = {}
+        self.widths: set[int] = set()
         self.is_csv = False
         self._file = file
         self._lines = [text.rstrip("\n") for text in lines]
         self._section: Section = "GPU activities"
         self._part = Part(line=1, process="")
         self._skips = False
+        self._title = ""
 
     def read(self) -> None:
         """Fill `parts` and `said`; raises ProfileError at the first line that cannot be read."""
@@ -61,10 +73,28 @@ class Reader:
             said = _SAID.match(text)
             if said:
                 self._message(number, said[1], said[2])
-            elif not self._skips:
+            elif self._skips:
+                self._unread(text)
+            else:
                 self._table(number, text, rows)
         if not self._part.is_empty or self._part.sections:
             self.parts.append(self._part)
+
+    @property
+    def last(self) -> Part:
+        """Return what the last process of the file wrote."""
+        return self._part
+
+    @property
+    def is_unread(self) -> bool:
+        """Say whether the file ends in a table that is not read."""
+        return self._skips
+
+    def _unread(self, text: str) -> None:
+        """Note a row of a table that is not read, by its count and name."""
+        found = next((one for one in (pattern.match(text) for pattern in _UNREAD) if one), None)
+        if found:
+            self.unread[self._title].append(f"{found[1]} × {found[2]}")
 
     def _table(self, number: int, text: str, rows: Iterator[tuple[int, str]]) -> None:
         """Read the table that a line begins; any other line is output of the program."""
@@ -74,6 +104,7 @@ class Reader:
         elif _TEXT_SUMMARY.match(text):
             self._text_summary(rows)
         elif _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
+            self.widths = {len(text.rstrip())}
             self._text_metrics(rows, is_events=not _TEXT_METRICS.match(text))
         elif text.startswith(_NO_CALLS):
             self._part.sections.add("API calls")
@@ -100,6 +131,9 @@ class Reader:
             self._part.announced.add("API calls")
         if title.endswith("result:"):
             self._skips = title not in {"Profiling result:", "Metric result:", "Event result:"}
+            self._title = title.removesuffix(" result:").removesuffix(" profiling")
+        if self._skips:
+            self.unread.setdefault(self._title, [])
         if title == "Profiling result:":
             self._section = "GPU activities"
             self._begin(number, process)
@@ -150,9 +184,13 @@ class Reader:
             if named or of_kernel:
                 device = named[1] if named else device
                 kernel = of_kernel[1] if of_kernel else ""
+                if number == len(self._lines):
+                    self._refuse(number, f"no row follows {text.strip()!r}: the log was cut off")
                 continue
             if is_events:
                 continue
+            if number < len(self._lines):
+                self.widths.add(len(text.rstrip()))
             found = _METRIC.match(text)
             if found is None or not kernel:
                 why = f"a row that is cut, or of no kernel: {text.strip()!r}"
@@ -215,7 +253,7 @@ class Reader:
         )
 
     def _add_metric(self, line: int, of: tuple[str, str], cells: tuple[str, ...]) -> None:
-        least, most, average = (self._number(line, text) for text in cells[2:])
+        least, most, average = (self._cell(line, cells[1], text) for text in cells[2:])
         self._part.metrics.append(
             Metric(
                 line=line,
@@ -228,6 +266,12 @@ class Reader:
                 average=average,
             )
         )
+
+    def _cell(self, line: int, metric: str, text: str) -> Number:
+        """Return the number in a cell of a metric; a rate may be none."""
+        if not is_count(metric) and is_no_number(text):
+            return Number(math.nan, 0.0, "")
+        return self._number(line, text)
 
     def _number(self, line: int, text: str, base: str | None = None) -> Number:
         found = read_number(text)

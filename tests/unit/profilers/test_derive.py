@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ncutexts import DATA
 
@@ -122,8 +124,8 @@ def test_hopper_has_one_counter_for_half_precision() -> None:
 def test_bytes_and_sectors_follow_from_each_other() -> None:
     """A sector is 32 bytes, whichever of the two was collected."""
     found = quantities(profile({"dram__sectors_read.sum": 5.0, "dram__bytes_write.sum": 64.0}))
-    values = {name: found[name].value for name in found if name.startswith("dram_")}
-    assert values == {
+    names = [one for one in found if one.startswith("dram_") and not one.endswith("_per_s")]
+    assert {name: found[name].value for name in names} == {
         "dram_read_bytes": 160, "dram_read_sectors": 5, "dram_write_bytes": 64,
         "dram_write_sectors": 2, "dram_bytes": 224, "dram_sectors": 7,
     }  # fmt: skip
@@ -262,3 +264,38 @@ def test_scope_of_one_launch_or_copy_is_in_the_singular() -> None:
                                copies=copies))  # fmt: skip
     assert found["launch_count"].scope == "1 launch of 1 kernel"
     assert (found["memcpy_htod_ns"].scope, found["memset_ns"].scope) == ("1 copy", "1 memset")
+
+
+def test_log_of_nvprof_gives_flops_transactions_and_throughput(tmp_path: Path) -> None:
+    """Rates are weighted by time, Σ bytes ÷ Σ (bytes ÷ rate); GB/s and MB/s stay apart."""
+    found = {one.name: one for one in read("nvprof", [DATA / "nvprof_unended.log"]).quantities}
+    assert found["flops_fp32"].value == 10 * 150_994_944
+    assert found["dram_read_sectors"].value == 40 * 8 + 10 * 200_000
+    seconds = 40 * 8e-6 + 10 * 100e-6
+    assert found["dram_read_bytes_per_s"].value == pytest.approx(32 * 2_000_320 / seconds)
+    assert found["dram_write_bytes_per_s"].value == pytest.approx(32 * 1_080_000 / seconds)
+    assert found["dram_bytes_per_s"].value == pytest.approx(32 * 3_080_320 / seconds)
+    assert found["dram_bytes_per_s"].rule == "time-weighted"
+
+
+@pytest.mark.parametrize(
+    ("row", "uneven", "value"),
+    [("32.000MB/s", "999.00MB/s", 64e9), ("64.000GB/s", "99.000GB/s", None)],
+)
+def test_throughput_says_what_has_no_rate(
+    tmp_path: Path, row: str, uneven: str, value: float | None
+) -> None:
+    """A row that is left out takes its bytes along; where those are many there is no value."""
+    text = (DATA / "nvprof_unended.log").read_text(encoding="utf-8")
+    (tmp_path / "a.log").write_text(text.replace(row, uneven))
+    found = {one.name: one for one in read("nvprof", [tmp_path / "a.log"]).quantities}
+    assert found["dram_read_bytes_per_s"].value == value
+    assert "1 kernel of 2 without a rate moved" in found["dram_read_bytes_per_s"].reason
+    assert found["dram_read_bytes"].value == 32 * 2_000_320
+
+
+def test_throughput_of_ncu_is_bytes_over_kernel_time() -> None:
+    """Each launch has its own time there."""
+    rows = [{"dram__bytes.sum": 300.0}, {"dram__bytes.sum": 100.0}]
+    found = quantities(profile(*rows))["dram_bytes_per_s"]
+    assert (found.value, found.unit, found.rule) == (400 / 200e-9, "B/s", "ratio of sums")

@@ -14,6 +14,7 @@ from envcompare.profiles import Profile
 GEMM = "void gemm<float, int=128>(float const *, float*, int)"
 RELU = "relu_kernel(float*, int)"
 SUMMARY = (DATA / "nvprof_summary.log").read_text(encoding="utf-8")
+LOGS = sorted(path.name for path in DATA.glob("nvprof_*"))
 METRICS = (DATA / "nvprof_metrics.log").read_text(encoding="utf-8")
 
 
@@ -129,20 +130,64 @@ def test_averages_cut_to_whole_nanoseconds_are_no_contradiction(tmp_path: Path) 
     assert profile_of(tmp_path, text).kernels[0].total_ns == 46_237
 
 
-def test_unified_memory_is_passed_over(tmp_path: Path) -> None:
+def test_unified_memory_is_named_and_not_compared(tmp_path: Path) -> None:
     """Its table has columns of its own; the API calls behind it are read."""
     lines = lines_of((DATA / "nvprof_summary_old.log").read_text(encoding="utf-8"))
     managed = (
         "==31== Unified Memory profiling result:\n"
         'Device "Tesla P40 (0)"\n'
         "   Count  Avg Size  Min Size  Max Size  Total Size  Total Time  Name\n"
-        "       4  32.000KB  4.0000KB  60.000KB  128.0000KB  12.34567us  Host To Device\n\n"
+        "       4  32.000KB  4.0000KB  60.000KB  128.0000KB  12.34567us  Host To Device\n"
+        "      12         -         -         -           -  4.243755ms  Gpu page fault groups\n\n"
     )
     place = next(n for n, line in enumerate(lines) if "API calls" in line)
     profile = profile_of(tmp_path, "".join([*lines[:place], managed, *lines[place:]]))
+    note = "not compared: unified memory (4 × Host To Device, 12 × Gpu page fault groups)"
     assert profile == msgspec.structs.replace(
-        nvprof.read(DATA / "nvprof_summary_old.log"), files=("a.log",)
+        nvprof.read(DATA / "nvprof_summary_old.log"), files=("a.log",), notes=(note,)
     )
+
+
+def test_unified_memory_at_the_end_may_lack_its_last_end_of_line(tmp_path: Path) -> None:
+    """What is not compared cannot be cut."""
+    managed = (
+        "==4711== Unified Memory profiling result:\n"
+        '"Device","Count","Avg Size","Min Size","Max Size","Total Size","Total Time","Name"\n'
+        ",,KB,KB,KB,MB,us,\n"
+        '"Tesla P40 (0)",48,170.666667,4.000000,1020.000000,8.000000,843.866000,"Host To Device"'
+    )
+    profile = profile_of(tmp_path, (DATA / "nvprof_summary.csv").read_text("utf-8") + managed)
+    assert profile.notes[0] == "not compared: unified memory (48 × Host To Device)"
+    assert len(profile.kernels) == 2
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_log_without_its_last_end_of_line_is_read(tmp_path: Path, name: str) -> None:
+    """Editors and uploads drop it; the rows are whole by their own form."""
+    text = (DATA / name).read_text(encoding="utf-8")
+    found, whole = profile_of(tmp_path, text.rstrip("\n")), profile_of(tmp_path, f"{text}\n")
+    assert (found.kernels, found.api_calls) == (whole.kernels, whole.api_calls)
+    assert any("the last line has no end of line" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("was", "written"),
+    [
+        ("100.00GB/s  120.00GB/s  114.22GB/s", "100.00GB/s  120.00GB/s  134.22GB/s"),
+        ("100.00GB/s  120.00GB/s  114.22GB/s", "120.00GB/s  100.00GB/s  114.22GB/s"),
+        ("100.00GB/s  120.00GB/s  114.22GB/s", "       nan         nan         nan"),
+        ("100.00GB/s  120.00GB/s  114.22GB/s", "   100.00%     120.00%  114.22GB/s"),
+    ],
+)
+def test_uneven_row_of_a_rate_is_left_out_alone(tmp_path: Path, was: str, written: str) -> None:
+    """The counts beside it stay, and so do the rates of other kernels."""
+    gemm, relu = profile_of(tmp_path, METRICS.replace(was, written)).kernels
+    assert "dram_read_throughput" not in gemm.metrics
+    assert gemm.metrics["dram_read_transactions"] == 200 * 1_100_000
+    assert relu.metrics["dram_read_throughput"] == pytest.approx(222.94e6)
+    notes = profile_of(tmp_path, METRICS.replace(was, written)).notes
+    (note,) = (note for note in notes if "left out" in note)
+    assert note.startswith("line 13: dram_read_throughput is left out of one kernel: its average")
 
 
 def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:

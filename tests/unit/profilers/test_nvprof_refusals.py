@@ -17,6 +17,11 @@ GEMM = "void gemm<float, int=128>(float const *, float*, int)"
 RELU = "relu_kernel(float*, int)"
 SUMMARY = (DATA / "nvprof_summary.log").read_text(encoding="utf-8")
 METRICS = (DATA / "nvprof_metrics.log").read_text(encoding="utf-8")
+UNENDED = (DATA / "nvprof_unended.log").read_text(encoding="utf-8")
+RATES = ("throughput", "efficiency", "utilization", "occupancy")
+COUNTS = "\n".join(one for one in METRICS.splitlines() if not any(name in one for name in RATES))
+COUNTS = COUNTS.removesuffix("2000        2000        2000") + "   9         700          70"
+GPU_ONLY = "".join(SUMMARY.splitlines(keepends=True)[:10])
 LOGS = sorted(path.name for path in DATA.glob("nvprof_*"))
 
 
@@ -77,7 +82,16 @@ def test_rows_of_a_table_that_ended_early_are_refused(
         ("".join(lines_of(SUMMARY)[:-1]), "add up to 75.00 %, not to 100 %"),
         ("".join(lines_of(SUMMARY)[:7]), "not to 100 %"),
         (SUMMARY[:-20], "a row that is cut"),
-        (SUMMARY[:-1], "the last line has no end"),
+        (UNENDED[:-1], "has no end, and is not whole"),
+        (UNENDED[:-4], "has no end, and is not whole"),
+        (UNENDED.replace("32.000GB/s", " 32.00GB/s")[:-1], "has no end, and is not whole"),
+        (COUNTS[:-1], "has no end, and is not whole"),
+        (COUNTS[:-2], "a row that is cut"),
+        (GPU_ONLY[:-2], "has no end, and is not whole"),
+        (METRICS + "==77== Profiling resu", "has no end, and is no row"),
+        (METRICS + "==78== Profiling result:\n==78== Metric result:\nInvo", "and is no row"),
+        (METRICS[: METRICS.index("relu")] + "relu", "no row follows"),
+        (METRICS[: METRICS.index("relu")] + "relu\n", "no row follows"),
         (SUMMARY + SUMMARY, "process 4711 reports a second time"),
         (SUMMARY.replace(RELU, GEMM), "stands there twice"),
         (SUMMARY.replace("   200  5.0000ms", "   300  5.0000ms"), "300 calls of 5e+06 ns are not"),
