@@ -8,12 +8,17 @@ import hashlib
 import hmac
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
 _SSH_PORT = 22
+_REVOCATION_LIST = b"SSHKRL\n\0"  # its first bytes, by PROTOCOL.krl of OpenSSH
+_IS_REVOKED = 1  # exit code of `ssh-keygen -Q`; any other but 0 is an error
+_ANSWER_S = 30
 
 
 class Trust(Enum):
@@ -49,13 +54,14 @@ class KnownHost:
     place: str  # file:line
 
     def covers(self, name: str) -> bool:
-        """Tell whether the line speaks about `name`; a negated pattern rules it out."""
+        """Tell whether the line is about `name`, in any case; a negated pattern rules it out."""
+        folded = name.lower()
         is_covered = False
         for pattern in self.patterns:
             if pattern.startswith("!"):
-                if _matches(pattern[1:], name):
+                if _matches(pattern[1:], folded):
                     return False
-            elif _matches(pattern, name):
+            elif _matches(pattern, folded):
                 is_covered = True
         return is_covered
 
@@ -90,6 +96,18 @@ def known_types(known: Iterable[KnownHost], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.key.type for line in lines))
 
 
+def is_revoked_by(path: Path, key: HostKey) -> bool:
+    """Tell whether a file of revoked keys holds `key`: public keys, one a line, or a KRL.
+
+    Raises OSError or ValueError where the file cannot be read whole: OpenSSH then trusts no key.
+    """
+    content = path.read_bytes()
+    if content.startswith(_REVOCATION_LIST):
+        return _is_in_revocation_list(path, key)
+    lines = enumerate(content.decode(errors="replace").split("\n"), start=1)
+    return key in [_revoked(line, number) for number, line in lines if _is_entry(line)]
+
+
 def remember(path: Path, name: str, key: HostKey) -> None:
     """Append a key to a known_hosts file, which only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,28 +125,72 @@ def _read(path: Path) -> Iterator[KnownHost]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         fields = line.split()
         marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
         # A certificate authority signs keys; it is none itself, and certificates are not checked.
         if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", "@revoked"):
             continue
         names, key_type, content = fields[:3]
-        if _is_base64(content):
+        if (blob := _blob(content)) is not None:
             yield KnownHost(
                 patterns=tuple(names.split(",")),
-                key=HostKey(type=key_type, content=content),
+                key=_key(key_type, blob),
                 is_revoked=marker == "@revoked",
                 place=f"{path}:{number}",
             )
 
 
-def _is_base64(text: str) -> bool:
+def _blob(text: str) -> bytes | None:
+    """Return what stands in base64; None where it is none."""
     try:
-        base64.b64decode(text, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return False
-    return True
+        return None
+
+
+def _key(kind: str, blob: bytes) -> HostKey:
+    """Return a key written in the one way that servers' keys are written here as well."""
+    return HostKey(type=kind, content=base64.b64encode(blob).decode())
+
+
+def _is_entry(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _revoked(line: str, number: int) -> HostKey:
+    """Return the key of a line; raise ValueError for what could revoke a key and is not read."""
+    kind, content, *_ = (*line.split(), "")
+    blob = _blob(content) or b""
+    name = kind.encode()
+    if not blob.startswith(len(name).to_bytes(4, "big") + name):
+        raise ValueError(f"line {number} is no public key")
+    if "-cert-" in kind:
+        raise ValueError(f"line {number} is a certificate and not a public key")
+    return _key(kind, blob)
+
+
+def _is_in_revocation_list(path: Path, key: HostKey) -> bool:
+    with tempfile.NamedTemporaryFile("w", prefix="envcompare-", suffix=".pub") as file:
+        file.write(f"{key.type} {key.content}\n")
+        file.flush()
+        try:
+            asked = subprocess.run(
+                ["ssh-keygen", "-Q", "-f", str(path), file.name],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_ANSWER_S,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise ValueError("ssh-keygen, which reads it, is not installed here") from error
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"ssh-keygen did not answer within {_ANSWER_S} s") from error
+    if asked.returncode not in (0, _IS_REVOKED):
+        raise ValueError("".join(asked.stderr.strip().splitlines()[-1:]) or "ssh-keygen fails")
+    return asked.returncode == _IS_REVOKED
 
 
 def _matches(pattern: str, name: str) -> bool:

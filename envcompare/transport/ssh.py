@@ -159,6 +159,7 @@ def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
 
 def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, str]) -> None:
     trust, place = verdict
+    _refuse_revoked(settings, key)
     if trust is Trust.REVOKED:
         raise ssh_errors.revoked_key(settings, key, place)
     if trust is Trust.CHANGED:
@@ -168,6 +169,16 @@ def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, s
             raise ssh_errors.unknown_key(settings, key)
         if settings.known_hosts:
             known_hosts.remember(settings.known_hosts[0], ssh_errors.trusted_name(settings), key)
+
+
+def _refuse_revoked(settings: SshSettings, key: HostKey) -> None:
+    for path in settings.revoked_keys:
+        try:
+            is_revoked = known_hosts.is_revoked_by(path, key)
+        except (OSError, ValueError) as error:
+            raise ssh_errors.unread_revocations(settings, path, error) from error
+        if is_revoked:
+            raise ssh_errors.revoked_key(settings, key, str(path))
 
 
 def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from envcompare.errors import TransportError
 from envcompare.transport.known_hosts import HostKey, known_name
@@ -75,11 +76,21 @@ def changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportErr
 
 
 def revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
-    """Say that the offered key is marked as revoked."""
+    """Say that the offered key is revoked, by a line of known_hosts or a file of revoked keys."""
     return TransportError(
         f"the host key of '{settings.destination}' is revoked",
-        details=f"{place} marks {key.fingerprint} with @revoked",
+        details=f"{place} revokes {key.fingerprint}",
         hint="do not connect; ask who runs the host",
+    )
+
+
+def unread_revocations(settings: SshSettings, path: Path, error: Exception) -> TransportError:
+    """Say that RevokedHostKeys names a file that cannot be read, so that no key is trusted."""
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return TransportError(
+        f"the host key of '{settings.destination}' cannot be checked",
+        details=f"RevokedHostKeys names {path}, which cannot be read: {why}",
+        hint="restore the file, or correct RevokedHostKeys in the SSH configuration",
     )
 
 

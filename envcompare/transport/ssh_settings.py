@@ -74,6 +74,7 @@ class SshSettings:
     identities_only: bool = False
     agent: Path | None = None  # its socket
     known_hosts: tuple[Path, ...] = ()
+    revoked_keys: tuple[Path, ...] = ()  # files that name host keys to be refused
     accepts_new_keys: bool = False
     jumps: tuple[Destination, ...] = ()
     proxy_command: str | None = None
@@ -161,17 +162,20 @@ def _settings(destination: Destination, values: Values, *, accepts_new_keys: boo
         _first(values, "userknownhostsfile") or "~/.ssh/known_hosts ~/.ssh/known_hosts2",
         _first(values, "globalknownhostsfile") or "/etc/ssh/ssh_known_hosts",
     )
+    revoked = _first(values, "revokedhostkeys")
+    alias = _first(values, "hostkeyalias")
     proxy_command = _first(values, "proxycommand")
     return SshSettings(
         destination=destination,
         hostname=hostname,
         port=port,
         user=user,
-        key_alias=_first(values, "hostkeyalias"),
+        key_alias=alias.lower() if alias else None,  # as OpenSSH writes and hashes it
         identity_files=tuple(_path(text, tokens) for text in identities if text != "none"),
         identities_only=_first(values, "identitiesonly") == "yes",
         agent=_agent((values.get("identityagent") or (_AGENT_VARIABLE,))[0], tokens),
         known_hosts=tuple(path for text in files for path in _paths(text, tokens)),
+        revoked_keys=_paths(_with_variables(revoked), tokens) if revoked else (),
         accepts_new_keys=accepts_new_keys
         or _first(values, "stricthostkeychecking") == "accept-new",
         jumps=_parse_jumps(_first(values, "proxyjump") or ""),
@@ -186,9 +190,12 @@ def _agent(text: str, tokens: Mapping[str, str]) -> Path | None:
     if text == _AGENT_VARIABLE or re.fullmatch(r"\$\w+", text):
         path = os.environ.get(text.removeprefix("$"), "")
     else:
-        path = re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), text)
-        path = str(_path(path, tokens))
+        path = str(_path(_with_variables(text), tokens))
     return Path(path) if path else None
+
+
+def _with_variables(text: str) -> str:
+    return re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], ""), text)
 
 
 def _first(values: Values, name: str) -> str | None:

@@ -25,6 +25,7 @@ from envcompare.transport.hosts import HostSpec, connect, parse_hosts
 from envcompare.transport.known_hosts import (
     HostKey,
     Trust,
+    is_revoked_by,
     judge,
     known_name,
     known_types,
@@ -36,6 +37,10 @@ from envcompare.transport.ssh_settings import Destination, SshOptions, resolve
 
 KEY = HostKey(type="ssh-ed25519", content=base64.b64encode(b"one key").decode())
 OTHER = HostKey(type="ssh-ed25519", content=base64.b64encode(b"other").decode())
+# a key that OpenSSH takes for one: its type and 32 bytes, each behind its length
+_PARTS = (b"ssh-ed25519", bytes(range(32)))
+_BLOB = b"".join(len(part).to_bytes(4, "big") + part for part in _PARTS)
+OTHER_REAL = f"ssh-ed25519 {base64.b64encode(_BLOB).decode()}"
 
 
 # Hosts as the user writes them
@@ -164,6 +169,8 @@ def hashed(name: str) -> str:
         ("gpu01", "gpu01", Trust.KNOWN),
         ("x,gpu01,192.0.2.1", "192.0.2.1", Trust.KNOWN),
         ("GPU01", "gpu01", Trust.KNOWN),
+        ("gpu01", "GPU01", Trust.KNOWN),
+        ("gpu*,!gpu01", "GPU01", Trust.UNKNOWN),
         ("*.example.org", "a.example.org", Trust.KNOWN),
         ("gpu0?", "gpu01", Trust.KNOWN),
         ("gpu*,!gpu01", "gpu01", Trust.UNKNOWN),
@@ -171,6 +178,8 @@ def hashed(name: str) -> str:
         ("[gpu01]:2222", "[gpu01]:2222", Trust.KNOWN),
         ("gpu01", "[gpu01]:2222", Trust.UNKNOWN),
         (hashed("gpu01"), "gpu01", Trust.KNOWN),
+        (hashed("gpu01"), "GPU01", Trust.KNOWN),
+        (hashed("[gpu01]:2222"), "[gpu01]:2222", Trust.KNOWN),
         (hashed("gpu01"), "gpu02", Trust.UNKNOWN),
         ("|1|broken", "gpu01", Trust.UNKNOWN),
     ],
@@ -197,6 +206,79 @@ def test_revoked_key_is_never_known(tmp_path: Path) -> None:
     line = f"{KEY.type} {KEY.content}"
     path = known_hosts(tmp_path, f"gpu01 {line}", f"@revoked * {line}")
     assert judge(read_known_hosts([path]), "gpu01", KEY) == (Trust.REVOKED, f"{path}:2")
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "expected"),
+    [
+        ("gpu01", "GPU01", Trust.REVOKED),
+        ("[gpu01]:2222", "[gpu01]:2222", Trust.REVOKED),
+        (hashed("gpu01"), "gpu01", Trust.REVOKED),
+        ("*", "[gpu01]:2222", Trust.REVOKED),
+        ("*,!gpu01", "gpu01", Trust.KNOWN),
+        ("gpu02", "gpu01", Trust.KNOWN),
+    ],
+)
+def test_revocation_is_for_the_names_of_its_line(
+    tmp_path: Path, names: str, name: str, expected: Trust
+) -> None:
+    """Names of a line marked as revoked mean the same as on any other line."""
+    line = f"{KEY.type} {KEY.content}"
+    path = known_hosts(tmp_path, f"gpu01,[gpu01]:2222 {line}", f"@revoked {names} {line}")
+    assert judge(read_known_hosts([path]), name, KEY)[0] is expected
+
+
+def test_a_comment_is_one_line_whatever_it_holds(tmp_path: Path) -> None:
+    """OpenSSH ends a line at a line feed alone, and not where Unicode would."""
+    line = f"gpu01 {KEY.type} {KEY.content}"
+    path = known_hosts(tmp_path, f"# of old\u2028{line}", f"# older\x0b{line}")
+    assert judge(read_known_hosts([path]), "gpu01", KEY)[0] is Trust.UNKNOWN
+
+
+def public_key(path: Path) -> HostKey:
+    """Make a key pair and return its public half."""
+    make_key(path)
+    kind, content, *_ = Path(f"{path}.pub").read_text().split()
+    return HostKey(type=kind, content=content)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_key_is_revoked_by_a_file_of_keys_and_by_a_revocation_list(
+    tmp_path: Path, *, is_list: bool
+) -> None:
+    """Both forms of RevokedHostKeys are read, and say nothing of other keys."""
+    revoked, other = (public_key(tmp_path / name) for name in ("one", "two"))
+    path = tmp_path / "revoked keys"
+    if is_list:
+        argv = ["ssh-keygen", "-q", "-k", "-f", path, tmp_path / "one.pub"]
+        subprocess.run(argv, check=True)
+    else:
+        path.write_text(f"# lost\n\n {revoked.type} {revoked.content} root@gpu01\n")
+    assert is_revoked_by(path, revoked)
+    assert not is_revoked_by(path, other)
+
+
+@pytest.mark.parametrize("content", [b"SSHKRL\n\0cut", b"gpu01 no key\n", b"\xff\xfe\0", None])
+def test_file_of_revoked_keys_that_cannot_be_read_is_an_error(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    """What it would have revoked is not known, so that no key can be trusted."""
+    path = tmp_path / "revoked"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((OSError, ValueError)):
+        is_revoked_by(path, public_key(tmp_path / "key"))
+
+
+def test_revocation_list_without_the_program_that_reads_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KRL is a binary format of OpenSSH's own."""
+    key = public_key(tmp_path / "key")
+    (tmp_path / "krl").write_bytes(b"SSHKRL\n\0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="ssh-keygen, which reads it, is not installed"):
+        is_revoked_by(tmp_path / "krl", key)
 
 
 def test_lines_that_name_no_host_key_are_passed_over(tmp_path: Path) -> None:
@@ -286,6 +368,40 @@ def test_agent_is_the_one_openssh_would_ask(
     config = f"Host gpu\n User bench\n {text}\n"
     found = settings_of(config, tmp_path, Destination(alias="gpu"))
     assert found.agent == (Path(expected) if expected else None)
+
+
+def test_alias_of_the_host_key_has_no_capitals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSH writes and hashes it so, which matters where no ssh is installed to say so."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    values = {"hostkeyalias": ("GPU01",)}
+    found = resolve(
+        Destination(alias="gpu"),
+        SshOptions(config=tmp_path / "config"),
+        without_ssh=lambda *_: values,
+    )
+    assert found.key_alias == "gpu01"
+
+
+@pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("RevokedHostKeys none", ()),
+        ("RevokedHostKeys /etc/ssh/revoked-%n", ("/etc/ssh/revoked-gpu",)),
+        ("RevokedHostKeys ${OWN_FOLDER}/revoked", ("/run/own/revoked",)),
+        ("RevokedHostKeys ~/revoked", (str(Path("~/revoked").expanduser()),)),
+    ],
+)
+def test_files_of_revoked_keys_are_those_of_the_configuration(
+    text: str, expected: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens, variables and the home folder stand in their names."""
+    monkeypatch.setenv("OWN_FOLDER", "/run/own")
+    found = settings_of(f"Host gpu\n {text}\n", tmp_path, Destination(alias="gpu"))
+    assert found.revoked_keys == tuple(map(Path, expected))
 
 
 @pytest.mark.skipif("not __import__('shutil').which('ssh')", reason="no ssh here")
@@ -438,6 +554,148 @@ def test_revoked_key_is_refused(lab: Lab, config: Path) -> None:
     known = Path(f"{config}.known")
     known.write_text(f"{lab.address} {lab.host_key}\n@revoked * {lab.host_key}\n")
     assert "is revoked" in failure(lab.alias, changed(config, UserKnownHostsFile=str(known))).brief
+
+
+@pytest.fixture(scope="module")
+def patient(lab: Lab) -> Iterator[str]:
+    """Give the port of another sshd of the lab host: one that is left too often is left alone.
+
+    The first one takes no connections for a while from where too many ended before a login.
+    """
+    pid = "/run/sshd-patient.pid"
+    lab.as_root(
+        *("/usr/sbin/sshd", "-p", "2222", "-o", f"PidFile={pid}"),
+        *("-o", "PerSourcePenalties=no", "-o", "MaxStartups=100"),
+    )
+    yield "2222"
+    lab.as_root("sh", "-c", f"kill $(cat {pid})")
+
+
+@pytest.fixture
+def checked(config: Path, patient: str) -> Path:
+    """Give a configuration for that sshd, whose key has a name of its own."""
+    changed(config, Port=patient, HostKeyAlias="lab-h1")
+    return config
+
+
+def write_revoked(path: Path, key: str, *, is_list: bool) -> None:
+    """Write a file for RevokedHostKeys, in either of its forms."""
+    path.write_text(f"{key}\n")
+    if is_list:
+        keys = path.rename(path.with_suffix(".pub"))
+        subprocess.run(["ssh-keygen", "-q", "-k", "-f", path, keys], check=True)
+
+
+def says_openssh(lab: Lab, config: Path) -> str:
+    """Return what OpenSSH itself says of the lab host's key; nothing where it trusts it."""
+    argv = ["ssh", "-F", str(config), "-oBatchMode=yes", lab.alias, "true"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize("is_list", [False, True])
+def test_key_in_the_file_of_revoked_keys_is_refused(
+    lab: Lab, checked: Path, *, is_list: bool
+) -> None:
+    """RevokedHostKeys beats a known_hosts file that trusts the key."""
+    path = Path(f"{checked}.revoked")
+    options = changed(checked, RevokedHostKeys=str(path))
+    write_revoked(path, f"{OTHER_REAL} of another host", is_list=is_list)
+    assert says_openssh(lab, checked) == ""
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    write_revoked(path, lab.host_key, is_list=is_list)
+    assert "revoked by file" in says_openssh(lab, checked)
+    error = failure(lab.alias, options)
+    assert error.brief == f"the host key of '{lab.alias}' is revoked"
+    assert error.details.startswith(f"{path} revokes SHA256:")
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize("content", [None, b"no key\n", b"SSHKRL\n\0cut"])
+def test_host_is_refused_where_the_file_of_revoked_keys_cannot_be_read(
+    lab: Lab, checked: Path, content: bytes | None
+) -> None:
+    """OpenSSH connects to no host then, known or new."""
+    path = Path(f"{checked}.revoked")
+    if content is not None:
+        path.write_bytes(content)
+    changed(checked, RevokedHostKeys=str(path))
+    assert "revoked keys file" in says_openssh(lab, checked)
+    options = SshOptions(config=checked, accept_new_host_keys=True)
+    error = failure(lab.alias, options)
+    assert error.brief == f"the host key of '{lab.alias}' cannot be checked"
+    assert f"RevokedHostKeys names {path}" in error.details
+    assert error.hint
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize("has_openssh", [True, False])
+@pytest.mark.parametrize("is_hashed", [False, True])
+def test_alias_with_capitals_does_not_switch_the_check_off(
+    lab: Lab,
+    checked: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    has_openssh: bool,
+    is_hashed: bool,
+) -> None:
+    """A changed key is refused under an alias in any case, and where new keys are accepted."""
+    known = Path(f"{checked}.known")
+    name = hashed("gpu01") if is_hashed else "gpu01"
+    known.write_text(f"{name} {OTHER_REAL}\n")
+    changed(checked, HostKeyAlias="GPU01", UserKnownHostsFile=str(known))
+    assert "IDENTIFICATION HAS CHANGED" in says_openssh(lab, checked)
+    if not has_openssh:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    options = SshOptions(config=checked, accept_new_host_keys=True)
+    assert "has changed" in failure(lab.alias, options).brief
+    known.write_text(f"{name} {lab.host_key}\n")
+    assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    assert known.read_text() == f"{name} {lab.host_key}\n"
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.parametrize(
+    ("lines", "is_trusted"),
+    [
+        ("lab-host {key}", True),
+        ("[lab-host]:22 {key}", False),  # an alias has no port
+        ("lab-*,!lab-h* {key}", False),
+        ("lab-*,!lab-x* {key}", True),
+        ("lab-hos? {key}", True),
+        ("@cert-authority * {key}", False),
+        ("@cert-authority * {other}\nLAB-HOST {key}", True),
+        ("lab-host {key}\n@revoked lab-* {key}", False),
+        ("lab-host {key}\n@revoked lab-*,!lab-host {key}", True),
+        ("lab-host {other}\nlab-host {key}", True),
+    ],
+)
+def test_known_hosts_means_what_it_means_to_openssh(
+    lab: Lab, checked: Path, lines: str, *, is_trusted: bool
+) -> None:
+    """The real ssh and envcompare read the same file and decide alike."""
+    known = Path(f"{checked}.known")
+    known.write_text(lines.format(key=lab.host_key, other=OTHER_REAL) + "\n")
+    options = changed(checked, HostKeyAlias="Lab-Host", UserKnownHostsFile=str(known))
+    assert (says_openssh(lab, checked) == "") is is_trusted
+    if is_trusted:
+        assert says_hello(connect(parse_hosts([lab.alias])[0], options=options))
+    else:
+        assert "host key" in failure(lab.alias, options).brief
+
+
+@pytest.mark.engine("ssh")
+def test_revoked_key_of_a_jump_host_is_refused(lab: Lab, checked: Path, tmp_path: Path) -> None:
+    """Each host on the way is checked by its own part of the configuration."""
+    path = tmp_path / "revoked"
+    path.write_text(f"{lab.host_key}\n")
+    through_itself(checked, lab, "ProxyJump lab-h1,middle")
+    text = checked.read_text()
+    checked.write_text(text.replace("Host middle\n", f"Host middle\n  RevokedHostKeys {path}\n"))
+    assert failure("inner", SshOptions(config=checked)).brief == (
+        "the host key of 'middle' is revoked"
+    )
 
 
 @pytest.mark.engine("ssh")
