@@ -1,4 +1,4 @@
-"""What the names of two sets of kernels betray: other builds, other generations of libraries.
+"""What the profiles of two arms betray: another GPU, other builds, libraries or precisions.
 
 On one GPU one build of one library launches kernels of the same names. An anonymous namespace
 carries the architecture its file was compiled for; NVIDIA's libraries changed how they name kernels
@@ -14,15 +14,22 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from envcompare.analysis.kernelnames import PRECISIONS, precisions
+from envcompare.analysis.peaks import plain_name
 from envcompare.records import FactDifference, FingerprintValue
 
 _COMPILED: Final = re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])")
 _TAGGED: Final = re.compile(
     r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
 )
-_CHOSEN: Final = ("kernels.architecture", "kernels.cutlass")  # one library has several of them
+_ARCHITECTURE: Final = "kernels.architecture"
+_CHOSEN: Final = (_ARCHITECTURE, "kernels.cutlass")  # one library has several of them
 _SHOWN: Final = 100  # characters of a name
 _REMEDY: Final = "profile both arms with the software of one image"
+GPU: Final = "gpu.name"
+PRECISION: Final = "kernels.precision"
+_SAME_GPU: Final = "profile both arms on one GPU model"
+_SAME_PRECISION: Final = "profile both arms in one precision, with AMP and TF32 on or off in both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,7 @@ class _Sign:
     key: str
     told_by: tuple[str, ...]  # facts of the fingerprint that say the same, and better
     meaning: str
+    meaning_on_one_gpu: str = ""  # where it differs from the meaning
     generations: tuple[tuple[str, str], ...] = ()  # words for a pattern
 
 
@@ -49,9 +57,10 @@ _SIGNS: Final = (
         meaning="they come from another build of PyTorch or of an extension",
     ),
     _Sign(
-        key="kernels.architecture",
+        key=_ARCHITECTURE,
         told_by=("cuda.cublas", "cuda.cudnn", "torch.cuda"),
         meaning="libraries of another version, or on another GPU, chose them",
+        meaning_on_one_gpu="libraries of another version chose them",
     ),
     _Sign(
         key="kernels.cudnn",
@@ -83,35 +92,132 @@ _PATTERNS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One arm: the names of its kernels and the facts of its fingerprint, where there is one."""
+    """One arm: names of its kernels, its GPU models, and the facts of its fingerprint if any."""
 
     names: frozenset[str]
     facts: Mapping[str, FingerprintValue]
+    gpus: frozenset[str] = frozenset()  # empty where no profile names them
+    capabilities: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+
+    def is_on(self, other: Side) -> bool | None:
+        """Say whether both ran on the same GPU models; None where a model is not known."""
+        if not self.gpus or not other.gpus:
+            both = self.capabilities, other.capabilities
+            return False if all(both) and not both[0] & both[1] else None
+        return {plain_name(one) for one in self.gpus} == {plain_name(one) for one in other.gpus}
 
 
 def betrayed(
     reference: Side, arm: Side, *, host: str, arm_id: str, told: Iterable[str] = ()
 ) -> tuple[FactDifference, ...]:
-    """Return what the names betray; `told` are the keys in which the fingerprints differ.
+    """Return what the profiles betray; `told` are the keys in which the fingerprints differ.
 
     A library of which both fingerprints name the same version is not accused by a name.
     """
-    differing, found = set(told), []
+    is_one_gpu = arm.is_on(reference)
+    found = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
+    found += _of_precisions(reference, arm)
+    # what explains that libraries chose other kernels
+    causes = [one.key for one in found if one.key == GPU or is_one_gpu]
+    differing = set(told)
     for sign in _SIGNS:
         before, after = _signs(sign, reference.names), _signs(sign, arm.names)
         if not before or not after or before == after or _is_same(sign, reference, arm):
             continue
-        one = _difference(sign, before, after, both=(reference.names, arm.names))
-        teller = next((key for key in sign.told_by if key in differing), "")
-        found.append(replace(one, host=host, arm=arm_id, part_of=teller))
-    return tuple(found)
+        one = _difference(
+            sign, before, after, both=(reference.names, arm.names), is_one_gpu=bool(is_one_gpu)
+        )
+        tellers = (*sign.told_by, *(causes if sign.key == _ARCHITECTURE else ()))
+        teller = next((key for key in tellers if key in {*differing, *causes}), "")
+        found.append(replace(one, part_of=teller))
+    return tuple(
+        replace(one, host=host, arm=arm_id)
+        for one in found
+        if one.key != GPU or GPU not in differing
+    )
+
+
+def _of_gpus(reference: Side, arm: Side) -> FactDifference:
+    before, after = (_model(side) for side in (reference, arm))
+    ran = f"The reference ran on {before} and this arm on {after}"
+    return FactDifference(
+        host="",
+        arm="",
+        key=GPU,
+        reference=before,
+        value=after,
+        fact_class="confounder",
+        sentence=f"{ran}: another GPU changes times and the choice of kernels.",
+        evidence=f"{ran}.",
+        remedy=_SAME_GPU,
+    )
+
+
+def _model(side: Side) -> str:
+    capabilities = ", ".join(sorted(side.capabilities))
+    return ", ".join(sorted(side.gpus)) or f"a GPU of compute capability {capabilities}"
+
+
+def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
+    """Return that the kernels computed in other precisions, where both sides tell theirs."""
+    both = [_by_precision(side.names | side.operators) for side in (reference, arm)]
+    kinds = [found.keys() - {"FP32"} for found in both]
+    if not all(both) or kinds[0] == kinds[1]:
+        return []
+    texts = [_listed(found) for found in both]
+    other = kinds[0] ^ kinds[1]
+    examples = [name for found in both for kind, name in found.items() if kind in other]
+    shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
+    meaning = "the arms computed in another precision, so that their work is not the same"
+    return [
+        FactDifference(
+            host="",
+            arm="",
+            key=PRECISION,
+            reference=texts[0],
+            value=texts[1],
+            fact_class="confounder",
+            sentence=f"Kernel names speak of {texts[0]} in the reference and of {texts[1]} here: "
+            f"{meaning}.",
+            evidence=f"Only one of the arms ran kernels such as {shown}.",
+            remedy=_SAME_PRECISION,
+        )
+    ]
+
+
+def _by_precision(names: Iterable[str]) -> dict[str, str]:
+    """Return the precisions that names speak of, each with one of them."""
+    found = {kind: name for name in sorted(names, reverse=True) for kind in precisions(name)}
+    return {kind: found[kind] for kind in PRECISIONS if kind in found}
+
+
+def _listed(words: Iterable[str]) -> str:
+    *firsts, last = words
+    return f"{', '.join(firsts)} and {last}" if firsts else last
+
+
+def _excerpt(name: str, sign: str) -> str:
+    """Return a name, of a long one what stands around the sign."""
+    if len(name) <= _SHOWN:
+        return name
+    start = max(0, min(name.lower().find(sign) - _SHOWN // 2, len(name) - _SHOWN))
+    before, after = "…" * (start > 0), "…" * (start + _SHOWN < len(name))
+    return f"{before}{name[start : start + _SHOWN]}{after}"
 
 
 def _difference(
-    sign: _Sign, before: set[str], after: set[str], *, both: tuple[frozenset[str], frozenset[str]]
+    sign: _Sign,
+    before: set[str],
+    after: set[str],
+    *,
+    both: tuple[frozenset[str], frozenset[str]],
+    is_one_gpu: bool,
 ) -> FactDifference:
     texts = ", ".join(sorted(before)), ", ".join(sorted(after))
-    examples = [next(n for n in sorted(names) if _of_name(sign, n))[:_SHOWN] for names in both]
+    examples = [_example(sign, names) for names in both]
+    meaning = sign.meaning_on_one_gpu if is_one_gpu else ""
+    meaning = meaning or sign.meaning
     return FactDifference(
         host="",
         arm="",
@@ -119,11 +225,16 @@ def _difference(
         reference=texts[0],
         value=texts[1],
         fact_class="confounder" if _is_proof(sign, before, after) else "possible-influence",
-        sentence=f"Kernel names carry {texts[0]} in the reference and {texts[1]} here: "
-        f"{sign.meaning}.",
-        evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {sign.meaning}.",
+        sentence=f"Kernel names carry {texts[0]} in the reference and {texts[1]} here: {meaning}.",
+        evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {meaning}.",
         remedy=_REMEDY,
     )
+
+
+def _example(sign: _Sign, names: Iterable[str]) -> str:
+    """Return a name that carries the sign."""
+    name = next(one for one in sorted(names) if _of_name(sign, one))
+    return _excerpt(name, min(_of_name(sign, name)))
 
 
 def _is_proof(sign: _Sign, before: set[str], after: set[str]) -> bool:
@@ -147,6 +258,6 @@ def _of_name(sign: _Sign, name: str) -> set[str]:
     lower = name.lower()
     if sign.key == "kernels.build":
         return set(_COMPILED.findall(lower))
-    if sign.key == "kernels.architecture":
+    if sign.key == _ARCHITECTURE:
         return {found.replace("sm_", "sm") for found in _TAGGED.findall(lower)}
     return {words for words, _ in sign.generations if _PATTERNS[words].search(lower)}

@@ -72,6 +72,20 @@ _BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
     ("element-wise", r"relu|sigmoid|tanh|activation|clamp|dropout|copy_?kernel|catarray|cwise"),
     ("element-wise", r"(?:op|add|scale)_?tensor"),
 )
+# What libraries and templates write of the numbers a kernel computes with. HMMA.884 and 1688 take
+# FP16, those of TF32 say so; Tensile (Cijk_…) has a letter for each operand: B, H, S or D.
+_BY_PRECISION: Final = (
+    ("FP64", r"dgemm|d884|f64f64|<double|cijk_\w+_db_"),
+    ("FP32", r"sgemm|scudnn|f32f32|<float\b|cijk_\w+_sb_"),
+    ("TF32", r"tf32"),
+    ("BF16", r"bf16|bfloat16|cijk_\w+_b[bs]s_"),
+    ("FP16", r"hgemm|[hs]884|h1688|fp16|(?<!b)f16|\bhalf\b|__half|cijk_\w+_h[hs]s_"),
+    ("FP8", r"e4m3|e5m2|fp8|float8"),
+    ("AMP", r"(?<![a-z])_?amp_(?:foreach|update)|autocast"),  # its gradient scaling
+    ("INT8", r"i8816|int8|_s8s8|(?<![a-z])i8i8"),
+)
+_PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
+PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
 _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
 
 
@@ -107,6 +121,13 @@ def classify(name: str) -> KernelClass:
             if pattern.search(text):
                 return kernel_class
     return "other"
+
+
+@lru_cache(maxsize=_CACHE)
+def precisions(name: str) -> frozenset[str]:
+    """Return the precisions that the name of a kernel speaks of, such as FP16; often none."""
+    text = name[:_LONGEST].lower()
+    return frozenset(one for one, pattern in _PRECISIONS if pattern.search(text))
 
 
 def shown(name: str) -> str:

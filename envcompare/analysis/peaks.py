@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from envcompare.profiles import Device, Roofs
+from envcompare.profiles import Device, Profile, Roofs
 
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
+_UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")  # written for want of a name
 _TABLE: Final = "peaks from a table, not measured"
 _REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
 
@@ -63,7 +64,7 @@ def _completed(own: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
 
 def table_roofs(device: Device, *, host: str) -> Roofs | str:
     """Return the peaks of the table for a device, or why it has none for it."""
-    short = _short(device.name)
+    short = plain_name(device.name)
     rows = [row for row in _table() if short in (name.lower() for name in row.names)]
     if len(rows) != 1:
         return _why_none(device, short)
@@ -92,7 +93,27 @@ def table_roofs(device: Device, *, host: str) -> Roofs | str:
 
 def is_named(device: Device) -> bool:
     """Tell whether a profile names its GPU; some files tell its compute capability alone."""
-    return bool(device.name) and not device.name.startswith("compute capability")
+    return bool(device.name) and not _UNNAMED.match(device.name)
+
+
+def gpu_models(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the names of the GPUs that profiles saw at work; empty where none names one."""
+    return frozenset(device.name for device in _at_work(profiles) if is_named(device))
+
+
+def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the compute capabilities of the GPUs that profiles saw at work."""
+    found = (device.compute_capability for device in _at_work(profiles))
+    return frozenset(one for one in found if one)
+
+
+def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
+    return (
+        device
+        for profile in profiles
+        if profile.kernels or profile.copies
+        for device in profile.devices
+    )
 
 
 def device_of(devices: Sequence[Device]) -> Device | str:
@@ -100,7 +121,7 @@ def device_of(devices: Sequence[Device]) -> Device | str:
     named = [one for one in devices if is_named(one)]
     if not named:
         return "no profile names its GPU"
-    if len({_short(one.name) for one in named}) > 1:
+    if len({plain_name(one.name) for one in named}) > 1:
         names = ", ".join(dict.fromkeys(one.name for one in named))
         return f"the profiles are of different GPUs ({names})"
     capabilities = (one.compute_capability for one in devices if one.compute_capability)
@@ -125,11 +146,11 @@ def _why_none(device: Device, short: str) -> str:
 def _is_same(device: Device, roofs: Roofs) -> bool:
     if device.uuid and roofs.uuid:
         return device.uuid.removeprefix("GPU-") == roofs.uuid.removeprefix("GPU-")
-    return _short(device.name) == _short(roofs.device)
+    return plain_name(device.name) == plain_name(roofs.device)
 
 
-def _short(name: str) -> str:
-    """Return a name without its vendor and brand, which drivers write or leave out."""
+def plain_name(name: str) -> str:
+    """Return the name of a GPU without its vendor and brand, which drivers write or leave out."""
     return " ".join(_VENDOR.sub("", name).lower().split())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from envcompare.analysis.kernelnames import family
+from envcompare.analysis.peaks import gpu_models
 from envcompare.analysis.profilechoice import (
     choose,
     has_kernels,
@@ -63,6 +64,21 @@ def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[s
                 f"{arm} used {counted(count, 'GPU')} and {reference} {own}: sums are over "
                 "all of them, and times of one GPU are compared with those of the same GPU alone."
             )
+
+
+def unnamed_gpu_cautions(by_arm: Mapping[str, Records], *, among: int) -> Iterable[str]:
+    """Say of which of the profiled arms the GPU model is not known, since another is a cause."""
+    profiles = {arm: [profile_of(one) for one in usable(own)] for arm, own in by_arm.items()}
+    unnamed = [
+        arm
+        for arm, own in profiles.items()
+        if any(one.kernels or one.copies for one in own) and not gpu_models(own)
+    ]
+    if unnamed and among > 1:
+        yield (
+            f"The GPU model of {' and '.join(unnamed)} is not known: another model may be the "
+            "cause of any difference."
+        )
 
 
 def _gpus(records: Records) -> int:

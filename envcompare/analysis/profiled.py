@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from envcompare.analysis.activities import activity_table, operator_table, pass_state
-from envcompare.analysis.kernelbuilds import Side, betrayed
+from envcompare.analysis.kernelbuilds import GPU, Side, betrayed
 from envcompare.analysis.kerneldiff import kernel_diff
 from envcompare.analysis.ledger import trace_ledger
-from envcompare.analysis.peaks import is_named
+from envcompare.analysis.peaks import gpu_capabilities, gpu_models, is_named
 from envcompare.analysis.profilechecks import (
     factor_cautions,
     gpu_cautions,
@@ -21,6 +21,7 @@ from envcompare.analysis.profilechecks import (
     program_cautions,
     several_cautions,
     step_cautions,
+    unnamed_gpu_cautions,
 )
 from envcompare.analysis.profilechoice import (
     choose,
@@ -104,6 +105,10 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
                     *model_flops_cautions(rows, reference=cell.reference),
                     *factor_cautions(diffs, reference=cell.reference),
                     *gpu_cautions(profiled, reference=cell.reference),
+                    *unnamed_gpu_cautions(
+                        {arm: found for arm, found in profiled.items() if not _told_gpu(cell, arm)},
+                        among=len(profiled),
+                    ),
                     *(
                         text
                         for records in profiled.values()
@@ -266,6 +271,17 @@ def _is_imported(record: ProfileRecord) -> bool:
 
 
 def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
-    own = usable(one for one in records if one.arm == arm)
-    names = frozenset(kernel.name for one in own for kernel in profile_of(one).kernels)
-    return Side(names=names, facts=cell.facts.get(arm, {}))
+    own = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
+    return Side(
+        names=frozenset(kernel.name for one in own for kernel in one.kernels),
+        facts=cell.facts.get(arm, {}),
+        gpus=gpu_models(own) or _told_gpu(cell, arm),
+        capabilities=gpu_capabilities(own),
+        operators=frozenset(operator.name for one in own for operator in one.operators),
+    )
+
+
+def _told_gpu(cell: ProfiledCell, arm: str) -> frozenset[str]:
+    """Return the GPU that the fingerprint of an arm names."""
+    name = cell.facts.get(arm, {}).get(GPU)
+    return frozenset({str(name)} if name else ())

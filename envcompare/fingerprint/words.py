@@ -39,6 +39,7 @@ _NAMES: Final[dict[str, str]] = {
     "allocator.name": "the memory allocator",
     "kernels.build": "the build that kernels are named after",
     "kernels.architecture": "the GPU generation that kernels are named after",
+    "kernels.precision": "the precision of the kernels",
     "kernels.cudnn": "the generation of cuDNN's kernels",
     "kernels.nccl": "the generation of NCCL's kernels",
     "kernels.cutlass": "the generation of CUTLASS's kernels",

@@ -129,13 +129,25 @@ def copy_groups(table: Table) -> tuple[Copy, ...]:
     )
 
 
-def without_memsets(copies: Table, *, source: str) -> tuple[Quantity, ...]:
-    """Return time and bytes of the memsets that a trace which records them does not hold: 0."""
+def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Quantity, ...]:
+    """Return time and bytes of the memsets that a trace which records them does not hold: 0.
+
+    Where something hides them they are missing, for the reason in `hidden`.
+    """
     if (copies["kind"] == KINDS.index("memset")).any():
         return ()
     units: tuple[tuple[str, str], ...] = (("memset_ns", "ns"), ("memset_bytes", "B"))
     return tuple(
-        Quantity(name=name, value=0.0, unit=unit, rule="sum", source=source, scope="0 memsets")
+        Quantity(
+            name=name,
+            value=None if hidden else 0.0,
+            unit=unit,
+            rule="sum",
+            source=source,
+            scope="" if hidden else "0 memsets",
+            status="missing" if hidden else "ok",
+            reason=hidden,
+        )
         for name, unit in units
     )
 

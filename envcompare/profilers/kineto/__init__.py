@@ -31,6 +31,7 @@ from envcompare.texts import counted
 _SOURCE: Final = "torch.profiler"
 _AMD: Final = ("AMD", "Radeon", "gfx")
 _RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
+_BY_KERNELS: Final = "ROCm sets memory with kernels, whose bytes a trace does not tell"
 _OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
 
 
@@ -57,6 +58,7 @@ def _timed(trace: Trace, found: Found, tables: tuple[Table, Table, Table, Table]
     ops = [names[int(operators["name"][at])] if at >= 0 else "" for at in caused[0].tolist()]
     groups, sequence = kernel_groups(kernels, shapes, ops)
     is_rocm = _is_rocm(trace, {names[number] for number in np.unique(calls["name"]).tolist()})
+    hidden = _BY_KERNELS if is_rocm else ""
     lengths = [rows["end"] - rows["start"] for rows in (kernels, copies)]
     memory = found.memory.table()
     sums = Caused(
@@ -81,8 +83,7 @@ def _timed(trace: Trace, found: Found, tables: tuple[Table, Table, Table, Table]
             *whole.quantities,
             *_occupancy(found),
             *collective_quantities(kernels, shapes, source=_SOURCE, is_rocm=is_rocm),
-            # ROCm sets memory with kernels
-            *(() if is_rocm or not times else without_memsets(copies, source=_SOURCE)),
+            *(without_memsets(copies, source=_SOURCE, hidden=hidden) if times else ()),
         ),
         steps=len(found.steps) or None,
         notes=(*whole.notes, *_notes(trace, has_gpu=bool(times))),

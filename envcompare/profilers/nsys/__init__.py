@@ -103,8 +103,10 @@ def _profile(export: Export, file: str) -> Profile:
 
 def _no_memsets(trace: _Trace, *, source: str) -> tuple[Quantity, ...]:
     """Return 0 memsets where the export tells of GPU work and hides none in a CUDA graph."""
-    has_work = len(trace.kernels) or len(trace.copies)
-    return () if len(trace.graphs) or not has_work else without_memsets(trace.copies, source=source)
+    if not len(trace.kernels) and not len(trace.copies):
+        return ()
+    hidden = "CUDA graphs were traced as wholes, which hides memsets" if len(trace.graphs) else ""
+    return without_memsets(trace.copies, source=source, hidden=hidden)
 
 
 def _trace(export: Export) -> _Trace:

@@ -11,10 +11,18 @@ Facts = dict[str, FingerprintValue]
 
 
 def found(
-    before: set[str], after: set[str], *, facts: tuple[Facts, Facts] = ({}, {}), told: str = ""
+    before: set[str],
+    after: set[str],
+    *,
+    facts: tuple[Facts, Facts] = ({}, {}),
+    told: str = "",
+    gpus: tuple[str, str] = ("", ""),
 ) -> dict[str, FactDifference]:
-    """Return by key what two sets of names betray."""
-    sides = [Side(names=frozenset(n), facts=f) for n, f in zip((before, after), facts, strict=True)]
+    """Return by key what two sets of names betray; a GPU without a name is not known."""
+    sides = [
+        Side(names=frozenset(n), facts=f, gpus=frozenset({gpu} - {""}))
+        for n, f, gpu in zip((before, after), facts, gpus, strict=True)
+    ]
     made = betrayed(sides[0], sides[1], host="local", arm_id="docker", told=(told,))
     return {one.key: one for one in made}
 
@@ -75,3 +83,74 @@ def test_library_of_a_known_version_is_not_accused() -> None:
 def test_betrayal_is_told_with_the_difference_that_says_it_better() -> None:
     """A version in the fingerprint speaks for the names."""
     assert found({OLD}, {NEW}, told="torch.version")["kernels.build"].part_of == "torch.version"
+
+
+SGEMM, HGEMM = "volta_sgemm_128x64_nn", "turing_fp16_s1688gemm_fp16_128x64_ldg8_f2f_tn"
+T4 = ("Tesla T4", "NVIDIA Tesla T4")
+
+
+def test_another_gpu_model_is_a_confounder() -> None:
+    """Both models are named whole; kernels that were chosen for each are told with them."""
+    models = ("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X")
+    made = found({"hopper_sgemm_a"}, {"ampere_sgemm_a"}, gpus=models)
+    one = made["gpu.name"]
+    assert (one.reference, one.value, one.fact_class) == (*models, "confounder")
+    assert one.sentence == (
+        "The reference ran on NVIDIA H100 80GB HBM3 and this arm on AMD Instinct MI300X: "
+        "another GPU changes times and the choice of kernels."
+    )
+    assert made["kernels.architecture"].part_of == "gpu.name"
+
+
+def test_another_compute_capability_is_another_gpu() -> None:
+    """Some files tell it alone; one capability in both leaves the model open."""
+    sides = [
+        Side(names=frozenset({"k"}), facts={}, capabilities=frozenset({one}))
+        for one in ("7.0", "8.6", "8.6")
+    ]
+    (one,) = betrayed(sides[0], sides[1], host="local", arm_id="docker")
+    assert "a GPU of compute capability 7.0 and this arm on a GPU of" in one.sentence
+    assert betrayed(sides[1], sides[2], host="local", arm_id="docker") == ()
+
+
+def test_one_model_under_two_spellings_is_one_gpu() -> None:
+    """Drivers write the vendor and the brand or leave them out."""
+    assert found({"volta_sgemm"}, {"volta_sgemm"}, gpus=T4) == {}
+
+
+def test_model_that_the_fingerprints_tell_is_not_told_twice() -> None:
+    """What a run read of the GPU itself comes first."""
+    assert found({"k"}, {"k"}, gpus=("A100", "H100"), told="gpu.name") == {}
+
+
+def test_change_of_precision_is_named_as_such() -> None:
+    """FP32 against AMP on one GPU is neither another GPU nor another library."""
+    made = found({SGEMM}, {SGEMM, HGEMM}, gpus=T4)
+    one = made["kernels.precision"]
+    assert (one.reference, one.value, one.fact_class) == ("FP32", "FP32 and FP16", "confounder")
+    assert "another precision" in one.sentence
+    assert HGEMM in one.evidence
+    assert made["kernels.architecture"].part_of == "kernels.precision"
+    assert "GPU" not in made["kernels.architecture"].sentence
+
+
+def test_one_precision_in_both_is_no_difference() -> None:
+    """Which kernels of it were launched may differ; a side that tells none is not accused."""
+    assert "kernels.precision" not in found({SGEMM, HGEMM}, {SGEMM, "void add<c10::Half>(int)"})
+    assert "kernels.precision" not in found({HGEMM}, {"void max_pool_forward(int)"})
+
+
+def test_library_of_another_generation_is_on_another_gpu_only_where_that_is_not_known() -> None:
+    """Where both models are known and one, the sentence leaves the GPU out."""
+    names = ({"volta_sgemm_a"}, {"turing_sgemm_a"})
+    known, unknown = found(*names, gpus=T4), found(*names)
+    assert "another GPU" not in known["kernels.architecture"].sentence
+    assert "or on another GPU" in unknown["kernels.architecture"].sentence
+
+
+def test_evidence_shows_the_build_of_a_name_however_long_it_is() -> None:
+    """What tells the builds apart stands behind the first hundred characters."""
+    long = OLD.replace("_x_", f"_{'x' * 300}_")
+    evidence = found({long}, {long.replace("compute_70", "compute_86")})["kernels.build"].evidence
+    assert "compute_70" in evidence
+    assert "compute_86" in evidence

@@ -11,6 +11,7 @@ from envcompare.analysis.kernelnames import (
     family,
     identity,
     is_truncated,
+    precisions,
 )
 from envcompare.tensorcores import is_tensor_core
 
@@ -127,6 +128,32 @@ def test_class_is_told_by_function_before_template(name: str, expected: str) -> 
 def test_tensor_cores_are_guessed_by_name(name: str, *, expected: bool) -> None:
     """A kernel of the tensor family that says FFMA or SIMT runs on the CUDA cores."""
     assert is_tensor_core(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_sgemm_128x64_nn", {"FP32"}),
+        ("volta_h884gemm_128x64_ldg8_nn", {"FP16"}),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", {"FP16"}),
+        ("turing_fp16_s1688gemm_fp16_128x64_ldg8_f2f_tn", {"FP16"}),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", {"BF16"}),
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x64x32", {"FP32", "TF32"}),
+        ("void cutlass::Kernel<cutlass_80_tensorop_f16_s16816gemm_f16_128x64>(P)", {"FP16"}),
+        ("void at::native::add<c10::BFloat16>(int)", {"BF16"}),
+        ("void at::native::add<c10::Half>(int)", {"FP16"}),
+        ("void at::native::add<float>(int)", {"FP32"}),
+        ("dgemm_nn", {"FP64"}),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT256x256x64_MI16x16x1_SN", {"BF16"}),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x8_SN_K1", {"FP32"}),
+        ("void at::native::max_pool_forward_nchw(int)", set()),
+    ],
+)
+def test_precision_is_told_by_the_names_of_libraries_and_types(
+    name: str, expected: set[str]
+) -> None:
+    """A name that speaks of several has several."""
+    assert precisions(name) == expected
 
 
 def test_name_cut_by_the_tool_is_known() -> None:

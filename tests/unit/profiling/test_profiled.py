@@ -13,7 +13,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import RunComparison
 from envcompare.analysis.profilemodel import CellProfiles
 from envcompare.profilefiles import write_profile
-from envcompare.profiles import Profile, ProfileRecord, Quantity
+from envcompare.profiles import Device, Profile, ProfileRecord, Quantity
 from envcompare.records import ArmRecord, Event, Sample
 from envcompare.results import RunFolder
 
@@ -155,7 +155,7 @@ def test_traces_that_cannot_be_divided_say_why(tmp_path: Path) -> None:
                                                        steps=None))  # fmt: skip
     found = only(compared(tmp_path, vm, bad, samples=()))
     assert found.ledgers == ()
-    assert "No ledger of docker: the number of steps" in found.cautions[0]
+    assert any("No ledger of docker: the number of steps" in text for text in found.cautions)
 
 
 def test_host_pass_splits_the_cpu_time_of_the_ledger(tmp_path: Path) -> None:
@@ -188,6 +188,17 @@ def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
     assert (run.comparisons, found.kernel_diffs[0].arm) == ((), "docker")
     assert found.ledgers[0].is_per_step is False
     assert "kernels.cudnn" in {one.key for one in found.betrayed}
+
+
+def test_gpu_of_which_no_model_is_known_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """Another model may be the cause; where both are known nothing is said."""
+    vm, docker = traces([CONV], [CONV])
+    h100 = replace(vm.profile or Profile(tool="nsys"), devices=(Device(name="NVIDIA H100"),))
+    half = only(compared(tmp_path / "a", replace(vm, profile=h100), docker, samples=()))
+    assert half.cautions[0].startswith("The GPU model of docker is not known: another model may")
+    both = (replace(one, profile=h100) for one in (vm, docker))
+    whole = only(compared(tmp_path / "b", *both, samples=()))
+    assert not any("GPU model" in text for text in whole.cautions)
 
 
 def test_work_on_a_gpu_that_nobody_sampled_says_so(tmp_path: Path) -> None:
