@@ -1,9 +1,9 @@
-"""Text files of profilers as lines, and quoted CSV as rows that know their line."""
+"""Text files of profilers as lines, and quoted CSV as rows that know their first line."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from envcompare.profilers.refusing import refusal
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a CSV file as cells."""
+    """One row of a CSV file as cells, with the line it begins in."""
 
     line: int
     cells: tuple[str, ...]
@@ -35,10 +35,28 @@ def read_lines(path: Path) -> tuple[str, ...]:
     return tuple(text.replace("\r\n", "\n").splitlines(keepends=True)) if text else ()
 
 
+def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[tuple[int, str]]:
+    """Yield rows of CSV by their first line: a cell in quotes may hold ends of lines.
+
+    Lines between rows that begin with `skipped` are left out.
+    """
+    start, held, is_open = 0, list[str](), False
+    for number, text in lines:
+        if not held and text.startswith(skipped):
+            continue
+        start = start if held else number
+        held.append(text)
+        is_open ^= text.count('"') % 2 == 1
+        if not is_open:
+            yield start, "".join(held)
+            held.clear()
+    if held:
+        yield start, "".join(held)
+
+
 def csv_row(line: int, text: str, *, file: str) -> Row:
-    """Return the cells of one line; a quote that stays open is refused."""
+    """Return the cells of one row; a quote that stays open is refused."""
     try:
-        # names of kernels hold commas and doubled quotes, never a new line
         cells = next(csv.reader([text.rstrip("\n")], strict=True), [])
     except csv.Error as error:
         why = f"{error} (a quote that does not close, or a line that was cut)"
@@ -47,5 +65,5 @@ def csv_row(line: int, text: str, *, file: str) -> Row:
 
 
 def csv_rows(lines: Iterable[tuple[int, str]], *, file: str) -> tuple[Row, ...]:
-    """Return the rows of numbered lines; empty lines are left out."""
+    """Return the rows of numbered records; empty lines are left out."""
     return tuple(csv_row(line, text, file=file) for line, text in lines if text.strip())

@@ -28,7 +28,8 @@ Shape = tuple[str, Dim | None, Dim | None]
 class Launch:
     """One launch: which kernel, in which shape, and its metrics in base units.
 
-    `is_patched` where something else tells that instructions were counted, which changes time.
+    `is_patched` where something else tells that instructions were counted, which changes time;
+    `odd` are metrics of no quantity whose value cannot be, such as a count below 0.
     """
 
     line: int | None
@@ -38,6 +39,7 @@ class Launch:
     op: str = ""
     is_patched: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
+    odd: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -80,12 +82,13 @@ def counted(launches: Sequence[Launch]) -> Counted:
     )
     places = {shape: place for place, shape in enumerate(groups)}
     sequence = tuple(places[launch.shape] for launch in launches[:MOST_IN_SEQUENCE])
-    return Counted(
-        kernels=kernels,
-        sequence=sequence,
-        has_time=has_time,
-        notes=(*_lacking_notes(lacking), *time_notes(is_patched=bool(patched), has_time=has_time)),
+    odd = {name: value for launch in launches for name, value in launch.odd.items()}
+    notes = (
+        *_lacking_notes({name: count for name, count in lacking.items() if name not in odd}),
+        *odd_notes(odd),
+        *time_notes(is_patched=bool(patched), has_time=has_time),
     )
+    return Counted(kernels=kernels, sequence=sequence, has_time=has_time, notes=notes)
 
 
 def _kernel(
@@ -149,6 +152,14 @@ def _time(values: Mapping[str, float]) -> float | None:
 
 def _lacking_notes(lacking: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(f"{name} is missing in {count} launches" for name, count in lacking.items())
+
+
+def odd_notes(odd: Mapping[str, float]) -> tuple[str, ...]:
+    """Return which metrics are left out since their value cannot be, each with one value."""
+    if not odd:
+        return ()
+    told = ", ".join(f"{name} ({value:g})" for name, value in odd.items())
+    return (f"left out, since the value cannot be and no quantity needs it: {told}",)
 
 
 def time_notes(*, is_patched: bool, has_time: bool) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,9 +32,14 @@ _RATE_FACTOR: Final = (
 )
 _SASS: Final = re.compile(r"(?:^|_)sass_")
 _USED: Final = re.compile(
-    r"gpu__time_duration\.|sm__cycles_elapsed\.(?:avg|max)|dram__(?:bytes|sectors)|lts__t_(?:bytes|sector)"
-    r"|smsp?__sass_thread_inst_executed_op_|sm__inst_executed_pipe_t|sm__ops_path_tensor_"
-    r"|sm__warps_active\.|smsp__(?:thread_)?inst_executed"
+    r"gpu__time_duration\.sum|sm__cycles_elapsed\.(?:avg|max)(?:\.per_second)?"
+    r"|dram__(?:bytes|sectors)(?:_read|_write)?\.sum(?:\.per_second)?"
+    r"|lts__t_(?:bytes|sectors|sectors_lookup_hit)\.sum|lts__t_sector_hit_rate\.pct"
+    r"|smsp?__sass_thread_inst_executed_op_\w+\.sum"
+    r"|sm__(?:inst_executed_pipe_t|ops_path_tensor_)\w+\.sum"
+    r"|sm__warps_active\.avg\.pct_of_peak_sustained_active"
+    r"|smsp__(?:thread_)?inst_executed\.sum"
+    r"|smsp__thread_inst_executed_per_inst_executed\.(?:pct|ratio)"
 )
 _LEFT_OUT: Final = ("device__", "launch__", "profiler__", "derived__", "breakdown:")
 _BASES: Final = (
@@ -66,7 +72,12 @@ def adding(metric: str) -> Adding | None:
 
 def is_used(metric: str) -> bool:
     """Say whether quantities are derived from the metric, so that it must be understood."""
-    return _USED.match(metric) is not None
+    return _USED.fullmatch(metric) is not None
+
+
+def is_possible(value: float) -> bool:
+    """Say whether a metric can have a value; ncu computes some as differences of two passes."""
+    return 0 <= value < math.inf
 
 
 @lru_cache(maxsize=_NAMES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from envcompare.profilers.ncu.launches import Launch, dim
-from envcompare.profilers.ncu.metrics import LABELS, adding, is_used, scale
+from envcompare.profilers.ncu.metrics import LABELS, adding, is_possible, is_used, scale
 from envcompare.profilers.ncu.text import Table
 from envcompare.profilers.numbers import Convention, decide, is_missing
 from envcompare.profilers.refusing import refusal
@@ -36,6 +35,14 @@ class Cell:
     metric: str
     unit: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The metrics of one launch, and those of no quantity whose value cannot be."""
+
+    values: Mapping[str, float]
+    odd: Mapping[str, float]
 
 
 @lru_cache(maxsize=2_000)
@@ -140,31 +147,42 @@ def check_width(table: Table, row: Row) -> None:
     raise refusal(table.file, line=row.line, why=why)
 
 
-def values(cells: Sequence[Cell], convention: Convention, file: str) -> dict[str, float]:
+def values(cells: Sequence[Cell], convention: Convention, file: str) -> Measured:
     """Return the metrics of one launch in base units; what is missing is left out.
 
-    A metric that quantities are derived from must have a unit that is known and its own.
+    A metric that quantities are derived from must have a unit that is known and its own, and a
+    value that can be; one of no quantity that cannot be stands apart.
     """
     found: dict[str, float] = {}
+    odd: dict[str, float] = {}
     for cell in cells:
         if adding(cell.metric) is None or is_missing(cell.text):
             continue
-        measured = scale(cell.metric, cell.unit)
-        if measured.reason:
-            if is_used(cell.metric):
-                raise refusal(file, line=cell.line, why=measured.reason, hint=_BASE_UNITS)
+        value = _value(cell, convention, file)
+        if value is None:
             continue
-        if not convention.fits(cell.text):
-            why = f"{cell.metric} is {cell.text!r}, which is no number"
-            raise refusal(file, line=cell.line, why=why, hint=_BASE_UNITS)
-        value = convention.value(cell.text) * measured.factor
-        if not 0 <= value < math.inf:
+        if not is_possible(value) and not is_used(cell.metric):
+            odd[cell.metric] = value
+        elif not is_possible(value):
             why = f"{cell.metric} is {cell.text}, which cannot be"
             raise refusal(file, line=cell.line, why=why)
-        if found.setdefault(cell.metric, value) != value:
+        elif found.setdefault(cell.metric, value) != value:
             why = f"{cell.metric} is told twice for a launch: {found[cell.metric]:g} and {value:g}"
             raise refusal(file, line=cell.line, why=why)
-    return found
+    return Measured(values={one: found[one] for one in found if one not in odd}, odd=odd)
+
+
+def _value(cell: Cell, convention: Convention, file: str) -> float | None:
+    """Return a number in its base unit; None where its unit is not known and it is not needed."""
+    measured = scale(cell.metric, cell.unit)
+    if measured.reason:
+        if is_used(cell.metric):
+            raise refusal(file, line=cell.line, why=measured.reason, hint=_BASE_UNITS)
+        return None
+    if not convention.fits(cell.text):
+        why = f"{cell.metric} is {cell.text!r}, which is no number"
+        raise refusal(file, line=cell.line, why=why, hint=_BASE_UNITS)
+    return convention.value(cell.text) * measured.factor
 
 
 def decide_over(cells: Iterator[Cell] | Sequence[Cell], file: str) -> Convention:
@@ -200,9 +218,7 @@ def _refuse_cut_launch(table: Table, by_launch: Mapping[str, Sequence[Cell]]) ->
         raise refusal(table.file, line=table.rows[-1].line, why=why)
 
 
-def _launch(
-    table: Table, row: Row, found: Mapping[str, float], *, is_patched: bool = False
-) -> Launch:
+def _launch(table: Table, row: Row, found: Measured, *, is_patched: bool = False) -> Launch:
     told = dict(zip(table.header.cells, row.cells, strict=False))
     ranges = (_range(name, told[name]) for name in told if is_range(name))
     named = next((one for one in ranges if one), "")
@@ -213,7 +229,8 @@ def _launch(
         block=dim(told.get("Block Size", "")) or _dim_of(told, "launch__block"),
         op=named,
         is_patched=is_patched,
-        values=found,
+        values=found.values,
+        odd=found.odd,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 
 from envcompare.profilers.ncu.devices import device, devices_of
 from envcompare.profilers.ncu.launches import Launch
-from envcompare.profilers.ncu.metrics import adding, is_used, scale
+from envcompare.profilers.ncu.metrics import adding, is_possible, is_used, scale
 from envcompare.profilers.ncu.pages import raw_launches
 from envcompare.profilers.ncu.text import find_table
 from envcompare.profilers.refusing import refusal
@@ -129,6 +129,7 @@ def _launches(context: _Context, file: str) -> Iterator[tuple[Launch, Device | N
 
 def _launch(action: _Action, file: str) -> Launch:
     values: dict[str, float] = {}
+    odd: dict[str, float] = {}
     for name in action.metric_names():
         metric = action.metric_by_name(name) if adding(name) else None
         value = None if metric is None else metric.value()
@@ -138,13 +139,15 @@ def _launch(action: _Action, file: str) -> Launch:
         if measured.reason and is_used(name):
             raise refusal(file, why=measured.reason)
         if not measured.reason:
-            values[name] = value * measured.factor
+            kept = values if is_used(name) or is_possible(value) else odd
+            kept[name] = value * measured.factor
     return Launch(
         line=None,
         name=_name(action),
         grid=_dim(action, "launch__grid_dim"),
         block=_dim(action, "launch__block_dim"),
         values=values,
+        odd=odd,
     )
 
 

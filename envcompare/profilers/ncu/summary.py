@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.profilers.ncu.launches import Counted, dim, time_notes
+from envcompare.profilers.ncu.launches import Counted, dim, odd_notes, time_notes
 from envcompare.profilers.ncu.metrics import LABELS, TIME, adding, changes_time, is_unpatched_time
 from envcompare.profilers.ncu.pages import Cell, check_width, decide_over, values
 from envcompare.profilers.ncu.text import Table
@@ -47,17 +47,19 @@ def summary_kernels(table: Table) -> Counted:
         _refuse_doubles(table, group)
         found.append(values([one.average for one in group], convention, table.file))
     is_patched = any(changes_time(one.average.metric) for one in members)
-    has_time = not is_patched or all(map(is_unpatched_time, found))
+    has_time = not is_patched or all(is_unpatched_time(one.values) for one in found)
+    odd = {name: value for one in found for name, value in one.odd.items()}
     left: set[str] = set()
     kernels = []
-    for group, means in zip(groups.values(), found, strict=True):
+    for group, means in zip(groups.values(), (one.values for one in found), strict=True):
         steady = {one.average.metric for one in group if one.is_steady}
         unsteady = {name for name in means if adding(name) == "rate" and name not in steady}
         left |= unsteady
         kept = {name: mean for name, mean in means.items() if name not in unsteady}
         kernels.append(_kernel(table, group, kept, has_time=has_time))
     notes = [f"{name} is left out: its launches differ, their times are not told" for name in left]
-    told = (*time_notes(is_patched=is_patched, has_time=has_time), *sorted(notes))
+    times = time_notes(is_patched=is_patched, has_time=has_time)
+    told = (*times, *sorted(notes), *odd_notes(odd))
     return Counted(kernels=tuple(kernels), sequence=(), has_time=has_time, notes=told)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.profilers.refusing import refusal
-from envcompare.profilers.tables import Row, csv_row, csv_rows
+from envcompare.profilers.tables import Row, csv_records, csv_row, csv_rows
 
 _HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
 _ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
@@ -54,11 +54,7 @@ def find_table(lines: tuple[str, ...], *, file: str) -> Table:
         raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
     _refuse_double_columns(header, file)
-    below = [
-        (number, text)
-        for number, text in enumerate(lines[start + 1 :], start + 2)
-        if not text.startswith("==")
-    ]
+    below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
     again = next((number for number, text in below if _HEADER.match(text)), None)
     if again is not None:
         raise refusal(file, line=again, why="a second table begins", hint="import each by itself")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,47 @@ def test_known_unit_of_another_kind_is_refused(tmp_path: Path) -> None:
     """Bytes are never in seconds."""
     error = refusal_of(tmp_path, raw({BYTES: "second"}, launch(0, 5)))
     assert "which is no unit of it" in error.details
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "value"),
+    [
+        ("dram__bytes_read.min.pct_of_peak_sustained_elapsed", "%", "-0.01"),
+        ("lts__t_sectors.min.pct_of_peak_sustained_elapsed", "%", "-0.01"),
+        ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "", "-1,141"),
+        ("smsp__inst_executed_pipe_uniform.sum", "inst", "1e999"),
+    ],
+)
+def test_odd_metric_of_no_quantity_is_left_out_with_a_note(
+    tmp_path: Path, metric: str, unit: str, value: str
+) -> None:
+    """Ncu computes some as differences; the launches beside it are counted."""
+    metrics = {BYTES: "byte", metric: unit}
+    launches = (launch(0, "1,064,000", value), launch(1, "1,036,000", "0"))
+    profile = profile_of(tmp_path, raw(metrics, *launches))
+    (kernel,) = profile.kernels
+    assert (kernel.calls, kernel.metrics[BYTES]) == (2, 2_100_000)
+    assert metric not in kernel.metrics
+    (note,) = (one for one in profile.notes if metric in one)
+    assert note.startswith("left out, since the value cannot be and no quantity needs it")
+
+
+def test_odd_metric_of_a_summary_is_left_out_with_a_note(tmp_path: Path) -> None:
+    """A summary tells averages, which are below 0 where a launch is."""
+    text = (DATA / "ncu_summary_2024.csv").read_text(encoding="utf-8")
+    last = next(csv.reader([text.splitlines()[-1]]))
+    last[-5:] = ["smsp__conflicts.sum", "", "-1141", "0", "-570.5"]
+    profile = profile_of(tmp_path, text + row(last))
+    assert profile.kernels == ncu.read(DATA / "ncu_summary_2024.csv").kernels
+    assert any("smsp__conflicts.sum (-570.5)" in note for note in profile.notes)
+
+
+def test_cell_of_two_lines_belongs_to_one_row(tmp_path: Path) -> None:
+    """Quoted cells hold ends of lines, and what follows is of the same launch."""
+    first = launch(0, "64", name="k(\nint)").replace('"train"', '"train\n== one"')
+    page = raw({BYTES: "byte"}, first, "==PROF== Disconnected\n", launch(1, "36"))
+    kernels = profile_of(tmp_path, page).kernels
+    assert [(one.name, one.metrics[BYTES]) for one in kernels] == [("k(\nint)", 64), ("k(int)", 36)]
 
 
 def test_unknown_unit_of_an_unused_metric_is_left_out(tmp_path: Path) -> None:
