@@ -19,6 +19,10 @@ from envcompare.profilers.rows import Table
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
+_COLLECT: Final = (
+    "collect again: the report itself may hold this, and then a new export of it does too; if not, "
+    f"{HINT}"
+)
 
 Cells = tuple[int, ...]
 
@@ -56,15 +60,16 @@ class Export:
         )
 
     def rows(
-        self, table: str, needed: Sequence[str], optional: Sequence[str] = ()
+        self, table: str, needed: Sequence[str], optional: Sequence[str] = (), *, where: str
     ) -> Iterator[Cells]:
         """Return rows of whole numbers, row number last; -1 is an optional one that is missing.
 
-        Raises ProfileError where a needed column or number is missing.
+        What `where` leaves out may hold anything. Raises ProfileError where a needed column or
+        number is missing.
         """
-        self._check(table, needed, self._columns(table, needed, optional))
+        self._check(table, needed, self._columns(table, needed, optional), where=where)
         # No generator: closing one that was left early fails where the database is closed.
-        return self._select(table, needed, optional)
+        return self._select(table, needed, optional, where=where)
 
     def numbers(self, table: str, needed: Sequence[str], optional: Sequence[str] = ()) -> Table:
         """Return what `rows` yields as a table of these columns and `place`.
@@ -95,26 +100,32 @@ class Export:
                 raise self.refusal(table, f"there is no column {name}")
         return tuple(name for name in optional if name in there)
 
-    def _select(self, table: str, needed: Sequence[str], optional: Sequence[str]) -> sqlite3.Cursor:
+    def _select(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> sqlite3.Cursor:
         kept = self._columns(table, needed, optional)
         cells = [f'"{name}"' for name in needed]
         cells += [f'COALESCE("{name}", -1)' if name in kept else "-1" for name in optional]
-        query = f'SELECT {", ".join(cells)}, rowid FROM "{table}"'  # noqa: S608 — names of the schema
+        query = f'SELECT {", ".join(cells)}, rowid FROM "{table}" WHERE {where}'  # noqa: S608 — names of the schema
         return self._connection.execute(query)
 
-    def _check(self, table: str, needed: Sequence[str], optional: Sequence[str]) -> None:
+    def _check(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> None:
         """Refuse the first row with a cell that is no whole number, or that ends too early."""
         wrong = [f"typeof(\"{name}\") <> 'integer'" for name in needed]
         wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in optional]
         if {"start", "end"} <= {*needed, *optional}:
             wrong += ['"end" < "start"', '"start" < 0']
         names = ", ".join(f'"{name}"' for name in (*needed, *optional))
-        query = f'SELECT rowid, {names} FROM "{table}" WHERE {" OR ".join(wrong)} LIMIT 1'  # noqa: S608
+        query = (
+            f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608
+        )
         found = self._connection.execute(query).fetchone()
         if found is None:
             return
         row = dict(zip((*needed, *optional), found[1:], strict=True))
-        raise self.refusal(table, _reason(row, needed), row=found[0])
+        raise self.refusal(table, _reason(row, needed), row=found[0], hint=_COLLECT)
 
     def pairs(self, table: str, key: str, value: str) -> dict[str, str]:
         """Return a table of names and values; empty where it or a column is missing."""
@@ -141,10 +152,12 @@ class Export:
             raise self.refusal(table, f"{column} {number} has {rows} in StringIds", row=row)
         return found[0][0]
 
-    def refusal(self, table: str, why: str, *, row: int | None = None) -> ProfileError:
+    def refusal(
+        self, table: str, why: str, *, row: int | None = None, hint: str = HINT
+    ) -> ProfileError:
         """Return the error that names a table, a row and what is wrong there."""
         place = f"table {table}" if row is None else f"table {table}, row {row}"
-        return refusal(self.name, why=f"{place}: {why}", hint=HINT)
+        return refusal(self.name, why=f"{place}: {why}", hint=hint)
 
 
 def _is_in_order(found: Table) -> bool:

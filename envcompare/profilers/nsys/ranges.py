@@ -18,6 +18,7 @@ MARK: Final = "envcompare"
 _RANGES: Final = "NVTX_EVENTS"
 _PUSH_POP: Final = 59
 _START_END: Final = 60
+_IS_RANGE: Final = f"eventType IN ({_PUSH_POP}, {_START_END})"  # no mark, category or name
 _FOREVER: Final = np.iinfo(np.int64).max
 
 Mask = npt.NDArray[np.bool_]
@@ -36,11 +37,11 @@ def read_ranges(export: Export) -> tuple[Table, list[str]]:
 def _rows(export: Export) -> Iterator[tuple[int, int, int, int, str, int]]:
     own = "CAST(text AS TEXT)" if "text" in export.columns(_RANGES) else "NULL"
     # Both walk the table in the order of its row numbers, neither holds it.
-    written = export.query(f"SELECT {own} FROM {_RANGES} ORDER BY rowid")  # noqa: S608 — constants
-    numbers = export.rows(_RANGES, ("start", "eventType"), ("end", "globalTid", "textId"))
+    query = f"SELECT {own} FROM {_RANGES} WHERE {_IS_RANGE} ORDER BY rowid"  # noqa: S608 — constants
+    written = export.query(query)
+    optional = ("end", "globalTid", "textId")
+    numbers = export.rows(_RANGES, ("start", "eventType"), optional, where=_IS_RANGE)
     for (start, kind, end, thread, number, row), (text,) in zip(numbers, written, strict=True):
-        if kind not in {_PUSH_POP, _START_END}:
-            continue
         if not text and number >= 0:
             yield kind, thread, start, end, export.text(_RANGES, "textId", number, row=row), row
         else:

@@ -45,6 +45,18 @@ def two_streams() -> Trace:
     return trace
 
 
+@pytest.mark.parametrize("kind", [33, 34, 39, 75], ids=["category", "mark", "thread", "domain"])
+def test_events_of_nvtx_that_are_no_ranges_may_come_before_the_trace(
+    tmp_path: Path, kind: int
+) -> None:
+    """A library names its domains and threads before nsys starts its clock."""
+    trace = plain()
+    trace.range("NCCL", -2_000, None, kind=kind)
+    found = read(trace.write(tmp_path / "a.sqlite"))
+    plainly = read(plain().write(tmp_path / "b.sqlite"))
+    assert (found.kernels, found.api_calls) == (plainly.kernels, plainly.api_calls)
+
+
 def test_busy_time_is_the_union_over_streams(tmp_path: Path) -> None:
     """What overlaps counts once; copies and memsets keep the GPU busy as well."""
     profile = read(two_streams().write(tmp_path / "a.sqlite"))

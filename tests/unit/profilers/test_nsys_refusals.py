@@ -79,6 +79,16 @@ def test_an_export_still_written_is_refused(export: Path) -> None:
         read(export)
 
 
+def test_a_range_before_the_start_of_the_trace_is_refused(tmp_path: Path) -> None:
+    """What was launched in it is not known."""
+    trace = plain()
+    trace.range("step", -7, 10)
+    with pytest.raises(ProfileError) as caught:
+        read(trace.write(tmp_path / "a.sqlite"))
+    assert "NVTX_EVENTS, row 2: start -7" in caught.value.details
+    assert caught.value.hint.startswith("collect again")
+
+
 def test_a_report_without_nsys_says_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
