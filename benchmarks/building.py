@@ -11,13 +11,14 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare import files
 from envcompare.command import Command
 from envcompare.config import Compression
@@ -31,10 +32,11 @@ from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
-from ground import DOCS, RESULTS, load_average, write_json
 
-RESULT = RESULTS / "building.json"
+RAW = "building.json"
+REQUIREMENTS = files.workloads() / "requirements.in"
 COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip", "none", "sandbox")
+SMALL = Path(__file__).parent / "programs" / "small.in"  # pip alone: made in seconds
 HERE = LocalTransport()
 T = TypeVar("T")
 
@@ -77,34 +79,74 @@ class Made:
     load: float
 
 
-@click.command(help=__doc__)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """Of what the software is made, and where the SIFs are."""
+
+    host: Transport
+    python: str
+    base: str
+    requirements: Path
+
+
+@benchmark(__doc__, smoke=("--requirements", str(SMALL), "--compression", "none"))
 @click.option("--python", default="3.11", show_default=True)
 @click.option("--host", default="lab-h1", show_default=True)
-@click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+@click.option("--ssh-config", default=Path(".lab/ssh_config"), type=Path, show_default=True)
 @click.option("--image", "base", default="envcompare-base:python3.11", show_default=True)
-def main(python: str, host: str, ssh_config: str, base: str) -> None:
+@click.option("--requirements", default=REQUIREMENTS, type=Path, help="What is installed.")
+@click.option(
+    "--compression",
+    "compressions",
+    default=COMPRESSIONS,
+    type=click.Choice(COMPRESSIONS),
+    multiple=True,
+    show_default=True,
+)
+def main(  # noqa: PLR0913 — an option each
+    places: Places,
+    *,
+    python: str,
+    host: str,
+    ssh_config: Path,
+    base: str,
+    requirements: Path,
+    compressions: tuple[Compression, ...],
+) -> None:
     """Make everything once, unless that was done, and write the page."""
-    if not RESULT.exists():
-        transport = connect(parse_hosts((host,))[0], options=SshOptions(config=Path(ssh_config)))
+    result = places.results / RAW
+    if not result.exists():
+        watch = Watch.begin()
+        transport = connect(parse_hosts((host,))[0], options=SshOptions(config=ssh_config))
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder
-            rows = [asdict(one) for one in _all(transport, python, base)]
+            making = Making(host=transport, python=python, base=base, requirements=requirements)
+            rows = [asdict(one) for one in _all(making, compressions)]
         transport.close()
-        write_json(RESULT, {"cpus": os.cpu_count(), "rows": rows})
-    content = json.loads(RESULT.read_text(encoding="utf-8"))
-    (DOCS / "building.md").write_text(_page(content), encoding="utf-8")
+        kept = {"cpus": os.cpu_count(), "rows": rows, "conditions": watch.conditions()}
+        write_json(result, kept)
+    write_page(places)
 
 
-def _all(transport: Transport, python: str, base: str) -> Iterator[Made]:
+def write_page(places: Places) -> None:
+    """Write the page of what is kept."""
+    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    places.write_page("building.md", _page(content), [content.get("conditions", {})])
+
+
+def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
     def resolve() -> Wheelhouse:
-        requirements = files.workloads() / "requirements.in"
         return wheelhouse.fill(
-            requirements, python=python, variant="cpu", local=HERE, progress=click.echo
+            making.requirements,
+            python=making.python,
+            variant="cpu",
+            local=HERE,
+            progress=click.echo,
         )
 
     wheels, row = _timed("wheelhouse", resolve, lambda made: made.size_bytes)
     yield row
-    interpreter = venv.find_interpreter(HERE, python=python, chosen=None)
+    interpreter = venv.find_interpreter(HERE, python=making.python, chosen=None)
 
     def make_venv() -> Path:
         made = venv.make(HERE, wheels, interpreter=interpreter, progress=click.echo)
@@ -113,7 +155,7 @@ def _all(transport: Transport, python: str, base: str) -> Iterator[Made]:
     yield _timed("venv", make_venv, lambda path: _size(HERE, str(path)))[1]
     # What no build has seen makes the engine's own cache useless, and another key a new image.
     (wheels.folder / "nonce").write_text(secrets.token_hex())
-    recipe = image.recipe(replace(wheels, key=secrets.token_hex(32)), base=base, local=HERE)
+    recipe = image.recipe(replace(wheels, key=secrets.token_hex(32)), base=making.base, local=HERE)
 
     def build() -> Image:
         return building.build(recipe, local=HERE, progress=click.echo)
@@ -121,16 +163,18 @@ def _all(transport: Transport, python: str, base: str) -> Iterator[Made]:
     built, row = _timed("image", build, lambda made: made.size_bytes)
     yield row
     try:
-        delivery.deliver(transport, built, local=HERE, progress=click.echo)
-        yield from _sifs(transport, built)
+        delivery.deliver(making.host, built, local=HERE, progress=click.echo)
+        yield from _sifs(making.host, built, compressions)
     finally:
-        shell(transport, 'rm -rf -- "$1"', f"{cache.host_cache(transport)}/{built.key}")
-        for where in (HERE, transport):
+        shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
+        for where in (HERE, making.host):
             run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
 
 
-def _sifs(transport: Transport, built: Image) -> Iterator[Made]:
-    for compression in COMPRESSIONS:
+def _sifs(
+    transport: Transport, built: Image, compressions: Iterable[Compression]
+) -> Iterator[Made]:
+    for compression in compressions:
 
         def make(compression: Compression = compression) -> Sif:
             return sif.make(

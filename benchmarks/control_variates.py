@@ -6,26 +6,48 @@ arm in its round, which is drawn at random. Both leave the expectation of a rati
 
 from __future__ import annotations
 
+import gzip
 import math
+import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 import numpy as np
 
+from bookkeeping import HERE, Places, benchmark
 from envcompare.metrics import estimate, net_ns
 from envcompare.records import CONTROL_SUFFIX, Block
 from envcompare.results import RunFolder
 from envcompare.stats.intervals import interval
-from ground import DOCS
 
 LEVEL = 0.95
+EXAMPLE = HERE.parent / "results" / "example"
 
 
-@click.command(help=__doc__)
-@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-def main(folders: tuple[Path, ...]) -> None:
-    """Write the table of all comparisons that have a control."""
+@benchmark(__doc__, smoke=(str(EXAMPLE),))
+@click.argument("folders", nargs=-1, type=click.Path(exists=True, path_type=Path))
+def main(places: Places, folders: tuple[Path, ...]) -> None:
+    """Write the table of all comparisons that have a control; without folders of what is kept."""
+    print(_write(places, folders) if folders else write_page(places))
+
+
+def write_page(places: Places) -> str:
+    """Write the page of the explanations that are kept; return it."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = sorted((places.results / "explanations").glob("*/comparison.json"))
+        return _write(places, [_unpacked(p.parent, Path(folder) / p.parent.name) for p in kept])
+
+
+def _unpacked(kept: Path, folder: Path) -> Path:
+    shutil.copytree(kept, folder)
+    packed = folder / "samples.jsonl.gz"
+    (folder / "samples.jsonl").write_bytes(gzip.decompress(packed.read_bytes()))
+    return folder
+
+
+def _write(places: Places, folders: Iterable[Path]) -> str:
     rows = [row for folder in folders for row in rows_of(folder)]
     ratios = [ratio for _, _, ratio, _ in rows]
     gains = [1 - math.sqrt(1 - share) for *_, share in rows]
@@ -48,8 +70,8 @@ def main(folders: tuple[Path, ...]) -> None:
         "can change them.",
     ]
     page = "\n".join(lines) + "\n"
-    (DOCS / "control-variates.md").write_text(page, encoding="utf-8")
-    print(page)
+    places.write_page("control-variates.md", page)
+    return page
 
 
 def rows_of(folder: Path) -> Iterable[tuple[str, str, float, float]]:

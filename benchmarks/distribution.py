@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare.command import Command
 from envcompare.stack import image
 from envcompare.stack.delivery import deliver
@@ -32,8 +34,8 @@ from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import file_sha256, run
-from ground import DOCS, RESULTS, WORK, load_average, write_json
 
+RAW = "distribution.json"
 NAME = "envcompare-benchmark-blob:1"
 TARGET = "/tmp/envcompare-benchmark"  # noqa: S108 - on the host, removed afterwards
 PAIRS = (("put", "scp"), ("deliver", "docker save | ssh docker load"))
@@ -51,17 +53,20 @@ class Goods:
     ssh: tuple[str, ...]  # options that both ssh and scp take
 
 
-@click.command(help=__doc__.partition("\n\n")[0])
+@benchmark(__doc__.partition("\n\n")[0], smoke=("--repetitions", "2", "--size-mb", "1"))
 @click.option("--host", default="lab-h1", show_default=True, help="The host to send to.")
 @click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
 @click.option("--repetitions", default=10, show_default=True)
 @click.option("--size-mb", default=300, show_default=True, help="Of the file and of the layer.")
 @click.option("--seed", default=1, show_default=True)
-def main(host: str, ssh_config: str, repetitions: int, size_mb: int, seed: int) -> None:
+def main(  # noqa: PLR0913 — an option each
+    places: Places, *, host: str, ssh_config: str, repetitions: int, size_mb: int, seed: int
+) -> None:
     """Time all ways and write the page."""
+    watch = Watch.begin()
     os.environ["ENVCOMPARE_SSH_CONFIG"] = ssh_config
     transport = connect(parse_hosts([host])[0])
-    goods = _goods(transport, size_mb, ("-F", ssh_config))
+    goods = _goods(transport, places.work, size_mb, ("-F", ssh_config))
     times: dict[str, list[float]] = {way: [] for way in itertools.chain(*PAIRS)}
     loads = [load_average()]
     order = random.Random(seed)
@@ -77,14 +82,19 @@ def main(host: str, ssh_config: str, repetitions: int, size_mb: int, seed: int) 
         run(LOCAL, Command(argv=("docker", "image", "rm", "-f", goods.image.id)))
         transport.close()
         goods.file.unlink()
-    result = {"size_mb": size_mb, "load": [min(loads), max(loads)], "times_s": times}
-    write_json(RESULTS / "distribution.json", result)
-    _write_page(times, size_mb, loads)
+    result = {
+        "size_mb": size_mb,
+        "load": [min(loads), max(loads)],
+        "times_s": times,
+        "conditions": watch.conditions(),
+    }
+    write_json(places.results / RAW, result)
+    write_page(places)
 
 
-def _goods(transport: Transport, size_mb: int, ssh: tuple[str, ...]) -> Goods:
-    WORK.mkdir(parents=True, exist_ok=True)
-    file = WORK / "blob"
+def _goods(transport: Transport, work: Path, size_mb: int, ssh: tuple[str, ...]) -> Goods:
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "blob"
     file.write_bytes(os.urandom(size_mb * 1_000_000))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -132,16 +142,20 @@ def _forget(goods: Goods) -> None:
     run(goods.host, Command(argv=("sh", "-c", script, "sh", TARGET, goods.image.id)))
 
 
-def _write_page(times: Mapping[str, list[float]], size_mb: int, loads: list[float]) -> None:
+def write_page(places: Places) -> None:
+    """Write the page of what is kept."""
+    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    times, size_mb, (least, most) = content["times_s"], content["size_mb"], content["load"]
     lines = [_sentence(times, ours, theirs, size_mb) for ours, theirs in PAIRS]
     count = len(next(iter(times.values())))
-    DOCS.joinpath("distribution.md").write_text(
+    places.write_page(
+        "distribution.md",
         f"""# Distribution
 
 `python benchmarks/distribution.py`; raw data in `benchmarks/results/distribution.json`.
 
 {size_mb} MB of random bytes to a lab host in a container of the same machine, {count} repetitions
-in turns, load {min(loads):.1f} to {max(loads):.1f}. There the wire is as fast as the memory, so
+in turns, load {least:.1f} to {most:.1f}. There the wire is as fast as the memory, so
 that what is seen is the work of both ends; on a real network all ways wait for the wire. A ratio
 below 1 means that envcompare is faster.
 
@@ -152,7 +166,7 @@ client there for the image, before and after, and compares the layers. Neither c
 engine unpacks more slowly than a network of 1 Gbit/s brings, so that packing would only keep a core
 busy.
 """,
-        encoding="utf-8",
+        [content.get("conditions", {})],
     )
 
 

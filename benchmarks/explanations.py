@@ -7,6 +7,7 @@ benchmarks/results/explanations, and writes docs/benchmarks/explanations.md from
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model import RunComparison
 from envcompare.command import Command
@@ -29,10 +31,7 @@ from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
-from ground import DOCS, HERE, RESULTS, WORK, load_average
 
-KEPT = RESULTS / "explanations"
-RUNS = WORK / "explanations"
 WORKLOADS = HERE / "workloads"
 TUNED_IMAGE = "envcompare-explanation:malloc"
 TUNED = """FROM {base}
@@ -106,7 +105,7 @@ EXPLANATIONS = (
 )  # fmt: skip
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--only", "seccomp", "--budget", "5"))
 @click.option("--host", default="lab-h1", show_default=True)
 @click.option("--ssh-config", type=click.Path(path_type=Path), default=Path(".lab/ssh_config"))
 @click.option("--base-image", default="envcompare-base:python3.11", show_default=True)
@@ -117,21 +116,28 @@ EXPLANATIONS = (
 )
 @click.option("--budget", default=200.0, help="Seconds a run.", show_default=True)
 @click.option("--only", multiple=True, help="Measure these alone.")
-def main(**given: object) -> None:
+def main(  # noqa: PLR0913 — an option each
+    places: Places,
+    *,
+    host: str,
+    ssh_config: Path,
+    base_image: str,
+    other_python: str,
+    budget: float,
+    only: tuple[str, ...],
+) -> None:
     """Measure what is missing, then write the page."""
-    options = Options(base_image=str(given["base_image"]))
-    config = given["ssh_config"]
-    place = Place(
-        host=str(given["host"]),
-        ssh_config=config if isinstance(config, Path) else None,
-        options=options,
-    )
-    chosen = given["only"] or tuple(one.name for one in EXPLANATIONS)
+    place = Place(host=host, ssh_config=ssh_config, options=Options(base_image=base_image))
     for one in EXPLANATIONS:
-        if one.name in chosen and not (KEPT / one.name / "comparison.json").exists():  # type: ignore[operator]
-            extra = make_ready(one, place, other_python=str(given["other_python"]))
-            keep(one, measure(one, (*extra, "--budget", str(given["budget"]))))
-    write_page()
+        kept = places.results / "explanations" / one.name
+        if one.name in (only or (one.name,)) and not (kept / "comparison.json").exists():
+            extra = make_ready(one, place, other_python=other_python)
+            runs = places.work / "explanations" / one.name
+            watch = Watch.begin()
+            folder = measure(one, (*extra, "--budget", str(budget)), out=runs)
+            write_json(kept / "conditions.json", watch.conditions())
+            keep(folder, kept)
+    write_page(places)
 
 
 def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[str, ...]:
@@ -155,9 +161,8 @@ def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[st
     return (*place.flags, "--envs", arms, "--host-python", venv.interpreter)
 
 
-def measure(one: Explanation, extra: tuple[str, ...]) -> Path:
+def measure(one: Explanation, extra: tuple[str, ...], *, out: Path) -> Path:
     """Carry out the run, or go on with one that was interrupted; return its folder."""
-    out = RUNS / one.name
     begun = sorted(out.glob("*/run.json"))
     words = ("--out", str(out), "--quick", "--seed", "1", "--no-startup", "--title", one.title)
     flags = (*words, *one.flags, *extra)
@@ -166,12 +171,12 @@ def measure(one: Explanation, extra: tuple[str, ...]) -> Path:
     argv = (sys.executable, "-m", "envcompare", "run", *flags)
     _say(f"{one.name}: load {load_average()}")
     subprocess.run(argv, check=True)
-    return max(out.glob("*/run.json")).parent
+    found: Path = max(out.glob("*/run.json"))
+    return found.parent
 
 
-def keep(one: Explanation, folder: Path) -> None:
+def keep(folder: Path, target: Path) -> None:
     """Keep what the run found and what it was made of, with no path of this machine."""
-    target = KEPT / one.name
     target.mkdir(parents=True, exist_ok=True)
     for name in ("run.json", "events.jsonl"):
         (target / name).write_text(placeless((folder / name).read_text(encoding="utf-8")))
@@ -190,8 +195,9 @@ def placeless(text: str) -> str:
     return text
 
 
-def write_page() -> None:
+def write_page(places: Places) -> None:
     """Write the page from the kept results."""
+    measured = []
     lines = [
         "# Environment or software?",
         "",
@@ -199,11 +205,12 @@ def write_page() -> None:
         "on lies in `benchmarks/results/explanations`. The sentences are those of the reports.",
     ]
     for one in EXPLANATIONS:
-        path = KEPT / one.name / "comparison.json"
-        if path.exists():
+        kept = places.results / "explanations" / one.name
+        if (path := kept / "comparison.json").exists():
             lines += _section(one, msgspec.json.decode(path.read_bytes(), type=RunComparison))
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "explanations.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if (path := kept / "conditions.json").exists():
+            measured.append(json.loads(path.read_text(encoding="utf-8")))
+    places.write_page("explanations.md", "\n".join(lines) + "\n", measured)
 
 
 def _section(one: Explanation, found: RunComparison) -> Iterable[str]:

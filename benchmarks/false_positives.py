@@ -9,100 +9,128 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
+from bookkeeping import Conditions, Places, benchmark, load_average, write_json
 from envcompare.analysis.judge import MIN_RESTARTS
 from envcompare.metrics import estimate
 from envcompare.stats.intervals import Interval, interval, printed_interval
 from envcompare.stats.shares import share_interval
-from ground import (
-    DOCS,
-    RESULTS,
-    Trial,
-    ground,
-    load_average,
-    measure,
-    read_blocks,
-    save,
-    write_json,
-)
+from ground import Trial, budgets, ground, measure, read_blocks, read_conditions, save
 
-FOLDER = RESULTS / "false-positives"
 WORKLOADS = ("cnn", "rnn")  # in turns
 
 
-@click.command(help=__doc__)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The mean log ratio of one trial, an interval around it, and what that rests on."""
+
+    mean: float
+    low: float
+    high: float
+    restarts: int
+    generations: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One trial with both of its intervals; None where it was too short for one."""
+
+    trial: str
+    printed: Estimate | None
+    plain: Estimate | None
+
+
+@benchmark(__doc__, smoke=("--trials", "1", "--budget", "5"))
 @click.option("--trials", default=60, show_default=True)
 @click.option("--budget", default=30.0, help="Seconds a trial.", show_default=True)
-def main(trials: int, budget: float) -> None:
+@click.option("--python", default="", help="An interpreter that imports torch.")
+def main(places: Places, trials: int, budget: float, python: str) -> None:
     """Measure what is missing, then write the result."""
-    grounds = {name: ground(name) for name in WORKLOADS}
+    grounds = {name: ground(name, python=python) for name in WORKLOADS[:trials]}
     for number in range(trials):
         workload = WORKLOADS[number % len(WORKLOADS)]
-        path = FOLDER / f"trial-{number:02}-{workload}.jsonl.gz"
+        path = places.results / "false-positives" / f"trial-{number:02}-{workload}.jsonl.gz"
         if path.exists():
             continue
         began = time.monotonic()
         trial = Trial(
             name=path.name, arms={"a": {}, "b": {}}, workload=workload, budget_s=budget, seed=number
         )
-        save(path, measure(trial, grounds[workload]).samples)
+        save(path, measure(trial, grounds[workload]))
         spent_s = time.monotonic() - began
         print(f"{path.name}: {spent_s:.0f} s, load {load_average()}", file=sys.stderr)
-    report(sorted(FOLDER.glob("*.jsonl.gz")), budget)
+    print(write_page(places))
 
 
-def report(paths: list[Path], budget: float) -> None:
-    """Write the share of intervals that exclude 0, and every estimate."""
-    rows = [row(path) for path in paths]
-    kinds = {kind: [one[kind] for one in rows] for kind in ("printed", "plain")}
-    ready = sum(one is not None and one["restarts"] >= MIN_RESTARTS for one in kinds["printed"])
+def write_page(places: Places) -> str:
+    """Write the share of intervals that exclude 0, and every estimate; return the page."""
+    paths = sorted((places.results / "false-positives").glob("*.jsonl.gz"))
+    rows, measured = [row(path) for path in paths], [read_conditions(path) for path in paths]
+    write_json(places.results / "false-positives.json", {"trials": [asdict(one) for one in rows]})
+    page = _page(rows, measured)
+    places.write_page("false-positives.md", page, measured)
+    return page
+
+
+def row(path: Path) -> Row:
+    """Return the estimate of one trial and both of its intervals, as log ratios."""
+    _, groups = estimate(read_blocks(path), arm="b", reference="a", metric="net")
+    printed = printed_interval(groups, comparisons=1, is_strict=False)
+    plain = interval(groups, level=0.95)
+    return Row(trial=path.name, printed=_found(printed), plain=_found(plain))
+
+
+def _page(rows: list[Row], measured: list[Conditions]) -> str:
+    ready = sum(one.printed is not None and one.printed.restarts >= MIN_RESTARTS for one in rows)
+    each = budgets(measured)
     lines = [
         "# False positives: `vm` against itself, live",
         "",
-        f"{len(rows)} independent comparisons of {budget:.0f} s each, `cnn` and `rnn` in turns, "
-        "each with its own processes and seed (`python benchmarks/false_positives.py`; raw data "
-        "in `benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
+        f"{len(rows)} independent comparisons{f' of {each} each' if each else ''}, `cnn` and "
+        "`rnn` in turns, each with its own processes and seed "
+        "(`python benchmarks/false_positives.py`; raw data in "
+        "`benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
         "control, so does each of these.",
         "",
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",
-        *(_line(kind, found) for kind, found in kinds.items()),
+        _line("printed", [one.printed for one in rows]),
+        _line("plain", [one.plain for one in rows]),
         "",
         "*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
         f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is "
         "Student t at 95 %. No share is known better than its interval.",
     ]
-    write_json(RESULTS / "false-positives.json", {"trials": rows})
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "false-positives.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+    return "\n".join(lines) + "\n"
 
 
-def row(path: Path) -> dict[str, object]:
-    """Return the estimate of one trial and both of its intervals, as log ratios."""
-    _, groups = estimate(read_blocks(path), arm="b", reference="a", metric="net")
-    printed = printed_interval(groups, comparisons=1, is_strict=False)
-    plain = interval(groups, level=0.95)
-    return {"trial": path.name, "printed": _found(printed), "plain": _found(plain)}
-
-
-def _found(found: Interval | None) -> dict[str, object] | None:
+def _found(found: Interval | None) -> Estimate | None:
     if found is None or found.low is None or found.high is None:
         return None
-    keys = {"restarts": found.restarts, "generations": found.generations, "unit": found.unit}
-    return {"mean": found.mean, "low": found.low, "high": found.high, **keys}
+    return Estimate(
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
+        restarts=found.restarts,
+        generations=found.generations,
+        unit=found.unit,
+    )
 
 
-def _line(kind: str, found: list[dict[str, float] | None]) -> str:
+def _line(kind: str, found: list[Estimate | None]) -> str:
     known = [one for one in found if one is not None]
-    wrong = sum(one["low"] > 0 or one["high"] < 0 for one in known)
+    if not known:
+        return f"| {kind} | 0 of 0 | – | – | – |"
+    wrong = sum(one.low > 0 or one.high < 0 for one in known)
     low, high = share_interval(wrong, len(known))
-    half = np.median([(one["high"] - one["low"]) / 2 for one in known])
-    rmse = np.sqrt(np.mean([one["mean"] ** 2 for one in known]))
+    half = np.median([(one.high - one.low) / 2 for one in known])
+    rmse = np.sqrt(np.mean([one.mean**2 for one in known]))
     return (
         f"| {kind} | {wrong} of {len(known)} | {wrong / len(known):.1%} ({low:.1%} to {high:.1%}) "
         f"| ±{half:.1%} | {rmse:.2%} |"

@@ -6,7 +6,6 @@ The measuring itself is the product's own `Lockstep`; a benchmark only chooses t
 from __future__ import annotations
 
 import gzip
-import json
 import subprocess
 import sys
 import time
@@ -16,26 +15,21 @@ from pathlib import Path
 
 import msgspec
 
+from bookkeeping import WORK, Conditions, Watch
 from envcompare import files
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench, Launch
+from envcompare.measure.bench import Bench, Facts, Launch
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.protocol import Hello
 from envcompare.measure.stabilising import Variables as StartVariables
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Block, Design, Event, Sample, Scalar
+from envcompare.records import Block, Design, Event, Sample, Scalar, Taken
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
 from envcompare.stats.intervals import Interval
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
-
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
-WORK = HERE / ".work"  # made data and logs, not kept
-DOCS = HERE.parent / "docs" / "benchmarks"
 
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
@@ -58,11 +52,8 @@ class Notes:
         if event.failure is not None:
             print(f"  {event.arm}: {event.failure.brief}", file=sys.stderr)
 
-    def fingerprint(self, arm: str, hello: Hello) -> None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
         """Leave the fingerprint: all arms are this machine's own venv."""
-
-    def facts(self, arm: str, found: Mapping[str, object], values: Mapping[str, object]) -> None:
-        """Leave the facts likewise."""
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show nothing: a trial is short."""
@@ -76,16 +67,19 @@ class Ground:
     data: Path
 
 
-def ground(workload: str = "cnn") -> Ground:
-    """Make ready what every benchmark needs; the venv is the one `envcompare build` makes."""
-    ready = prepare(LocalTransport(), "vm", options=Options(), progress=_say)
-    data = WORK / "data" / workload
+def ground(workload: str = "cnn", *, python: str = "") -> Ground:
+    """Make ready what every benchmark needs; the venv is the one `envcompare build` makes.
+
+    `python` is an interpreter that imports torch, which is then taken in its place.
+    """
+    interpreter = python or _venv()
+    data = WORK / "data" / Path(workload).name
     data.parent.mkdir(parents=True, exist_ok=True)
     worker = files.workloads() / "worker.py"
-    argv = (ready.interpreter, str(worker), "--prepare", str(data), "--workload", workload)
+    argv = (interpreter, str(worker), "--prepare", str(data), "--workload", workload)
     if not data.exists():
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return Ground(interpreter=ready.interpreter, data=data)
+    return Ground(interpreter=interpreter, data=data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +100,8 @@ class Trial:
 
 
 def measure(trial: Trial, on: Ground) -> Notes:
-    """Carry out a trial and return all it recorded."""
-    notes = Notes()
+    """Carry out a trial and return all it recorded; the last event holds its conditions."""
+    notes, watch = Notes(), Watch.begin()
     bench = Bench(
         cell=f"local/{trial.name}/default",
         host="local",
@@ -134,16 +128,18 @@ def measure(trial: Trial, on: Ground) -> Notes:
         deadline=time.monotonic() + trial.budget_s,
     )
     Lockstep(bench, Roster(bench)).measure()
+    conditions = {**watch.conditions(), "budget_s": trial.budget_s}
+    notes.event(Event(t=time.time(), what="note", cell=bench.cell, values=conditions))
     return notes
 
 
-def save(path: Path, samples: Iterable[Sample | Event]) -> None:
+def save(path: Path, notes: Notes) -> None:
     """Write records as gzipped JSON lines; the file appears when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     # without a time in its head the same records give the same file
     with part.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as stream:
-        for one in samples:
+        for one in (*notes.samples, *notes.events):
             stream.write(msgspec.json.encode(one) + b"\n")
     part.rename(path)
 
@@ -156,17 +152,17 @@ def read_blocks(path: Path) -> tuple[Block, ...]:
     return tuple(one for one in found if isinstance(one, Block))
 
 
-def load_average() -> float:
-    """Return the load of the last minute, which every result states."""
-    return float(Path("/proc/loadavg").read_text(encoding="ascii").split()[0])
+def read_conditions(path: Path) -> Conditions:
+    """Read the conditions that `measure` noted; nothing where an earlier version wrote the file."""
+    with gzip.open(path, "rb") as stream:
+        noted = (msgspec.json.decode(line, type=Event) for line in stream if b'"commit":' in line)
+        return next((event.values for event in noted), {})
 
 
-def write_json(path: Path, content: object) -> None:
-    """Write a result whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    part.rename(path)
+def budgets(measured: Iterable[Conditions]) -> str:
+    """Say how long each trial had, where its file tells."""
+    known = sorted({float(s) for one in measured if (s := one.get("budget_s")) is not None})
+    return " or ".join(f"{budget_s:.0f} s" for budget_s in known)
 
 
 def _design(trial: Trial) -> Design:
@@ -206,6 +202,10 @@ def _launcher(trial: Trial, on: Ground) -> Launch:
 
 def _on_host(script: str) -> CommandResult:
     return run(LocalTransport(), Command(argv=("sh", "-c", script)))
+
+
+def _venv() -> str:
+    return prepare(LocalTransport(), "vm", options=Options(), progress=_say).interpreter
 
 
 def _say(text: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from bookkeeping import Places, Watch, benchmark, write_json
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
@@ -27,47 +28,45 @@ from envcompare.stats.intervals import Interval, interval
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
-from ground import (
-    DOCS,
-    RESULTS,
-    Trial,
-    ground,
-    load_average,
-    measure,
-    read_blocks,
-    save,
-    write_json,
-)
+from ground import Trial, ground, measure, read_blocks, save
 
-FOLDER = RESULTS / "overhead"
 PROGRAM = "s = 0\nfor i in range(30_000_000):\n    s += i"
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--budget", "5", "--pairs", "2"))
 @click.option("--budget", default=60.0, help="Seconds of lockstep.", show_default=True)
 @click.option("--pairs", default=12, show_default=True)
 @click.option("--host", default="lab-h1", show_default=True)
-@click.option("--ssh-config", default=".lab/ssh_config", show_default=True)
+@click.option("--ssh-config", default=Path(".lab/ssh_config"), type=Path, show_default=True)
 @click.option("--image", default="envcompare-base:python3.11", show_default=True)
-def main(budget: float, pairs: int, host: str, ssh_config: str, image: str) -> None:
+@click.option("--python", default="", help="An interpreter that imports torch.")
+def main(  # noqa: PLR0913 — an option each
+    places: Places,
+    *,
+    budget: float,
+    pairs: int,
+    host: str,
+    ssh_config: Path,
+    image: str,
+    python: str,
+) -> None:
     """Measure what is missing, then write the result."""
-    lockstep = FOLDER / "lockstep.jsonl.gz"
-    spent = FOLDER / "lockstep.json"
+    folder = places.results / "overhead"
+    spent, roads = folder / "lockstep.json", folder / "roads.json"
     if not spent.exists():
-        on, began = ground(), time.monotonic()
-        notes = measure(
-            Trial(name="overhead", arms={"a": {}, "b": {}}, budget_s=budget, seed=1), on
-        )
-        save(lockstep, notes.samples)
-        write_json(spent, {"elapsed_s": time.monotonic() - began})
-    roads = FOLDER / "roads.json"
+        on, began, watch = ground(python=python), time.monotonic(), Watch.begin()
+        trial = Trial(name="overhead", arms={"a": {}, "b": {}}, budget_s=budget, seed=1)
+        save(folder / "lockstep.jsonl.gz", measure(trial, on))
+        elapsed_s = time.monotonic() - began
+        write_json(spent, {"elapsed_s": elapsed_s, "conditions": watch.conditions()})
     if not roads.exists():
-        write_json(roads, _roads(pairs, host, Path(ssh_config), image))
-    _write(lockstep, spent, roads)
+        write_json(roads, _roads(pairs, host, ssh_config, image))
+    print(write_page(places))
 
 
 def _roads(pairs: int, host: str, config: Path, image: str) -> dict[str, object]:
     """Time both roads in pairs, each in random order; the first pair is left out."""
+    watch = Watch.begin()
     transport = connect(parse_hosts((host,))[0], options=SshOptions(config=config))
     user = run(transport, Command(argv=("id", "-u"))).stdout.strip()
     isolation = Isolation(
@@ -91,7 +90,7 @@ def _roads(pairs: int, host: str, config: Path, image: str) -> dict[str, object]
                 times[name].append(time.monotonic() - began)
         subprocess.run(("ssh", *shared, "-O", "exit", host), check=False, capture_output=True)
     transport.close()
-    return {"seconds": times, "load": load_average(), "cpus": os.cpu_count()}
+    return {"seconds": times, "cpus": os.cpu_count(), "conditions": watch.conditions()}
 
 
 def shares(blocks: tuple[Block, ...], elapsed_s: float) -> tuple[float, float]:
@@ -108,17 +107,18 @@ def shares(blocks: tuple[Block, ...], elapsed_s: float) -> tuple[float, float]:
     return 1 - steps / spans, 1 - steps / 1e9 / elapsed_s
 
 
-def _write(lockstep: Path, spent: Path, roads: Path) -> None:
-    elapsed_s = json.loads(spent.read_text(encoding="utf-8"))["elapsed_s"]
-    in_rounds, in_all = shares(read_blocks(lockstep), elapsed_s)
-    seconds = json.loads(roads.read_text(encoding="utf-8"))["seconds"]
-    ratios = np.log(seconds["envcompare"][1:]) - np.log(seconds["by hand"][1:])
+def write_page(places: Places) -> str:
+    """Write the page from the raw data; return it."""
+    folder = places.results / "overhead"
+    spent = json.loads((folder / "lockstep.json").read_text(encoding="utf-8"))
+    roads = json.loads((folder / "roads.json").read_text(encoding="utf-8"))
+    in_rounds, in_all = shares(read_blocks(folder / "lockstep.jsonl.gz"), spent["elapsed_s"])
+    ratios = np.log(roads["seconds"]["envcompare"][1:]) - np.log(roads["seconds"]["by hand"][1:])
     found = interval(tuple((one,) for one in ratios.tolist()), level=0.95)
     assert found is not None
-    page = _page(in_rounds, in_all, found, elapsed_s)
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "overhead.md").write_text(page, encoding="utf-8")
-    print(page)
+    page = _page(in_rounds, in_all, found, spent["elapsed_s"])
+    places.write_page("overhead.md", page, [one.get("conditions", {}) for one in (spent, roads)])
+    return page
 
 
 def _page(in_rounds: float, in_all: float, found: Interval, elapsed_s: float) -> str:

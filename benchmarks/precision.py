@@ -14,29 +14,20 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
+from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare import files
 from envcompare.measure.stabilising import stable_variables
-from ground import (
-    HERE,
-    RESULTS,
-    WORK,
-    Ground,
-    Trial,
-    ground,
-    load_average,
-    measure,
-    save,
-    write_json,
-)
+from ground import Ground, Trial, ground, measure, save
 from precision_page import write_page
 
-FOLDER = RESULTS / "precision"
 SLOWDOWN = 0.02
 STEPS = 20
 ARMS = ("a", "b")
@@ -51,11 +42,13 @@ class Repeat:
     number: int
     budget_s: float
     on: Ground
+    folder: Path  # of the raw data
+    steps: int = STEPS
 
     def argv(self) -> tuple[str, ...]:
         """Return the command of a whole process."""
         workloads, data = str(files.workloads()), str(self.on.data)
-        return (self.on.interpreter, str(TRAIN), workloads, data, str(STEPS))
+        return (self.on.interpreter, str(TRAIN), workloads, data, str(self.steps))
 
     def variables(self, arm: str) -> dict[str, str]:
         """Return the environment of a whole process, with what `--stabilise` sets."""
@@ -73,8 +66,8 @@ def by_lockstep(repeat: Repeat) -> dict[str, object]:
         budget_s=repeat.budget_s,
         seed=repeat.number,
     )
-    path = FOLDER / f"lockstep-{repeat.number:02}.jsonl.gz"
-    save(path, measure(trial, repeat.on).samples)
+    path = repeat.folder / f"lockstep-{repeat.number:02}.jsonl.gz"
+    save(path, measure(trial, repeat.on))
     return {"samples": path.name}
 
 
@@ -83,14 +76,15 @@ def by_hyperfine(repeat: Repeat) -> dict[str, object]:
     began = time.monotonic()
     _whole_process(repeat, "a")  # how many fit; hyperfine has a warm start from it
     runs = max(2, round(repeat.budget_s / (2 * (time.monotonic() - began))))
-    result = WORK / "hyperfine.json"
     commands = [
         " ".join(("env", *(f"{k}={v}" for k, v in repeat.variables(arm).items()), *repeat.argv()))
         for arm in ARMS
     ]
     argv = ("hyperfine", "-N", "--style", "none", "--runs", str(runs))
-    subprocess.run((*argv, "--export-json", str(result), *commands), check=True)
-    found = json.loads(result.read_text(encoding="utf-8"))["results"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "hyperfine.json"
+        subprocess.run((*argv, "--export-json", str(result), *commands), check=True)
+        found = json.loads(result.read_text(encoding="utf-8"))["results"]
     return {arm: one["times"] for arm, one in zip(ARMS, found, strict=True)}
 
 
@@ -115,27 +109,33 @@ METHODS: dict[str, Callable[[Repeat], dict[str, object]]] = {
 }
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--repeats", "1", "--budget", "5", "--steps", "1"))
 @click.option("--repeats", default=15, show_default=True)
 @click.option("--budget", default=45.0, help="Seconds a method.", show_default=True)
-def main(repeats: int, budget: float) -> None:
+@click.option("--steps", default=STEPS, help="Steps of a whole process.", show_default=True)
+@click.option("--python", default="", help="An interpreter that imports torch.")
+def main(places: Places, repeats: int, budget: float, steps: int, python: str) -> None:
     """Measure what is missing, then write the result."""
-    on = ground()
+    folder = places.results / "precision"
+    on = ground(python=python)
     for number in range(repeats):
-        path = FOLDER / f"repeat-{number:02}.json"
+        path = folder / f"repeat-{number:02}.json"
         if not path.exists():
-            write_json(path, _measure(Repeat(number=number, budget_s=budget, on=on)))
+            repeat = Repeat(number=number, budget_s=budget, on=on, folder=folder, steps=steps)
+            write_json(path, _measure(repeat))
             print(f"{path.name}: load {load_average()}", file=sys.stderr)
-    print(write_page(FOLDER, truth=math.log1p(SLOWDOWN), budget_s=budget))
+    print(write_page(places, truth=math.log1p(SLOWDOWN)))
 
 
 def _measure(repeat: Repeat) -> dict[str, object]:
-    found: dict[str, object] = {}
+    """Carry out all methods in random order, each with the load and the pressure it met."""
+    found: dict[str, object] = {"budget_s": repeat.budget_s}
+    conditions = {}
     for name in random.Random(repeat.number).sample(tuple(METHODS), len(METHODS)):
-        began, load = time.monotonic(), load_average()
+        began, watch = time.monotonic(), Watch.begin()
         found[name] = METHODS[name](repeat)
-        found[f"{name}_s"], found[f"{name}_load"] = time.monotonic() - began, load
-    return found
+        found[f"{name}_s"], conditions[name] = time.monotonic() - began, watch.conditions()
+    return {**found, "conditions": conditions}
 
 
 def _whole_process(repeat: Repeat, arm: str) -> float:

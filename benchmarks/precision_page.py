@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 from scipy import stats
 
+from bookkeeping import Places, write_json
 from envcompare.metrics import estimate
 from envcompare.stats.intervals import Interval, interval, printed_interval
-from ground import DOCS, RESULTS, read_blocks, write_json
+from ground import budgets, read_blocks
 
 LEVEL = 0.95
 METHODS = ("lockstep", "interleaved", "hyperfine")
@@ -28,43 +31,47 @@ class Found:
     seconds: float
 
 
-def write_page(folder: Path, *, truth: float, budget_s: float) -> str:
+def write_page(places: Places, *, truth: float) -> str:
     """Write result and page from the raw data; return the page."""
-    repeats = [_found(folder, path) for path in sorted(folder.glob("repeat-*.json"))]
+    paths = sorted((places.results / "precision").glob("repeat-*.json"))
+    raw = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    repeats = [_found(places.results / "precision", one) for one in raw]
     by_method = {name: [one[name] for one in repeats] for name in (*METHODS, PRINTED)}
     rows = {name: _row(found, truth) for name, found in by_method.items()}
-    write_json(RESULTS / "precision.json", {"truth": truth, "repeats": len(repeats), "rows": rows})
-    page = "\n".join(
-        (*_head(len(repeats), budget_s), *map(_line, rows.items()), *_tests(by_method, truth))
-    )
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / "precision.md").write_text(page + "\n", encoding="utf-8")
+    kept = {"truth": truth, "repeats": len(repeats), "rows": rows}
+    write_json(places.results / "precision.json", kept)
+    head, tests = _head(len(repeats), budgets(raw)), _tests(by_method, truth)
+    page = "\n".join((*head, *map(_line, rows.items()), *tests))
+    measured = [one for repeat in raw for one in repeat.get("conditions", {}).values()]
+    places.write_page("precision.md", page + "\n", measured)
     return page
 
 
-def _found(folder: Path, path: Path) -> dict[str, Found]:
-    raw = json.loads(path.read_text(encoding="utf-8"))
+def _found(folder: Path, raw: dict[str, Any]) -> dict[str, Found]:
     seconds = {name: raw[f"{name}_s"] for name in METHODS}
     _, groups = estimate(
         read_blocks(folder / raw["lockstep"]["samples"]), arm="b", reference="a", metric="net"
     )
     printed = printed_interval(groups, comparisons=1, is_strict=False)
     return {
-        "lockstep": _lockstep(interval(groups, level=LEVEL), seconds["lockstep"]),
-        PRINTED: _lockstep(printed, seconds["lockstep"]),
+        "lockstep": _of_interval(interval(groups, level=LEVEL), seconds["lockstep"]),
+        PRINTED: _of_interval(printed, seconds["lockstep"]),
         "interleaved": _paired(raw["interleaved"], seconds["interleaved"]),
         "hyperfine": _welch(raw["hyperfine"], seconds["hyperfine"]),
     }
 
 
-def _lockstep(own: Interval, seconds: float) -> Found:
-    return Found(mean=own.mean, half_width=own.half_width, pairs=own.generations, seconds=seconds)
+def _of_interval(found: Interval | None, seconds: float) -> Found:
+    if found is None:
+        raise click.ClickException("too few pairs for an interval: give each method more seconds")
+    return Found(
+        mean=found.mean, half_width=found.half_width, pairs=found.generations, seconds=seconds
+    )
 
 
 def _paired(times: dict[str, list[float]], seconds: float) -> Found:
     ratios = np.log(times["b"]) - np.log(times["a"])
-    own = interval(tuple((one,) for one in ratios.tolist()), level=LEVEL)
-    return Found(mean=own.mean, half_width=own.half_width, pairs=ratios.size, seconds=seconds)
+    return _of_interval(interval(tuple((one,) for one in ratios.tolist()), level=LEVEL), seconds)
 
 
 def _welch(times: dict[str, list[float]], seconds: float) -> Found:
@@ -91,11 +98,12 @@ def _row(found: list[Found], truth: float) -> dict[str, float]:
     }
 
 
-def _head(repeats: int, budget_s: float) -> tuple[str, ...]:
+def _head(repeats: int, each: str) -> tuple[str, ...]:
     return (
         "# Precision: a true slowdown of 2 %, three ways in equal time",
         "",
-        f"{repeats} repetitions; in each, every method has {budget_s:.0f} s, in random order "
+        f"{repeats} repetitions; in each, every method has {each or 'the same time'}, in random "
+        "order "
         "(`python benchmarks/precision.py`; raw data in `benchmarks/results/precision/`). Lockstep "
         "has the two arms alone here, as the others do, without the A/A control that a run adds; "
         "all three see the allocator settings of `--stabilise`.",

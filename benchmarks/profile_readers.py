@@ -21,10 +21,10 @@ from typing import Any
 
 import click
 
-from ground import DOCS, RESULTS, load_average, write_json
+from bookkeeping import Places, Watch, benchmark, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = RESULTS / "profile-readers.json"
+RAW = "profile-readers.json"
 SUMS = ("gpukernsum", "gpumemtimesum", "cudaapisum")
 ALL = (*SUMS, "gpumemsizesum", "gputrace")
 NEWER = {
@@ -44,7 +44,9 @@ READ = (
 )
 OPERATORS_A_STEP = 40
 
-PAGE = """# Reading the files of profilers
+NO_NSYS = "Not measured: nsys was not on PATH, so that there was nothing to compare with."
+
+HEAD = """# Reading the files of profilers
 
 `python benchmarks/profile_readers.py`; raw data in `benchmarks/results/profile-readers.json`. Each
 reader is a process of its own, its start included; what counts is the processor's time, since the
@@ -52,7 +54,9 @@ machine had other work to do (the load is that of the minute before).
 
 ## An export of Nsight Systems, beside `nsys stats`
 
-{kernels:,} kernels on two streams, as many API calls, {copies:,} copies, in an export of
+"""
+
+NSYS = """{kernels:,} kernels on two streams, as many API calls, {copies:,} copies, in an export of
 {megabytes:.0f} MB ({nsys}); {runs} runs in turn, median.
 
 | | CPU seconds | times as long |
@@ -69,7 +73,9 @@ and gaps; all rows are needed for that, which `nsys stats` prints as text. Meanw
 looks for damage, orphans, and rows told twice. More than half of its time SQLite checks the file
 and hands over the rows; starting Python is a sixth. In single pairs the second ratio was
 {least:.1f} to {most:.1f}. Peak memory of the reader: {own_mb:.0f} MB; load {load:.1f}.
+"""
 
+TRACES = """
 ## A large trace of torch.profiler
 
 | file | on disk, MB | events | CPU seconds | peak memory, MB | kernels found |
@@ -82,31 +88,44 @@ a trace of 1 GB in 1 GB. Load {traces_load:.1f}.
 """
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--kernels", "1000", "--trace-mb", "4", "--runs", "1"))
 @click.option("--kernels", default=200_000, show_default=True)
 @click.option("--trace-mb", default=1000, show_default=True)
 @click.option("--runs", default=5, show_default=True)
-def main(kernels: int, trace_mb: int, runs: int) -> None:
+def main(places: Places, kernels: int, trace_mb: int, runs: int) -> None:
     """Measure what is missing, then write the page."""
-    found = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    result = places.results / RAW
+    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     measured: dict[str, Callable[[Path], object]] = {
         "nsys": lambda folder: _nsys(folder, kernels, runs),
         "traces": lambda folder: list(_traces(folder, trace_mb)),
     }
     for name, measure in measured.items():
         if name not in found:
-            load = load_average()
+            watch = Watch.begin()
             with tempfile.TemporaryDirectory() as folder:
-                found |= {name: measure(Path(folder)), f"{name}_load": load}
-            write_json(RESULT, found)
-    (DOCS / "profile-readers.md").write_text(_page(found), encoding="utf-8")
+                measured_now = measure(Path(folder))
+            if measured_now is not None:
+                noted = {f"{name}_load": watch.load, f"{name}_conditions": watch.conditions()}
+                found |= {name: measured_now, **noted}
+                write_json(result, found)
+    write_page(places)
 
 
-def _nsys(folder: Path, kernels: int, runs: int) -> dict[str, Any]:
-    if shutil.which("nsys") is None:
-        raise click.ClickException("nsys is not on PATH: there is nothing to compare with")
+def write_page(places: Places) -> None:
+    """Write the page of what is kept."""
+    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    conditions = [content.get(f"{name}_conditions", {}) for name in ("nsys", "traces")]
+    places.write_page("profile-readers.md", _page(content), conditions)
+
+
+def _nsys(folder: Path, kernels: int, runs: int) -> dict[str, Any] | None:
+    """Read an export in turns with nsys; where that is missing read it once, and time nothing."""
     path = folder / "export.sqlite"
     copies = _write_export(path, kernels)
+    if shutil.which("nsys") is None:
+        click.echo(f"{NO_NSYS} {_own('nsys', path).said} kernels were read.")
+        return None
     said = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
     sums, everything = (_names(path, reports) for reports in (SUMS, ALL))
     pairs = []
@@ -249,22 +268,31 @@ def _event(
 
 
 def _page(content: dict[str, Any]) -> str:
-    nsys = content["nsys"]
-    pairs = nsys["pairs"]
-    ratios = [pair["all_s"] / pair["own_s"] for pair in pairs]
     rows = [
         f"| `{row['name']}` | {row['megabytes']:.0f} | {row['events']:,} | {row['cpu_s']:.0f} | "
         f"{row['peak_mb']:.0f} | {row['kernels']:,} |"
         for row in content["traces"]
     ]
-    return PAGE.format(
+    traces = TRACES.format(
+        per_event=max(row["peak_mb"] * 1e6 / row["events"] for row in content["traces"][:1]),
+        traces_load=content["traces_load"],
+        traces="\n".join(rows),
+    )
+    nsys = _beside_nsys(content) if "nsys" in content else f"{NO_NSYS}\n"
+    return f"{HEAD}{nsys}{traces}"
+
+
+def _beside_nsys(content: dict[str, Any]) -> str:
+    nsys = content["nsys"]
+    pairs = nsys["pairs"]
+    ratios = [pair["all_s"] / pair["own_s"] for pair in pairs]
+    return NSYS.format(
         kernels=nsys["kernels"], copies=nsys["copies"], megabytes=nsys["megabytes"],
         nsys=nsys["version"], runs=len(pairs), least=min(ratios), most=max(ratios),
         **{name: median(pair[name] for pair in pairs) for name in ("sums_s", "all_s", "own_s")},
         sums_ratio=median(pair["sums_s"] / pair["own_s"] for pair in pairs),
         all_ratio=median(ratios), own_mb=max(pair["own_mb"] for pair in pairs),
-        per_event=max(row["peak_mb"] * 1e6 / row["events"] for row in content["traces"][:1]),
-        load=content["nsys_load"], traces_load=content["traces_load"], traces="\n".join(rows),
+        load=content["nsys_load"],
     )  # fmt: skip
 
 

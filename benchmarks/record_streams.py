@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+from bookkeeping import HERE, RESULTS, Places, benchmark
 from envcompare.metrics import estimate, primary_metric
 from envcompare.records import Block, Event, RunRecord
 from envcompare.results import RunFolder
@@ -31,16 +32,27 @@ from precision import SLOWDOWN
 from streams import RECORDED
 
 DIGITS = 6
+EXAMPLE = str(HERE.parent / "results" / "example")
+TRIAL = str(RESULTS / "precision" / "lockstep-00.jsonl.gz")
 
 
-@click.command(help=__doc__.partition("\n\n")[0])
+@benchmark(__doc__.partition("\n\n")[0], smoke=(EXAMPLE, TRIAL))
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--note", default="", help="What is to be known of the host.")
 @click.option("--calm", is_flag=True, help="Nothing else ran: the goals for a calm host apply.")
-@click.option("--out", default=RECORDED, type=click.Path(path_type=Path), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help=f"[default: {RECORDED.name}]")
 @click.option("--append", is_flag=True, help="Keep the streams that are there under other names.")
-def main(paths: tuple[Path, ...], note: str, out: Path, *, calm: bool, append: bool) -> None:
+def main(  # noqa: PLR0913 — an option each
+    places: Places,
+    *,
+    paths: tuple[Path, ...],
+    note: str,
+    out: Path | None,
+    calm: bool,
+    append: bool,
+) -> None:
     """Write the streams of all folders."""
+    out = out or places.data / RECORDED.name
     found = [
         {**stream, "note": note or stream["note"], "calm": calm}
         for stream in itertools.chain(

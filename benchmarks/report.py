@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from typing import Any
 import click
 
 import runfolders
-from ground import DOCS, RESULTS, load_average, write_json
+from bookkeeping import HERE, Places, Watch, benchmark, write_json
 from runfolders import Arm, Shape
 
-RESULT = RESULTS / "report.json"
+RAW = "report.json"
+EXAMPLE = str(HERE.parent / "results" / "example")
 READ = """
 import json, sys, time
 from pathlib import Path
@@ -61,6 +62,10 @@ SHAPES = {
             for number in range(9)
         ),
     ),
+}
+SMALL = {
+    **dict.fromkeys(SHAPES, USUAL),
+    "many": Shape(hosts=("gpu00",), workloads=("work00",), arms=SHAPES["many"].arms),
 }
 GOALS = {"usual": (0.5, 5.0), "many": (3.0, 20.0)}  # MB, seconds
 
@@ -111,29 +116,37 @@ class Reading:
         return self.start_s + self.analysis_s + self.drawing_s
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--small", "--runs", "1", EXAMPLE))
 @click.argument("run_folder", type=click.Path(exists=True, path_type=Path))
 @click.option("--runs", default=5, show_default=True)
-def main(run_folder: Path, runs: int) -> None:
+@click.option("--small", is_flag=True, help="Make small runs alone.")
+def main(places: Places, run_folder: Path, runs: int, *, small: bool) -> None:
     """Measure unless that was done, then write the page."""
-    if not RESULT.exists():
-        load = load_average()
+    result = places.results / RAW
+    if not result.exists():
+        watch = Watch.begin()
         with tempfile.TemporaryDirectory() as folder:
-            places = {**dict(_written(Path(folder))), "real": run_folder}
-            readings = [_read(name, path) for _ in range(runs) for name, path in places.items()]
-        kept = {"load": load, "real": str(run_folder), "readings": list(map(asdict, readings))}
-        write_json(RESULT, kept)
-    write_page()
+            written = dict(_written(Path(folder), SMALL if small else SHAPES))
+            found = {**written, "real": run_folder}
+            readings = [_read(name, path) for _ in range(runs) for name, path in found.items()]
+        kept = {
+            "load": watch.load,
+            "real": str(run_folder),
+            "readings": list(map(asdict, readings)),
+            "conditions": watch.conditions(),
+        }
+        write_json(result, kept)
+    write_page(places)
 
 
-def write_page() -> None:
+def write_page(places: Places) -> None:
     """Write the page of what is kept."""
-    content = json.loads(RESULT.read_text(encoding="utf-8"))
-    (DOCS / "report.md").write_text(_page(content), encoding="utf-8")
+    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    places.write_page("report.md", _page(content), [content.get("conditions", {})])
 
 
-def _written(folder: Path) -> Iterator[tuple[str, Path]]:
-    for name, shape in SHAPES.items():
+def _written(folder: Path, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Path]]:
+    for name, shape in shapes.items():
         out = folder / name.replace(" ", "-")
         yield name, runfolders.write(out, shape).path
 

@@ -40,8 +40,8 @@ def samples(shape: Shape, cell: CellRecord, generator: np.random.Generator) -> I
 def _times(shape: Shape, cell: CellRecord, arm: str, generator: np.random.Generator) -> np.ndarray:
     """Return wall times in ns by restart, generation, round (the last one is warm-up) and step."""
     known = {one.id: one for one in shape.arms}.get(arm, Arm(id=arm))
-    shares = [value / shape.parameters[name][0] for name, value in cell.parameters.items()][:1]
-    size = shares[0] if shares else 1.0
+    sizes_of = {name: value for name, value in cell.parameters.items() if isinstance(value, int)}
+    size = next((value / shape.parameters[name][0] for name, value in sizes_of.items()), 1.0)
     place = shape.workloads.index(cell.workload)
     middle = np.log(_STEP_NS * (1 + place / 2) * size) + np.log(known.ratio) / size
     sizes = (shape.restarts, shape.generations, shape.rounds + 1, shape.steps)
@@ -52,7 +52,8 @@ def _times(shape: Shape, cell: CellRecord, arm: str, generator: np.random.Genera
     )
     # one step in fifty is held up, as on every machine
     late = generator.random(sizes) < 0.02
-    return np.exp(logarithms + late * generator.exponential(0.03, sizes)).astype(np.int64)
+    times_ns: np.ndarray = np.exp(logarithms + late * generator.exponential(0.03, sizes))
+    return times_ns.astype(np.int64)
 
 
 def _block(own: np.ndarray, **place: int | str) -> Block:
@@ -81,18 +82,24 @@ def _startups(
     for repetition in range(shape.launches):
         for order, place in enumerate(generator.permutation(len(arms))):
             factor = float(generator.lognormal(0, 0.02))
-            parts = {f"{name}_ns": int(ns * factor) for name, ns in _STARTUP_NS.items()}
+            took_ns = {name: int(ns * factor) for name, ns in _STARTUP_NS.items()}
             if not arms[place].startswith(REFERENCE):
-                parts["engine_ns"] *= 3
+                took_ns["engine"] *= 3
             yield Startup(
                 cell=cell.id,
                 arm=arms[place],
                 repetition=repetition,
                 order=order,
-                real_ns=sum(parts.values()),
+                real_ns=sum(took_ns.values()),
                 user_ns=int(1.2e9 * factor),
                 sys_ns=int(0.3e9 * factor),
                 train_steps=10,
                 page_cache="warm" if repetition else "unknown",
-                **parts,
+                engine_ns=took_ns["engine"],
+                import_ns=took_ns["import"],
+                data_ns=took_ns["data"],
+                build_ns=took_ns["build"],
+                first_step_ns=took_ns["first_step"],
+                train_ns=took_ns["train"],
+                exit_ns=took_ns["exit"],
             )

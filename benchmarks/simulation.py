@@ -7,6 +7,7 @@ written as they come.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from bookkeeping import Places, benchmark, commit
 from envcompare.analysis.judge import MIN_RESTARTS
 from envcompare.config import PRESETS, Preset
 from envcompare.plan import MANY_COMPARISONS, STRICT_RESTARTS
@@ -27,9 +29,7 @@ from replay import Cell, printed, replay
 from simulation_page import page
 from streams import Stream, streams
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "simulation.json"
-PAGE = HERE.parent / "docs" / "benchmarks" / "simulation.md"
+RAW, PAGE = "simulation.json", "simulation.md"
 SEED = 20_261_121
 CELLS = 1000
 EFFECTS: dict[Preset, tuple[float, ...]] = {
@@ -159,7 +159,7 @@ def covers(found: Interval | None, effect: float) -> bool:
     """Tell whether the interval holds the truth; one without ends does."""
     if found is None or found.low is None or found.high is None:
         return True
-    return found.low <= np.log1p(effect) <= found.high
+    return found.low <= math.log1p(effect) <= found.high
 
 
 def shares(found: list[Interval | None], effect: float, plan: Design) -> Row:
@@ -196,23 +196,43 @@ def _mean(found: list[float] | list[bool] | list[int]) -> float:
     return round(float(np.mean(found)), 5) if found else 0.0
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--cells", "8", "--stream", "normal"))
 @click.option("--cells", default=CELLS, show_default=True)
-@click.option("--out", default=RESULTS, type=click.Path(path_type=Path), show_default=True)
-@click.option("--docs", default=PAGE, type=click.Path(path_type=Path), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="[default: among the results]")
+@click.option("--docs", type=click.Path(path_type=Path), help="[default: among the pages]")
 @click.option("--synthetic", is_flag=True, help="Leave the recorded streams out.")
-def main(cells: int, out: Path, docs: Path, *, synthetic: bool) -> None:
+@click.option("--stream", "only", multiple=True, help="Simulate these alone.")
+def main(  # noqa: PLR0913 — an option each
+    places: Places,
+    *,
+    cells: int,
+    out: Path | None,
+    docs: Path | None,
+    only: tuple[str, ...],
+    synthetic: bool,
+) -> None:
     """Write the rows and the page as they grow."""
+    out, docs = out or places.results / RAW, docs or places.docs / PAGE
     rows: list[Row] = []
-    chosen = [one for one in streams() if not (synthetic and one.is_recorded)]
+    known = [one for one in streams() if not (synthetic and one.is_recorded)]
+    chosen = [one for one in known if not only or one.name in only]
     for path in (out, docs):
         path.parent.mkdir(parents=True, exist_ok=True)
     for row in tables(chosen, cells=cells):
         rows.append(row)
         print(*row.values(), flush=True)
-        content = {"seed": SEED, "cells": cells, "rows": rows}
+        content = {**commit(), "seed": SEED, "cells": cells, "rows": rows}
         out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         docs.write_text(page(rows, chosen, cells=cells, seed=SEED), encoding="utf-8")
+
+
+def write_page(places: Places) -> None:
+    """Write the page of what is kept."""
+    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
+    known = {row["stream"] for row in content["rows"]}
+    chosen = [one for one in streams() if one.name in known]
+    written = page(content["rows"], chosen, cells=content["cells"], seed=content["seed"])
+    places.write_page(PAGE, written)
 
 
 if __name__ == "__main__":

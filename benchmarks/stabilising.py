@@ -12,46 +12,50 @@ from pathlib import Path
 import click
 import numpy as np
 
+from bookkeeping import HERE, Places, benchmark, load_average
 from envcompare.metrics import estimate, net_ns
 from envcompare.records import Block
 from envcompare.stats.intervals import interval
 from envcompare.stats.pairs import Pairs
-from ground import DOCS, RESULTS, Trial, Variables, ground, load_average, measure, read_blocks, save
+from ground import Trial, Variables, ground, measure, read_blocks, read_conditions, save
 
 NO_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": ""}
+LIGHT = f"{HERE / 'workloads' / 'systemcalls.py'}:SystemCalls"  # starts at once, without torch
 POLICIES: dict[str, Variables] = {
     "plain": {**NO_MALLOC, "PYTHONHASHSEED": ""},
     "hash-seed": NO_MALLOC,
     "allocator": {"PYTHONHASHSEED": ""},
     "both": {},
 }
-FOLDER = RESULTS / "stabilising"
 
 
-@click.command(help=__doc__)
+@benchmark(__doc__, smoke=("--budget", "1", "--workload", LIGHT))
 @click.option("--budget", default=300.0, help="Seconds a trial.", show_default=True)
 @click.option("--policies", default="plain,both", show_default=True)
 @click.option("--workload", default="cnn", show_default=True)
 @click.option("--trials", default=1, show_default=True)
-def main(budget: float, policies: str, workload: str, trials: int) -> None:
+@click.option("--python", default="", help="An interpreter that imports torch.")
+def main(  # noqa: PLR0913 — an option each
+    places: Places, *, budget: float, policies: str, workload: str, trials: int, python: str
+) -> None:
     """Measure what is missing, then write the table."""
     chosen = {name: POLICIES[name] for name in policies.split(",")}
     arms = {f"{name}{twin}": own for name, own in chosen.items() for twin in ("-a", "-b")}
-    on = ground(workload)
+    on = ground(workload, python=python)
+    folder = places.results / "stabilising"
     for number in range(trials):
-        path = FOLDER / f"{workload}-{policies.replace(',', '-vs-')}-{number:02}.jsonl.gz"
+        name = f"{_name(workload)}-{policies.replace(',', '-vs-')}-{number:02}"
+        path = folder / f"{name}.jsonl.gz"
         if not path.exists():
-            name = path.stem
-            notes = measure(
-                Trial(name=name, arms=arms, workload=workload, budget_s=budget, seed=number), on
-            )
-            save(path, (*notes.samples, *notes.events))
+            trial = Trial(name=name, arms=arms, workload=workload, budget_s=budget, seed=number)
+            save(path, measure(trial, on))
             print(f"{path.name}: load {load_average()}", file=sys.stderr)
-    write_page(sorted(FOLDER.glob("*.jsonl.gz")))
+    print(write_page(places))
 
 
-def write_page(paths: Iterable[Path]) -> None:
-    """Write the table of all trials."""
+def write_page(places: Places) -> str:
+    """Write the table of all trials; return the page."""
+    paths = sorted((places.results / "stabilising").glob("*.jsonl.gz"))
     lines = [
         "# What `--stabilise` does to an interval",
         "",
@@ -72,8 +76,8 @@ def write_page(paths: Iterable[Path]) -> None:
         "faults is measured with `--no-stabilise` alone.",
     ]
     page = "\n".join(lines) + "\n"
-    (DOCS / "stabilising.md").write_text(page, encoding="utf-8")
-    print(page)
+    places.write_page("stabilising.md", page, map(read_conditions, paths))
+    return page
 
 
 def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
@@ -92,11 +96,17 @@ def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
         )
 
 
+def _name(workload: str) -> str:
+    """Return what a file is called by; a workload may be given as FILE:CLASS."""
+    return Path(workload).name.partition(".")[0]
+
+
 def _spreads(pairs: Pairs, data: np.ndarray) -> tuple[float, float, float]:
     """Return the standard deviations of rounds, of generations and of restart means."""
     rounds = [np.var(r, ddof=1) for gens in pairs.values() for r in gens.values() if len(r) > 1]
     within = data.var(axis=1, ddof=1).mean() if data.shape[1] > 1 else np.nan
-    spreads = np.sqrt([np.mean(rounds), within, data.mean(axis=1).var(ddof=1)])
+    between = data.mean(axis=1).var(ddof=1) if len(data) > 1 else np.nan
+    spreads = np.sqrt([np.mean(rounds), within, between])
     return float(spreads[0]), float(spreads[1]), float(spreads[2])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envcompare.measure.limits import BLOCK_S
 from envcompare.measure.stopping import MAX_GENERATIONS_A_RESTART, MAX_ROUNDS
@@ -16,10 +17,12 @@ RECORDED = Path(__file__).parent / "data" / "recorded-streams.json"
 MOST_RESTARTS = 160  # more than any budget here allows
 SHAPE = (MOST_RESTARTS, MAX_GENERATIONS_A_RESTART, MAX_ROUNDS)
 
-Draw = Callable[[np.random.Generator], np.ndarray]
+Floats = NDArray[np.float64]
+
+Draw = Callable[[np.random.Generator], Floats]
 """Returns one cell: log ratios of shape restart × generation × round, around 0."""
 
-Law = Callable[[tuple[int, ...]], np.ndarray]
+Law = Callable[[tuple[int, ...]], Floats]
 """Draws values of variance 1."""
 
 
@@ -101,7 +104,7 @@ def recorded(path: Path) -> tuple[Stream, ...]:
     )
 
 
-def _levels(spread: Spread, law: Law) -> np.ndarray:
+def _levels(spread: Spread, law: Law) -> Floats:
     restarts, generations, _ = SHAPE
     return (
         spread.restart * law((restarts, 1, 1))
@@ -115,14 +118,15 @@ def _heavy(generator: np.random.Generator) -> Law:
 
 
 def _contaminated(generator: np.random.Generator) -> Law:
-    def law(shape: tuple[int, ...]) -> np.ndarray:
+    def law(shape: tuple[int, ...]) -> Floats:
         scale = np.where(generator.random(shape) < 0.1, 5.0, 1.0)
-        return scale * generator.standard_normal(shape) / np.sqrt(0.9 + 0.1 * 25)
+        values: Floats = scale * generator.standard_normal(shape) / np.sqrt(0.9 + 0.1 * 25)
+        return values
 
     return law
 
 
-def _drifting(generator: np.random.Generator, spread: Spread) -> np.ndarray:
+def _drifting(generator: np.random.Generator, spread: Spread) -> Floats:
     """Add what wanders within a restart: an AR(1) series over all its rounds."""
     restarts, generations, rounds = SHAPE
     noise = generator.standard_normal((restarts, generations * rounds))
@@ -132,7 +136,7 @@ def _drifting(generator: np.random.Generator, spread: Spread) -> np.ndarray:
     return wandering + _levels(Spread(round=0.015), generator.standard_normal)
 
 
-def _mixed(generator: np.random.Generator) -> np.ndarray:
+def _mixed(generator: np.random.Generator) -> Floats:
     factor = float(np.exp(generator.uniform(-np.log(2), np.log(2))))
     spread = Spread(restart=0.005 * factor, generation=0.015 / factor)
     return _levels(spread, generator.standard_normal)
@@ -155,12 +159,13 @@ def _resampler(restarts: list[list[list[float]]]) -> Draw:
             rounds_of[r, g] = len(rounds)
     generations_of = np.array([size for size, _ in sizes])
 
-    def draw(generator: np.random.Generator) -> np.ndarray:
+    def draw(generator: np.random.Generator) -> Floats:
         restart = generator.integers(0, len(restarts), (SHAPE[0], 1, 1))
         sign = generator.choice((-1.0, 1.0), restart.shape)
         chosen = generator.random((*SHAPE[:2], 1))
         generation = (chosen * generations_of[restart]).astype(int)
         number = (generator.random(SHAPE) * rounds_of[restart, generation]).astype(int)
-        return sign * values[restart, generation, number]
+        drawn: Floats = sign * values[restart, generation, number]
+        return drawn
 
     return draw

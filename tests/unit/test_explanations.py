@@ -1,4 +1,4 @@
-"""What is kept of the explanations: their page follows from it, and it names no machine's paths."""
+"""What is kept of the explanations names no paths of a machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import gzip
 import re
 from pathlib import Path
 
-import explanations
 import pytest
-from explanations import DOCS, HERE, KEPT, placeless, write_page
+from explanations import placeless
+
+from bookkeeping import DOCS, HERE, RESULTS
 
 PERSONAL = re.compile(r"/(?:root|home|work)\b|\.pyenv")
+KEPT = RESULTS / "explanations"
 FILES = (DOCS / "explanations.md", *sorted(path for path in KEPT.rglob("*") if path.is_file()))
 
 
@@ -41,13 +43,3 @@ def test_kept_files_name_no_path_of_a_machine(path: Path) -> None:
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     assert PERSONAL.findall(text) == []
     assert placeless(text) == text
-
-
-def test_page_is_the_one_that_the_kept_files_give(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A changed sentence of the report changes the page."""
-    monkeypatch.setattr(explanations, "DOCS", tmp_path)
-    write_page()
-    name = "explanations.md"
-    assert (tmp_path / name).read_text() == (DOCS / name).read_text()

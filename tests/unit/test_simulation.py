@@ -11,11 +11,12 @@ import pytest
 from builders import CELL, blocks, run_record
 from record_streams import streams_of
 
+from bookkeeping import RESULTS
 from envcompare.config import Preset
 from envcompare.records import Event
 from envcompare.results import RunFolder
 from envcompare.stats.intervals import Interval
-from simulation import RESULTS, design, shares, tables
+from simulation import RAW, design, shares, tables
 from simulation_page import missed_goals
 from streams import RECORDED, recorded, streams
 
@@ -37,7 +38,7 @@ def test_small_simulation_repeats_the_stored_rows() -> None:
 
 def test_committed_table_meets_its_goals() -> None:
     """Coverage, false positives, discoveries, and equivalence at the noise of a calm host."""
-    rows = content(RESULTS)
+    rows = content(RESULTS / RAW)
     assert {row["table"] for row in rows} == {"single", "family", "screen"}
     assert {one.name for one in streams()} == {row["stream"] for row in rows}
     assert missed_goals(rows) == []

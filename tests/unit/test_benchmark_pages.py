@@ -1,0 +1,59 @@
+"""Each page about a benchmark follows from the raw data that is kept."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import building
+import control_variates
+import distribution
+import explanations
+import false_positives
+import overhead
+import profile_readers
+import pytest
+import stabilising
+
+import precision
+import precision_page
+import report
+import simulation
+from bookkeeping import DOCS, RESULTS, Places
+
+
+def precision_again(places: Places) -> None:
+    """Write the page of the slowdown that the benchmark injects."""
+    precision_page.write_page(places, truth=math.log1p(precision.SLOWDOWN))
+
+
+WRITERS: dict[str, Callable[[Places], object]] = {
+    "building": building.write_page,
+    "control-variates": control_variates.write_page,
+    "distribution": distribution.write_page,
+    "explanations": explanations.write_page,
+    "false-positives": false_positives.write_page,
+    "overhead": overhead.write_page,
+    "precision": precision_again,
+    "profile-readers": profile_readers.write_page,
+    "report": report.write_page,
+    "simulation": simulation.write_page,
+    "stabilising": stabilising.write_page,
+}
+
+
+def test_every_page_has_a_writer_here() -> None:
+    """A further page cannot be forgotten."""
+    assert {path.stem for path in DOCS.glob("*.md")} == set(WRITERS)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_page_is_the_one_that_the_kept_data_gives(tmp_path: Path, name: str) -> None:
+    """A figure on a page is one that was measured, and its sentences are those of today."""
+    places = Places.below(tmp_path)
+    shutil.copytree(RESULTS, places.results)
+    WRITERS[name](places)
+    written, published = (folder / f"{name}.md" for folder in (places.docs, DOCS))
+    assert written.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
