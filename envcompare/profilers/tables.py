@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from envcompare.profilers.refusing import refusal
+
+_SAMPLE_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +22,26 @@ class Row:
     cells: tuple[str, ...]
 
 
+def encoding_of(head: bytes) -> str:
+    """Return how a text is encoded, by its first bytes: UTF-8, or UTF-16 as of PowerShell."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = head[:_SAMPLE_BYTES]
+    is_wide = len(sample) > 1 and not any(sample[1::2]) and all(sample[::2])
+    return "utf-16-le" if is_wide else "utf-8-sig"
+
+
 def read_lines(path: Path) -> tuple[str, ...]:
     """Return the lines of a text file with their ends; raises ProfileError where it is none."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode(encoding_of(content))
     except OSError as error:
         raise refusal(path.name, why=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         raise refusal(
             path.name,
-            why=f"byte {error.start} is no UTF-8 text",
+            why=f"byte {error.start} is no {error.encoding.upper()} text",
             hint="write the file again with LC_ALL=C, and do not convert it",
         ) from error
     if "\0" in text:

@@ -38,3 +38,9 @@ def details(*rows: tuple[int, str, str, str]) -> str:
     header = row((*HEAD, "Section Name", "Metric Name", "Metric Unit", "Metric Value"))
     section = "Command line profiler metrics"
     return header + "".join(launch(n, section, metric, unit, v) for n, metric, unit, v in rows)
+
+
+def refusing_program(path: Path, said: str) -> None:
+    """Write a program that says this and fails: a newer report needs a version of the future."""
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit 1\n".replace("cat", "/bin/cat"))
+    path.chmod(0o755)

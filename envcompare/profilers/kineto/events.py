@@ -23,6 +23,7 @@ _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 1 << 20
 # What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
 _FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
+_SCHEMA: Final = 1  # of every Kineto until 2026
 _LONGEST_FIELD: Final = 32  # its quotation marks included
 _BUFFER_BYTES: Final = 1 << 18
 _DEPTH_MOST: Final = 64  # events of Kineto nest five deep
@@ -66,12 +67,14 @@ class Trace:
                 try:
                     with _unpacked(raw) as file:
                         self._read_head(file)
+                    self._refuse_newer()
                     with _unpacked(raw) as file:
                         for number, event in enumerate(_items(file, "traceEvents.item")):
                             yield number, self._object(number, event)
                     for field, times in file.mentioned.items():
                         if not self.head.get(field) and times > (field in self.head):
                             self._read_late(raw, field)
+                    self._refuse_newer()
                 except _DAMAGED as error:
                     at = f"after {number + 1} events, {raw.tell()} bytes into the file"
                     why = f"it is damaged or cut off {at}: {_said(error)}"
@@ -88,6 +91,14 @@ class Trace:
             with suppress(ValueError, RecursionError):
                 self.head = json.loads(head + b'"traceEvents": []}')
             self.head["traceEvents"] = True
+
+    def _refuse_newer(self) -> None:
+        """Refuse a schema after the one that is known, whose times may be of another unit."""
+        schema = self.head.get("schemaVersion")
+        if isinstance(schema, int | Decimal) and schema > _SCHEMA:
+            why = f"it has schema {schema} of traces; known is {_SCHEMA} alone"
+            hint = "upgrade envcompare, or write the trace with an older PyTorch"
+            raise refusal(self.name, why=why, hint=hint)
 
     def _read_late(self, raw: IO[bytes], field: str) -> None:
         """Take a field from behind the events; of two values of one name the last counts."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -24,7 +26,13 @@ _HINT: Final = (
     "pip install 'envcompare-bench[ncu]', or import what "
     "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base` prints"
 )
+_NEWER_HINT: Final = (
+    "pip install --upgrade ncu-report, or import what the ncu that collected it prints: "
+    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
+)
 _CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
+_MAGIC: Final = b"NVR\0"
+_NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
 _LIMIT_S: Final = 600.0
 _ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
                       "multiprocessor_count")  # fmt: skip
@@ -68,6 +76,7 @@ class Report:
 
 def read_report(path: Path) -> Report:
     """Return what a report holds; raises ProfileError where it cannot be read here, or is cut."""
+    _refuse_other_file(path)
     try:
         module = cast("_Module", importlib.import_module("ncu_report"))
     except ImportError:
@@ -80,6 +89,18 @@ def read_report(path: Path) -> Report:
             ) from None
         return _by_program(program, path)
     return _by_module(module, path)
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Refuse what does not begin as a report: the module takes it for one without launches."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError as error:
+        raise refusal(path.name, why=f"it cannot be opened: {error.strerror}") from error
+    if head != _MAGIC:
+        what = "it is empty" if not head else "it does not begin as one"
+        raise refusal(path.name, why=f"it is no report of Nsight Compute: {what}", hint=_CUT)
 
 
 def _by_program(program: str, path: Path) -> Report:
@@ -95,8 +116,11 @@ def _by_program(program: str, path: Path) -> Report:
     text = done.stdout.decode("utf-8", errors="replace")
     said = (text + done.stderr.decode("utf-8", errors="replace")).strip()
     if done.returncode:
+        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
         why = f"ncu cannot read it: {said.splitlines()[-1] if said else 'it did not say why'}"
-        raise refusal(path.name, why=why, hint=_CUT)
+        why = f"the ncu on PATH is older than the report: {newer}" if newer else why
+        hint = _NEWER_HINT.format(file=path.name) if newer else _CUT
+        raise refusal(path.name, why=why, hint=hint)
     table = find_table(tuple(text.splitlines(keepends=True)), file=path.name)
     return Report(launches=raw_launches(table), devices=devices_of(table), format="report by ncu")
 
@@ -107,13 +131,22 @@ def _by_module(module: _Module, path: Path) -> Report:
     except (RuntimeError, OSError, ValueError, SystemError) as error:
         raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=_CUT) from error
     if not found:
-        raise refusal(path.name, why="ncu_report finds no launch in it", hint=_CUT)
+        # of a report that is newer than itself the module says nothing either
+        why = f"ncu_report {_module_version()} finds no launch in it: cut off, or of a newer ncu"
+        raise refusal(path.name, why=why, hint=f"{_CUT}; {_NEWER_HINT.format(file=path.name)}")
     devices = (one for _, one in found if one is not None)
     return Report(
         launches=tuple(one for one, _ in found),
         devices=tuple(dict.fromkeys(devices)),
         format="report by ncu_report",
     )
+
+
+def _module_version() -> str:
+    try:
+        return metadata.version("ncu-report")
+    except metadata.PackageNotFoundError:
+        return "of an installed ncu"
 
 
 def _launches(context: _Context, file: str) -> Iterator[tuple[Launch, Device | None]]:

@@ -41,6 +41,8 @@ from envcompare.profilers.rows import Table
 from envcompare.profiles import ApiCall, Profile, Quantity
 
 _OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
+_SCHEMA: Final = (3, 24)
+"""The newest schema of an export that is known: of nsys 2026.1."""
 _META: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
 
@@ -65,16 +67,39 @@ def read(path: Path) -> Profile:
     Raises ProfileError for a file that is damaged, cut off or contradicts itself.
     """
     with exported(path) as database, opened(database) as export:
+        _refuse_newer(export, path.name)
         if not all(export.is_table(table) for table in _OWN_TABLES):
             why = "it has no tables StringIds and ANALYSIS_DETAILS, so nsys did not export it"
             raise refusal(path.name, why=why, hint=HINT)
         return _profile(export, path.name)
 
 
-def _profile(export: Export, file: str) -> Profile:
-    meta = {
+def _meta(export: Export) -> dict[str, str]:
+    return {
         key: text for table in _META for key, text in export.pairs(table, "name", "value").items()
     }
+
+
+def _schema(export: Export) -> tuple[int, ...]:
+    parts = _meta(export).get("EXPORT_SCHEMA_VERSION", "").split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def _refuse_newer(export: Export, file: str) -> None:
+    """Refuse a schema whose first number is new: there the meaning of columns may change."""
+    if _schema(export) < (_SCHEMA[0] + 1,):
+        return
+    meta = _meta(export)
+    version = meta.get("EXPORT_PRODUCT_VERSION", "of a newer version")
+    why = f"nsys {version} wrote it with schema {meta['EXPORT_SCHEMA_VERSION']}; known is 3 alone"
+    hint = (
+        "upgrade envcompare, or export the report with an nsys of 2026 or before that can read it"
+    )
+    raise refusal(file, why=why, hint=hint)
+
+
+def _profile(export: Export, file: str) -> Profile:
+    meta = _meta(export)
     version = meta.get("EXPORT_PRODUCT_VERSION", "")
     trace = _marked(_trace(export))
     times = device_times(trace.kernels, (trace.copies, trace.graphs))
@@ -186,6 +211,9 @@ def _api_calls(trace: _Trace) -> tuple[ApiCall, ...]:
 
 def _notes(trace: _Trace, export: Export, launched: Places) -> Iterator[str]:
     """Yield what a reader of the numbers must know of the trace."""
+    if _schema(export) > _SCHEMA:
+        newest = ".".join(map(str, _SCHEMA))
+        yield f"its schema is newer than {newest}, the newest that was tried: check the sums"
     if not len(trace.kernels) and not len(trace.copies):
         calls = " beside API calls" if len(trace.calls) else ""
         yield f"no CUDA data{calls}: the export tells of no kernel, copy or memset that counts"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from envcompare.profilers.refusing import refusal
 from envcompare.texts import cause_line
 
 _REPORTS: Final = frozenset({".nsys-rep", ".qdrep"})
+# nsys says: Report was created in Nsight Systems version (…), newer than your current version
+_NEWER: Final = re.compile(r"\bnewer than\b")
 _LIMIT_S: Final = 600.0
 
 
@@ -51,8 +54,12 @@ def _export(path: Path, database: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise _refusal(path, f"nsys did not export it within {_LIMIT_S:.0f} s") from error
     if done.returncode or not database.is_file():
-        said = cause_line(done.stdout + done.stderr, brief="") or f"exit code {done.returncode}"
-        raise _refusal(path, f"nsys cannot export it: {said}")
+        said = done.stdout + done.stderr
+        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
+        if newer:
+            raise _refusal(path, f"the nsys on PATH is older than the report: {newer}")
+        cause = cause_line(said, brief="") or f"exit code {done.returncode}"
+        raise _refusal(path, f"nsys cannot export it: {cause}")
 
 
 def _command(report: str, database: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ncutexts import refusing_program
 
 from envcompare.errors import ProfileError
 from envcompare.profilers import ncu
@@ -68,12 +69,38 @@ def test_report_that_was_cut_is_refused(tmp_path: Path, size: int) -> None:
     assert "damaged, cut off, or of a newer ncu" in told.value.hint
 
 
+@pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0"])
+def test_file_that_is_no_report_is_told_before_it_is_opened(tmp_path: Path, content: bytes) -> None:
+    """The module takes it for a report without launches."""
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(content)
+    with pytest.raises(ProfileError) as told:
+        ncu.read(path)
+    assert told.value.details.startswith("it is no report of Nsight Compute")
+
+
+@pytest.mark.skipif(find_spec("ncu_report") is not None, reason="the module ncu_report is here")
+def test_report_newer_than_ncu_is_refused_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged."""
+    said = "==ERROR== run.ncu-rep was created by a newer version of Nsight Compute"
+    refusing_program(tmp_path / "ncu", f"{said}\n==ERROR== Failed to load the report")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "run.ncu-rep").write_bytes(b"NVR\0report")
+    with pytest.raises(ProfileError) as told:
+        ncu.read(tmp_path / "run.ncu-rep")
+    assert told.value.details == f"the ncu on PATH is older than the report: {said}"
+    assert "pip install --upgrade ncu-report, or import what the ncu that" in told.value.hint
+
+
 @pytest.mark.skipif(find_spec("ncu_report") is not None, reason="the module ncu_report is here")
 def test_report_without_a_reader_tells_both_ways_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The optional module, or the command that prints CSV."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "run.ncu-rep").write_bytes(b"NVR\0report")
     with pytest.raises(ProfileError) as told:
         ncu.read(tmp_path / "run.ncu-rep")
     assert "pip install 'envcompare-bench[ncu]'" in told.value.hint

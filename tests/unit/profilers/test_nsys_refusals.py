@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 
 import pytest
+from ncutexts import refusing_program
 from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
@@ -87,6 +88,40 @@ def test_a_range_before_the_start_of_the_trace_is_refused(tmp_path: Path) -> Non
         read(trace.write(tmp_path / "a.sqlite"))
     assert "NVTX_EVENTS, row 2: start -7" in caught.value.details
     assert caught.value.hint.startswith("collect again")
+
+
+def test_an_export_of_a_newer_schema_is_refused_as_that(export: Path) -> None:
+    """Not as one that lacks a table."""
+    version = "UPDATE EXPORT_META_DATA SET value = '{}' WHERE name = 'EXPORT_{}_VERSION';"
+    sql = version.format("4.0.1", "SCHEMA") + version.format("2027.2.1", "PRODUCT")
+    with pytest.raises(ProfileError) as caught:
+        read(change(export, f"{sql} DROP TABLE StringIds"))
+    assert caught.value.details == "nsys 2027.2.1 wrote it with schema 4.0.1; known is 3 alone"
+    assert caught.value.hint.startswith("upgrade envcompare, or export the report with an nsys")
+
+
+@pytest.mark.parametrize(("schema", "is_told"), [("3.24.14", False), ("3.31.0", True)])
+def test_an_export_with_more_columns_than_known_is_read_with_a_note(
+    export: Path, schema: str, *, is_told: bool
+) -> None:
+    """A second number that rises adds columns."""
+    sql = f"UPDATE EXPORT_META_DATA SET value = '{schema}' WHERE name = 'EXPORT_SCHEMA_VERSION'"
+    notes = read(change(export, sql)).notes
+    assert any("its schema is newer than 3.24" in note for note in notes) == is_told
+
+
+def test_a_report_newer_than_nsys_is_refused_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are those of nsys 2023.4."""
+    said = "Report was created in Nsight Systems version (2024.5.1.113), newer than your current"
+    refusing_program(tmp_path / "nsys", f"{said} version\nPlease update.")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "run.nsys-rep").write_bytes(b"report")
+    with pytest.raises(ProfileError) as caught:
+        read(tmp_path / "run.nsys-rep")
+    assert caught.value.details == f"the nsys on PATH is older than the report: {said} version"
+    assert "with the nsys that collected it, or a newer one" in caught.value.hint
 
 
 def test_a_report_without_nsys_says_the_command(

@@ -12,7 +12,7 @@ from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
 from envcompare.profilers.plausible import refuse_impossible
-from envcompare.profilers.reading import read
+from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profilers.recognising import recognise
 from envcompare.profiles import Kernel, Profile
 
@@ -41,6 +41,72 @@ def test_the_file_of_another_tool_is_refused_by_its_name(
         with pytest.raises(ProfileError) as caught:
             read(asked, [path])
         assert caught.value.hint == f"use `envcompare import {reader}`"
+
+
+@pytest.mark.parametrize("name", ["a.ncu-rep", "a.nsys-rep", "a.sqlite", "a.json", "a.log"])
+@pytest.mark.parametrize("asked", NAMES)
+def test_a_pointer_of_git_lfs_is_told_from_the_file(tmp_path: Path, asked: str, name: str) -> None:
+    """What was not fetched is not damaged."""
+    path = tmp_path / name
+    oid = "sha256:" + "0" * 64
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid {oid}\nsize 48213371\n")
+    with pytest.raises(ProfileError) as caught:
+        read(asked, [path])
+    assert caught.value.details == (
+        "it is a pointer of Git LFS: the file itself, of 48,213,371 bytes, was not fetched"
+    )
+    assert caught.value.hint.startswith(f"git lfs pull --include '*{name}'")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("/annex/objects/SHA256E-s12--00.json\n", "a pointer of git-annex"),
+        ("\n<!DOCTYPE html>\n<html>", "it is a web page"),
+    ],
+)
+def test_what_stands_in_for_a_file_is_told(tmp_path: Path, text: str, why: str) -> None:
+    """A page about a file, or the note of where it is kept."""
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError) as caught:
+        read("kineto", [path])
+    assert why in caught.value.details
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(("reader", "seed"), [one for one in SEEDS if one.values[0] in SEVERAL])
+def test_text_in_utf_16_is_read(reader: str, seed: Seed, encoding: str, tmp_path: Path) -> None:
+    """PowerShell redirects so, with ends of lines of its own."""
+    text = seed.content.decode().replace("\n", "\r\n")
+    content = text.encode(encoding)
+    path, plain = tmp_path / seed.name, tmp_path / "plain" / seed.name
+    path.write_bytes((b"\xfe\xff" if encoding == "utf-16-be" else b"") + content)
+    plain.parent.mkdir()
+    plain.write_bytes(seed.content)
+    assert read(reader, [path]) == read(reader, [plain])
+
+
+def test_trace_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    """A trace is read byte by byte."""
+    path = write(tmp_path / "a.json", step())
+    path.write_bytes(path.read_text("utf-8").encode("utf-16"))
+    with pytest.raises(ProfileError) as caught:
+        read("kineto", [path])
+    assert "it is UTF-16" in caught.value.details
+    assert caught.value.hint.startswith("iconv -f UTF-16 -t UTF-8 a.json")
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_trace_of_a_newer_schema_is_refused_as_that(tmp_path: Path, *, is_late: bool) -> None:
+    """Its events may be of other units, and are no damage."""
+    path, events = tmp_path / "a.json", '"traceEvents": []'
+    head = '"schemaVersion": 2'
+    path.write_text(f"{{{', '.join([events, head] if is_late else [head, events])}}}")
+    with pytest.raises(ProfileError) as caught:
+        read("kineto", [path])
+    assert caught.value.details == "it has schema 2 of traces; known is 1 alone"
+    assert "upgrade envcompare" in caught.value.hint
 
 
 def test_a_database_of_nvprof_is_not_one_of_nsys(tmp_path: Path) -> None:
