@@ -138,9 +138,7 @@ class CellFolders:
     def _make_data(
         self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
     ) -> None:
-        # vm first; docker last, since its containers have no network to download with
-        order = {"vm": 0, "docker": 2}
-        seat = min(self.site.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
+        seat = self.site.nearest_seat
         argv = (
             *(seat.prepared.interpreter, f"{self.site.workloads}/worker.py"),
             *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),

@@ -5,17 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 
 from envcompare.command import Command
+from envcompare.environments import gpu
 from envcompare.errors import EnvcompareError, UnusableError
 from envcompare.experiment import Experiment
+from envcompare.identity import Identity
 from envcompare.interrupt import Interruption
 from envcompare.sites import Roads, Site
 from envcompare.stack.cache import host_cache, shell
+from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec, connect
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 from envcompare.transport.watched import Watched
 
+# A file that is not there has no line; a value stands on one.
+_DESCRIBE = r"""
+tell() {
+  value=$(cat -- "$2" 2>/dev/null | head -c 256 | tr -s '[:space:]' ' ')
+  [ -z "$value" ] || printf '%s\t%s\n' "$1" "${value% }"
+}
+printf 'kernel.release\t%s\n' "$(uname -r)"
+printf 'kernel.version\t%s\n' "$(uname -v)"
+printf 'cpu.model\t%s\n' "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
+printf 'cpu.microcode\t%s\n' "$(sed -n 's/^microcode[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
+tell machine.id /etc/machine-id
+tell boot.id /proc/sys/kernel/random/boot_id
+tell cpu.online /sys/devices/system/cpu/online
+tell cpu.governor /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+tell cpu.boost /sys/devices/system/cpu/cpufreq/boost
+tell cpu.no_turbo /sys/devices/system/cpu/intel_pstate/no_turbo
+tell smt /sys/devices/system/cpu/smt/control
+tell thp /sys/kernel/mm/transparent_hugepage/enabled
+tell kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clocksource
+tell gpu.driver /proc/driver/nvidia/version
+exit 0
+"""
 _IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
 
 
@@ -57,7 +82,18 @@ def _site(host: HostSpec, roads: Roads, run_id: str, *, may_use_gpu: bool) -> Si
         uid=int(numbers[0]),
         gid=int(numbers[1]),
         has_gpu=may_use_gpu and shell(roads.watched, "ls /dev/nvidia[0-9]*").succeeded,
+        machine=_machine(roads.watched),
     )
+
+
+def _machine(transport: Transport) -> Identity:
+    """Return what tells a host from another, and what of it a restart or a user may set."""
+    lines = shell(transport, _DESCRIBE).stdout.splitlines()
+    found: Identity = {}
+    for name, _, value in (line.partition("\t") for line in lines):
+        if value:
+            found[name] = gpu.driver_version(value) if name == "gpu.driver" else value
+    return found
 
 
 def ssh_options(experiment: Experiment) -> SshOptions:

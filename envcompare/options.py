@@ -160,7 +160,8 @@ _STACK = (
     click.option(
         "--allow-mismatch/--refuse-mismatch",
         default=None,
-        help="Go on where software that should be the same differs, and say so.",
+        help="Go on where software that should be the same differs, between environments or since "
+        "the run was interrupted, and say so.",
     ),
 )
 _SSH = (

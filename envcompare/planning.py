@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 from envcompare import __version__, files
 from envcompare.choice import Known
@@ -12,6 +13,7 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.eventlog import written_samples
 from envcompare.experiment import Experiment, resolve, standalone
+from envcompare.identity import is_known, unknown
 from envcompare.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.records import ProfileChoice
 from envcompare.results import RunFolder
@@ -45,8 +47,12 @@ def planned(
     return experiment, made, hosts
 
 
-def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+def resumed(
+    folder: RunFolder, *, allow_mismatch: bool | None = None
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     """Return experiment, plan and hosts of a run to go on with.
+
+    `allow_mismatch` is of this resumption; None takes it from the run.
 
     Raises ConfigError where this envcompare would plan another run, and RunFolderError where
     samples were lost: their cells have ended, and would not be measured again.
@@ -58,6 +64,8 @@ def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
             hint="add profiles to it with `envcompare import`, or start a new run",
         )
     _check_whole(folder)
+    if not is_known(folder.read_events().events):
+        raise unknown(folder.path)
     content = tomllib.loads(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     experiment, made, hosts = planned(settings, Settings(), accept_many=True)
@@ -74,6 +82,8 @@ def resumed(folder: RunFolder) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
                 details=f"{before!r} then, {now!r} now",
                 hint="start a new run; what was measured stays readable",
             )
+    if allow_mismatch is not None:
+        experiment = replace(experiment, allow_mismatch=allow_mismatch)
     return experiment, made, hosts
 
 

@@ -22,7 +22,7 @@ EventKind = Literal[
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
     "profiled",
-    "imported",
+    "imported", "identity",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]
@@ -179,7 +179,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a host, a cell or an arm; `t` is UTC seconds since 1970."""
+    """One thing that happened to a host, a cell or an arm; `t` is UTC seconds since 1970.
+
+    The values of `identity` are what a host, or an arm on it, is. The first such event of each
+    counts: a run is resumed where all but `boot.id` are still the same, else only with
+    --allow-mismatch, and then another event holds what it is since.
+    """
 
     t: float
     what: EventKind
@@ -269,6 +274,16 @@ class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
         Taken, Meta(description="before any work, or after steps, which load libraries late")
     ] = "start"
     schema: Literal[1] = SCHEMA
+
+
+class IdentityChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A property of a host, or of an arm on it, that changed before the run was resumed."""
+
+    host: str
+    arm: Annotated[str, Meta(description="empty where it is a property of the host")] = ""
+    key: str
+    before: Annotated[Scalar, Meta(description="when it was first prepared; null is not known")]
+    after: Scalar
 
 
 class FactDifference(msgspec.Struct, frozen=True, kw_only=True):

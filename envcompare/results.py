@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,6 +66,7 @@ class RunFolder:
     path: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
+    _held: list[Event] | None = None  # while they are held back
 
     @classmethod
     def create(cls, out: Path, run: RunRecord) -> RunFolder:
@@ -106,8 +108,23 @@ class RunFolder:
         self._append("samples.jsonl", msgspec.json.encode(sample))
 
     def append_event(self, event: Event) -> None:
-        """Add one line to events.jsonl and sync it."""
-        self._append("events.jsonl", msgspec.json.encode(event))
+        """Add one line to events.jsonl and sync it, unless events are held back now."""
+        if self._held is None:
+            self._append("events.jsonl", msgspec.json.encode(event))
+        else:
+            self._held.append(event)
+
+    @contextmanager
+    def holding_events(self) -> Iterator[None]:
+        """Write the events of a block once it has ended well; where it raises, none is written."""
+        held: list[Event] = []
+        self._held = held
+        try:
+            yield
+        finally:
+            self._held = None
+        for event in held:
+            self.append_event(event)
 
     def write_fingerprint(self, record: FingerprintRecord) -> None:
         """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,6 +14,7 @@ from envcompare import __version__
 from envcompare.cellrun import CellRun
 from envcompare.config import settings_toml
 from envcompare.errors import (
+    ConfigError,
     EnvcompareError,
     InterruptedRunError,
     Phase,
@@ -23,11 +25,12 @@ from envcompare.errors import (
 )
 from envcompare.eventlog import standing
 from envcompare.experiment import Experiment
+from envcompare.identity import change_text, changes, first_identities, refusal, refused, subject
 from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
 from envcompare.profilefiles import read_profiles
-from envcompare.records import ArmRecord, CellState, Event, RunRecord, Sample
+from envcompare.records import ArmRecord, CellState, Event, IdentityChange, RunRecord, Sample
 from envcompare.results import RunFolder, new_run_id
 from envcompare.sites import Site
 from envcompare.transport.hosts import HostSpec
@@ -70,11 +73,10 @@ def run(job: Job) -> int:
 
     Hosts are prepared at the same time and then, when no host has this machine send or build
     anything any more, measured at the same time; those that share a kernel one after another.
+    Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
-    is_resumed = bool(job.folder.read_events().events)
-    job.note("run-resumed" if is_resumed else "run-started", Where())
     with job.display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
-        sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
+        sites = _ready_sites(job, pool)
         machines: dict[str, list[Site]] = {}
         for site in sites:
             machines.setdefault(site.boot_id or site.host.label, []).append(site)
@@ -84,6 +86,39 @@ def run(job: Job) -> int:
     _note_end(job)
     job.folder.close()
     return _exit_code(standing(job.folder.read_events().events))
+
+
+def _ready_sites(job: Job, pool: ThreadPoolExecutor) -> list[Site]:
+    """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
+    prior = job.folder.read_events().events
+    with job.folder.holding_events() if prior else nullcontext():
+        job.note("run-resumed" if prior else "run-started", Where())
+        sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
+        try:
+            _check_identities(job, sites, prior)
+        except ConfigError:
+            for site in sites:
+                _leave(job, site)
+            raise
+    return sites
+
+
+def _check_identities(job: Job, sites: list[Site], prior: tuple[Event, ...]) -> None:
+    """Note what hosts and arms are; raise ConfigError where they are not what was measured."""
+    known = first_identities(prior)
+    found: list[IdentityChange] = []
+    for site in sites:
+        for arm, now in site.identities.items():
+            where = Where(host=site.host.label, arm=arm)
+            first = known.get((where.host, arm))
+            changed = () if first is None else changes(where.host, arm, first, now)
+            if first is None or changed:
+                job.note("identity", where, values=now)
+            found += changed
+    if refused(found) and not job.experiment.allow_mismatch:
+        raise refusal(job.folder.path, refused(found))
+    for one in found:
+        job.display.say(f"  {subject(one)}: {change_text(one)}")
 
 
 def _note_end(job: Job) -> None:
@@ -143,6 +178,7 @@ def _prepare_host(job: Job, site: Site) -> None:
     if job.plan.reference in site.seats:
         site.add_control(job.plan.control, job.plan.reference)
     site.stage()
+    site.identify(job.experiment.data)
     job.note("host-ready", Where(host=site.host.label))
 
 

@@ -13,9 +13,10 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.errors import EnvcompareError, StackError, UnusableError
+from envcompare.errors import CommandTimeoutError, EnvcompareError, StackError, UnusableError
 from envcompare.experiment import Experiment
 from envcompare.foldernames import distinct_name
+from envcompare.identity import Identity
 from envcompare.profilers.wrapping import Profiler
 from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue, Scalar, Taken
 from envcompare.stack import Options, Prepared
@@ -29,6 +30,7 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
 
 ASK_LIMIT_S = 60.0
+DATA_LIMIT_S = 600.0
 _REMOVE = 'rm -rf -- "$1"'
 
 
@@ -45,6 +47,11 @@ class Seat:
     def gpu(self) -> Gpu:
         """Return how the arm reaches the GPU, by the software it has."""
         return self.check.gpu.beside_host_files if self.arm.stack == "host" else self.check.gpu
+
+
+class _Data(msgspec.Struct, frozen=True, kw_only=True):
+    hash: str
+    modified: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,8 @@ class Site:
     gid: int
     has_gpu: bool
     seats: dict[str, Seat] = field(default_factory=dict)
+    machine: Identity = field(default_factory=dict)
+    identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()  # of every cell
     _sent: set[str] = field(default_factory=set)
@@ -145,6 +154,43 @@ class Site:
             progress=say,
             local=self.roads.local,
         )
+
+    def identify(self, data: str | None) -> None:
+        """Find out what a resumed run knows the host and its arms by, once they are staged.
+
+        `data` is the user's, a file or a folder of the host.
+        """
+        if not self.seats:
+            return  # nothing can be measured
+        self.identities = {"": {**self.machine, **(self._data_facts(data) if data else {})}}
+        for seat in self.seats.values():
+            if not seat.arm.is_control:
+                self.identities[seat.arm.id] = self._identify(seat)
+
+    def _identify(self, seat: Seat) -> Identity:
+        found: Identity = dict(seat.prepared.software)
+        # a plain process has no engine but the kernel, which the host tells of
+        if seat.check.version and seat.check.version != self.machine.get("kernel.release"):
+            found[f"{seat.arm.environment}.version"] = seat.check.version
+        return found
+
+    def _data_facts(self, path: str) -> Identity:
+        """Return the hash of the user's data, and when it was last written; empty if not read."""
+        seat = self.nearest_seat
+        command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
+        wrapped = self.wrapped(seat, command, (*self.mounts, Mount(path=path)))
+        try:
+            result = run(self.transport, wrapped, timeout_s=DATA_LIMIT_S)
+            said = msgspec.json.decode(result.stdout, type=_Data)
+        except (CommandTimeoutError, msgspec.DecodeError):
+            return {}  # a cell that cannot read it says so
+        return {"data": said.hash, **({"data.modified": said.modified} if said.modified else {})}
+
+    @property
+    def nearest_seat(self) -> Seat:
+        """Return the arm that is nearest to the host; docker's containers have no network."""
+        order = {"vm": 0, "docker": 2}
+        return min(self.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from typing import Callable, Iterator, NamedTuple
 
 from attempts import text_hash
@@ -85,6 +86,20 @@ def data_hash(path: str | None) -> str | None:
     if checksums is None:
         return text_hash("".join(f"{name} {size}\n" for name, size in sorted(_sizes(path))))
     return text_hash(json.dumps(checksums, sort_keys=True))
+
+
+def last_written(path: str) -> str | None:
+    """Return when the newest file of a user's own data was written; None for prepared data.
+
+    Its hash does not cover what stands in the files.
+    """
+    if os.path.isdir(path) and _read_checksums(path) is not None:
+        return None
+    newest_ns = max((os.stat(one).st_mtime_ns for one, _ in _files(path)), default=None)
+    if newest_ns is None:
+        return None
+    seconds, rest_ns = divmod(newest_ns, 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns:09d}Z"
 
 
 def prepare(target: str, source: Source, *, download: bool) -> str:
@@ -174,14 +189,25 @@ def _write_checksums(folder: str) -> None:
 
 def _sizes(path: str) -> Iterator[tuple[str, int]]:
     """Yield the relative name and the size of every file."""
+    for full, name in _files(path):
+        yield name, os.path.getsize(full)
+
+
+def _files(path: str) -> Iterator[tuple[str, str]]:
+    """Yield every file and its relative name."""
     if not os.path.isdir(path):
-        yield os.path.basename(path), os.path.getsize(path)
+        yield path, os.path.basename(path)
     for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.join(folder, name)
-            yield os.path.relpath(full, path), os.path.getsize(full)
+            yield full, os.path.relpath(full, path)
 
 
 def _write_text(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+if __name__ == "__main__":
+    facts = {"hash": data_hash(sys.argv[1]), "modified": last_written(sys.argv[1])}
+    sys.stdout.write(json.dumps(facts) + "\n")

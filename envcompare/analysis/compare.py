@@ -21,6 +21,7 @@ from envcompare.analysis.primaries import primaries
 from envcompare.analysis.runfiles import RunFiles, read_files
 from envcompare.analysis.surroundings import candidates, differences_by_cell, each_once
 from envcompare.eventlog import elapsed_s
+from envcompare.identity import noted_changes
 from envcompare.records import ArmRecord, CellState, Event
 from envcompare.results import RunFolder, count_comparisons
 
@@ -90,6 +91,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         picked=tuple(found for one in data for found in picked_values(one)),
         profiles=profiles,
         failures=_failures(read.standing),
+        identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),
         duration_s=elapsed_s(read.events, beginning="run-resumed") if read.events else None,
     )

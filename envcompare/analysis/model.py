@@ -18,6 +18,7 @@ from envcompare.records import (
     FactDifference,
     Failure,
     FingerprintValue,
+    IdentityChange,
     Scalar,
 )
 
@@ -278,6 +279,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     picked: tuple[PickedValue, ...] = ()
     profiles: tuple[CellProfiles, ...] = ()
     failures: tuple[FailureRow, ...] = ()
+    identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
     torn_lines: int = 0
     duration_s: float | None = None
     schema: Literal[1] = SCHEMA

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Go on with an interrupted run; every other option is taken from it.",
+    help="Go on with an interrupted run; every other option but --allow-mismatch is taken from it. "
+    "Other software, another kernel or driver, or other data than it began with is refused; a "
+    "restart of a host is noted in the report.",
 )
 @click.pass_obj
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
@@ -39,13 +41,14 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     from envcompare.results import RunFolder
 
     if resume is not None:
+        allow_mismatch = values.pop("allow_mismatch")
         if any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
-                "--resume takes everything from the run it continues",
+                "--resume takes everything but --allow-mismatch from the run it continues",
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
-        experiment, plan, hosts = resumed(folder)
+        experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
     else:
         experiment, plan, hosts = _planned(values, accept_many=yes)
         record = runner.run_record(plan, experiment, command_line=command_line())

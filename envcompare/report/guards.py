@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from envcompare.analysis.model import CellSummary, Drift, RunComparison
+from envcompare.identity import BOOT, change_text, subject
 from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
@@ -129,7 +132,10 @@ def _tests(cells: list[CellSummary]) -> str:
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Name the arms that were measured though their software is not shown to be as it should."""
+    """Name the arms that were measured though their software is not shown to be as it should.
+
+    Before them come the hosts and arms that changed while the run was interrupted.
+    """
     arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
     other = [
         f"{one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
@@ -142,4 +148,20 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
         for one in arms
         if one.identity.get("unproven") and one.identity.get("lock")  # made from the wheels
     ]
-    return tuple(visible(text) for text in (*other, *unproven))
+    return tuple(visible(text) for text in (*_changed(run), *other, *unproven))
+
+
+def _changed(run: RunComparison) -> Iterator[str]:
+    """Say what changed before the run was resumed; a restart of a host changes no software."""
+    for one in run.identity_changes:
+        if one.key == BOOT:
+            yield (
+                f"{one.host} was restarted while the run was interrupted: {change_text(one)}. The "
+                "ratios hold, since each generation compares environments after the same start; "
+                "absolute times may differ."
+            )
+        else:
+            yield (
+                f"{subject(one)} changed while the run was interrupted, and its numbers mix both "
+                f"states (--allow-mismatch): {change_text(one)}."
+            )

@@ -57,6 +57,7 @@ class Prepared:
     engine: str = ""
     identity: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
+    software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
     meant: str = ""  # the tree of what is installed, as the label of the image says
     variables: tuple[tuple[str, str], ...] = ()  # by which the interpreter finds its packages
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, skeleton
 from envcompare.stack.cache import shell
+from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
 
@@ -25,7 +27,7 @@ exec "$login" -lc 'exec "$0" -c "$@"' "$@"
 """
 # What is asked for is imported first: the libraries it loads are found in the map of the process.
 _DESCRIBE = r"""
-import json, os, pwd, site, subprocess, sys
+import hashlib, json, os, pwd, site, subprocess, sys
 
 # Beside the certificates lie private keys.
 SYSTEM = "/usr /bin /sbin /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/tls/certs" \
@@ -61,12 +63,15 @@ def entry(path):
         return [path, "link", os.readlink(path)]
     return [path, "folder" if os.path.isdir(path) else "file", ""]
 
+real_path = os.path.realpath(sys.executable)
 carried = {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
            if os.environ.get(name)}
 if site.ENABLE_USER_SITE:
     carried["PYTHONUSERBASE"] = site.getuserbase()
 print(json.dumps({
     "path": sys.executable,
+    "real_path": real_path,
+    "sha256": hashlib.sha256(open(real_path, "rb").read()).hexdigest(),
     "version": sys.version.split()[0],
     "imported": versions,
     "system": [entry(path) for path in SYSTEM.split() + libs if os.path.lexists(path)],
@@ -86,6 +91,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     version: str
+    real_path: str = ""
+    sha256: str = ""  # of the file there
     imported: dict[str, str] = {}
     system: tuple[tuple[str, str, str], ...] = ()  # path, kind and where a link points
     own: tuple[str, ...] = ()  # folders that Python and what it loaded lie in
@@ -154,17 +161,30 @@ def prepare_host(
     found = find_python(transport, python=python, imports=imports)
     identity = (("stack", "host"), ("python", found.version), *found.imported.items())
     variables = tuple(found.variables.items())
+    plain = Prepared(interpreter=found.path, identity=identity, variables=variables)
+    # a container is shown these very files, so that they are read once and outside of it
+    proven = prove(transport, "vm", plain, progress=progress)
+    software = (*_software(found), *proven.software)
     if environment == "vm":
-        return Prepared(interpreter=found.path, identity=identity, variables=variables)
+        return replace(plain, software=software)
     for path in left_out(found):
         progress(f"{path}, where Python looks, is not shown in the container: name one below it")
     shown = layout(found)
     make = skeleton.make_image if environment == "docker" else skeleton.make_folder
     root = make(transport, shown)
-    return Prepared(
-        interpreter=found.path,
+    return replace(
+        plain,
         reference=root,
         identity=(*identity, ("skeleton", root)),
-        variables=variables,
+        software=software,
         mounts=shown.mounts,
+    )
+
+
+def _software(found: Found) -> tuple[tuple[str, str], ...]:
+    return (
+        ("python.path", found.real_path),
+        ("python.version", found.version),
+        ("python.sha256", found.sha256),
+        *((f"{name}.version", version) for name, version in found.imported.items()),
     )

@@ -99,7 +99,12 @@ def _docker(
         found = _users_image(transport, reference, local=local, progress=progress)
         there = deliver(transport, found, local=local, progress=progress)
         facts = _image_facts(replace(there, digest=found.digest))  # as the name it was given says
-        prepared = Prepared(interpreter="python3", reference=there.id, facts=facts)
+        prepared = Prepared(
+            interpreter="python3",
+            reference=there.id,
+            facts=facts,
+            software=_image_software(there),
+        )
         return _asked(
             transport, "docker", prepared, (("image", there.id), ("image.name", reference))
         )
@@ -112,6 +117,7 @@ def _docker(
         reference=there.id,
         identity=(*_image_identity(there), ("image.name", built.name)),
         facts=_image_facts(there),
+        software=_image_software(there),
         meant=there.tree,
     )
 
@@ -134,7 +140,11 @@ def _singularity(
             )
         found = sif.given(transport, reference, local=local, progress=progress)
         prepared = Prepared(
-            interpreter="python3", reference=found.path, engine=engine, facts=_sif_facts(found)
+            interpreter="python3",
+            reference=found.path,
+            engine=engine,
+            facts=_sif_facts(found),
+            software=_sif_facts(found),
         )
         identity = (*_sif_identity(found), *_origin(transport, found.path))
         return _asked(transport, "singularity", prepared, identity)
@@ -148,6 +158,7 @@ def _singularity(
         engine=engine,
         identity=(*_image_identity(built), *_sif_identity(made)),
         facts=(*_image_facts(built), *_sif_facts(made)),
+        software=(*_image_software(built), *_sif_facts(made)),
         meant=built.tree,
     )
 
@@ -159,6 +170,10 @@ def _image_identity(built: image.Image) -> tuple[tuple[str, str], ...]:
 def _image_facts(one: image.Image) -> tuple[tuple[str, str], ...]:
     facts = (("image.id", one.id), ("image.digest", one.digest), ("lock.sha256", one.lock))
     return tuple((name, value) for name, value in facts if value)
+
+
+def _image_software(one: image.Image) -> tuple[tuple[str, str], ...]:
+    return (("image.id", one.id),)
 
 
 def _sif_facts(made: sif.Sif) -> tuple[tuple[str, str], ...]:

@@ -79,7 +79,12 @@ def prove(
         )
         return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
-    return replace(prepared, facts=(*prepared.facts, *facts))
+    return replace(
+        prepared,
+        facts=(*prepared.facts, *facts),
+        # what hangs on a hash is known by that
+        software=prepared.software if fixed else (*prepared.software, (TREE, tree.sha256)),
+    )
 
 
 def mismatch(

@@ -116,4 +116,10 @@ def make(
             ("python.path", interpreter.real_path),
         ),
         facts=(("lock.sha256", wheelhouse.key),),
+        software=(
+            ("lock.sha256", wheelhouse.key),
+            ("python.path", interpreter.real_path),
+            ("python.version", interpreter.version),
+            ("python.build", interpreter.digest),
+        ),
     )

@@ -14,9 +14,31 @@ import jsonschema
 import pytest
 from lab import ROOT, Lab
 from playwright.sync_api import Browser
-from runs import LIGHT, STEPS_ALONE, Done, command, envcompare, resume, run_folder
+from runs import (
+    BASE,
+    LIGHT,
+    STEPS_ALONE,
+    Done,
+    command,
+    envcompare,
+    resume,
+    run_folder,
+    unfinish,
+)
+
+from envcompare.command import Command
+from envcompare.stack import delivery, image
+from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
+BUILD_A_SIF = "apptainer -q build -F $1 docker-daemon:$2"
+RETAG = """
+container=$(docker create "$1" true)
+docker commit --change "LABEL envcompare.test=retagged" "$container" "$1"
+docker rm "$container" >/dev/null
+"""
 KILL_A_CONTAINER = (  # between two generations there is none
     "until docker ps -q --filter label=envcompare.run | head -n 1 | xargs docker kill; "
     "do sleep 0.1; done"
@@ -336,3 +358,73 @@ class TestInterruption:
         events = [json.loads(x) for x in (folder / "events.jsonl").read_text().splitlines()]
         assert [e["arm"] for e in events if e["what"] == "arm-failed"] == ["docker"], stderr
         assert process.returncode in {0, 4}
+
+
+@pytest.fixture
+def named(lab: Lab) -> Iterator[str]:
+    """Give the name of an image that the lab host's engine holds."""
+    name = "envcompare-test-resumed:1"
+    host = connect(parse_hosts([lab.alias])[0])
+    found = image.find(LOCAL, BASE)
+    assert found, f"{BASE} is not here; script/lab up makes it"
+    there = delivery.deliver(host, found, local=LOCAL, progress=print)
+    assert run(host, Command(argv=("docker", "tag", there.id, name))).succeeded
+    yield name
+    run(host, Command(argv=("docker", "image", "rm", name)))
+    host.close()
+
+
+@pytest.mark.engine("docker")
+class TestResumedWithOtherSoftware:
+    """A name or a path that leads to other software than it did is refused with both."""
+
+    def measured(self, lab: Lab, out: Path, arm: str) -> Path:
+        """Measure a command in an arm, and let its cell be open again."""
+        done = envcompare(
+            out,
+            *("--hosts", lab.alias, "--envs", f"vm@host,own={arm}", "--budget", "6"),
+            *("--command", "sleep 0.01", "--command-dir", "/home/bench", "--no-quiet-gate"),
+        )
+        assert done.exit_code == 0, done.stderr
+        assert done.folder is not None
+        unfinish(done.folder)
+        return done.folder
+
+    def refused(self, folder: Path, *values: str) -> None:
+        """Try to go on; nothing is measured, and both values are said."""
+        samples = (folder / "samples.jsonl").read_bytes()
+        events = (folder / "events.jsonl").read_bytes()
+        said = resume(folder, exit_code=2)
+        assert "own on lab-h1 is not what was measured before" in said
+        assert f"{values[0]} then, {values[1]} now" in said
+        assert (folder / "samples.jsonl").read_bytes() == samples
+        assert (folder / "events.jsonl").read_bytes() == events
+
+    def test_image_of_another_content_under_the_name(
+        self, lab: Lab, named: str, tmp_path: Path
+    ) -> None:
+        """The IDs of both images are named; the first under its name again is measured on."""
+        inspect = ("docker", "image", "inspect", "--format", "{{.Id}}", named)
+        first = lab.as_root(*inspect).strip()
+        folder = self.measured(lab, tmp_path, f"docker:{named}")
+        lab.as_root("sh", "-c", RETAG, "sh", named)
+        second = lab.as_root(*inspect).strip()
+        assert first != second
+        self.refused(folder, f"image.id {first}", second)
+        lab.as_root("docker", "tag", first, named)
+        lab.as_root("docker", "image", "rm", second)
+        resume(folder)
+
+    @pytest.mark.engine("singularity")
+    def test_sif_of_another_content_at_the_path(self, lab: Lab, named: str, tmp_path: Path) -> None:
+        """Its path is the same, its hash is not."""
+        path = "/home/bench/resumed.sif"
+        lab.as_root("su", "bench", "-c", BUILD_A_SIF, "sh", path, named)
+        try:
+            first = lab.as_root("sha256sum", path).split()[0]
+            folder = self.measured(lab, tmp_path, f"singularity:{path}")
+            lab.as_root("sh", "-c", f"printf x >>{path}")
+            second = lab.as_root("sha256sum", path).split()[0]
+            self.refused(folder, f"sif.sha256 {first}", second)
+        finally:
+            lab.as_root("rm", "-f", path)

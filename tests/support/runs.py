@@ -94,8 +94,16 @@ def run_folder(out: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def resume(folder: Path, *, exit_code: int = 0) -> None:
-    """Go on with a run to its end."""
+def unfinish(folder: Path) -> None:
+    """Let a run be as it was when it was killed, before its first cell was decided."""
+    path = folder / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    end = next(n for n, line in enumerate(lines) if json.loads(line)["what"] == "stopped")
+    path.write_text("".join(lines[:end]))
+
+
+def resume(folder: Path, *, exit_code: int = 0) -> str:
+    """Go on with a run to its end, and return what it said beside its summary."""
     done = subprocess.run(
         [sys.executable, "-m", "envcompare", "run", "--resume", str(folder)],
         capture_output=True,
@@ -104,6 +112,7 @@ def resume(folder: Path, *, exit_code: int = 0) -> None:
         timeout=300,
     )
     assert done.returncode == exit_code, done.stderr
+    return done.stderr
 
 
 def envcompare(out: Path, *arguments: str) -> Done:

@@ -22,7 +22,7 @@ LAYERS = (
     ("environments", "profilers", "transport", "plan", "options", "files"),
     (
         "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
-        "arms", "choice", "eventlog", "programs",
+        "arms", "choice", "eventlog", "identity", "programs",
     ),
     ("command", "console", "disk", "interrupt", "plausible", "profiles", "records", "tensorcores"),
     ("errors", "foldernames", "texts"),
