@@ -19,6 +19,7 @@ from envcompare.analysis.profilemodel import (
 from envcompare.profiles import Kernel, Operator, Profile, ProfileRecord
 from envcompare.tensorcores import is_tensor_core
 
+_OF_GPUS: Final = ("nsys", "ncu", "kineto", "nvprof")
 MOST_ROWS: Final = 25  # of one table and type; the rest is summed
 
 
@@ -34,9 +35,16 @@ def pass_state(record: ProfileRecord) -> PassState:
         tool=f"{profile.tool} {profile.version}".strip() if profile else "",
         steps=(profile.steps if profile else None) or record.steps,
         has_time=profile.has_time if profile else True,
+        has_gpu_work=_has_gpu_work(profile),
         notes=profile.notes if profile else (),
         raw=record.raw,
     )
+
+
+def _has_gpu_work(profile: Profile | None) -> bool | None:
+    if profile is None or profile.tool not in _OF_GPUS:
+        return None
+    return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))
 
 
 def activity_table(record: ProfileRecord) -> ActivityTable:

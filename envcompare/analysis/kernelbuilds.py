@@ -138,6 +138,15 @@ def betrayed(
     )
 
 
+def builds(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures that names of kernels carry: compute_… of files, sm… of libraries.
+
+    A word for a generation of GPUs (volta) stands where a library writes no number.
+    """
+    found = {tag for name in names for sign in _SIGNS[:2] for tag in _of_name(sign, name)}
+    return tuple(sorted(found))
+
+
 def _of_gpus(reference: Side, arm: Side) -> FactDifference:
     before, after = (_model(side) for side in (reference, arm))
     ran = f"The reference ran on {before} and this arm on {after}"

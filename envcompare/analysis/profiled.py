@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from envcompare.analysis.activities import activity_table, operator_table, pass_state
-from envcompare.analysis.kernelbuilds import GPU, Side, betrayed
+from envcompare.analysis.kernelbuilds import GPU, Side, betrayed, builds
 from envcompare.analysis.kerneldiff import kernel_diff
 from envcompare.analysis.ledger import trace_ledger
 from envcompare.analysis.peaks import gpu_capabilities, gpu_models, is_named
@@ -126,9 +126,12 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
 def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
     trace = choose(records, is_trace) or choose(records, _has_api_calls)
     operators = choose(records, _has_operators)
+    profiles = [profile_of(one) for one in usable(records)]
     return ArmProfiles(
         arm=arm,
         passes=tuple(pass_state(one) for one in records),
+        gpus=tuple(sorted(gpu_models(profiles))),
+        builds=builds(kernel.name for one in profiles for kernel in one.kernels),
         quantities=rows,
         activities=activity_table(trace) if trace else None,
         operators=operator_table(operators) if operators else None,

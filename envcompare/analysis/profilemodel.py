@@ -44,6 +44,9 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
     tool: Annotated[str, Meta(description="tool and version, such as ncu 2024.1")] = ""
     steps: int | None = None
     has_time: bool = True
+    has_gpu_work: Annotated[
+        bool | None, Meta(description="of a profile that would show kernels, copies and memsets")
+    ] = None
     notes: tuple[str, ...] = ()
     raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
 
@@ -130,6 +133,12 @@ class ArmProfiles(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: str
     passes: tuple[PassState, ...]
+    gpus: Annotated[
+        tuple[str, ...], Meta(description="models that profiles saw at work; empty: not known")
+    ] = ()
+    builds: Annotated[
+        tuple[str, ...], Meta(description="compute_… and sm… that names of its kernels carry")
+    ] = ()
     quantities: tuple[QuantityRow, ...] = ()
     activities: ActivityTable | None = None
     operators: OperatorTable | None = None

@@ -37,8 +37,8 @@ _NAMES: Final[dict[str, str]] = {
     "loaded_libraries": "loaded libraries",
     "programs": "programs",
     "allocator.name": "the memory allocator",
-    "kernels.build": "the build that kernels are named after",
-    "kernels.architecture": "the GPU generation that kernels are named after",
+    "kernels.build": "the build in kernel names",
+    "kernels.architecture": "the GPU generation in kernel names",
     "kernels.precision": "the precision of the kernels",
     "kernels.cudnn": "the generation of cuDNN's kernels",
     "kernels.nccl": "the generation of NCCL's kernels",
@@ -69,6 +69,8 @@ _PLURAL: Final = (
     "packages", "loaded_libraries", "programs", "site_packages.sha256", "torch.threads",
     "torch.interop_threads", "thp", "capabilities",
 )  # fmt: skip
+WHOLE: Final = ("kernels.", "gpu.name")
+"""How keys begin whose values are never cut in a sentence."""
 _LONGEST: Final = 60  # of a value in a sentence
 
 
@@ -85,6 +87,8 @@ def describe(difference: FactDifference) -> str:
     before, after = difference.reference, difference.value
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
+    if difference.key.startswith(WHOLE):
+        return f"{name} ({visible_line(str(before))} → {visible_line(str(after))})"
     word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
     return f"{name} {word(before)} → {word(after)}"
 

@@ -16,10 +16,14 @@ from envcompare.report.headlines import Headline, compared_arms, compared_differ
 from envcompare.report.labels import cell_labels, fold_anchor
 from envcompare.report.numbers import listed
 from envcompare.report.profilewords import (
+    NO_CONFOUNDER,
+    ONE_COUNT,
     ONE_PROFILE,
     WHY_HREF,
     WHY_LINK,
     betrayal_sentences,
+    by_arms,
+    has_times,
     is_timed,
     missing_sentence,
     profile_cautions,
@@ -37,6 +41,7 @@ from envcompare.texts import counted
 
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
+_MOST_BETRAYED: Final = 4
 _UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
 _NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
 
@@ -61,7 +66,8 @@ class Box:
 def boxes(run: RunComparison, found: tuple[Headline, ...]) -> tuple[Box, ...]:
     """Return the three boxes."""
     verdicts = tuple(one for headline in found for one in headline.verdicts)
-    nothing = Item(text="No confounder, no failure and no failed control is known.")
+    known = "No confounder, no failure and no failed control is known."
+    nothing = Item(text=known if is_timed(run) else NO_CONFOUNDER)
     return (
         Box(heading="Is it real?", items=_is_it_real(run, verdicts)),
         Box(heading="Why?", items=_why(run, verdicts)),
@@ -71,7 +77,7 @@ def boxes(run: RunComparison, found: tuple[Headline, ...]) -> tuple[Box, ...]:
 
 def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     if not is_timed(run):
-        return (Item(text=ONE_PROFILE),)
+        return (Item(text=ONE_PROFILE if has_times(run) else ONE_COUNT),)
     items = (
         Item(text=replication_sentence(run)),
         *_controls(run, verdicts),
@@ -110,7 +116,8 @@ def _width(cell: CellSummary) -> float:
 
 def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     if not is_timed(run):
-        return tuple(_why_of_profiles(run))
+        betrayed = betrayal_sentences(run)[:_MOST_BETRAYED]
+        return (*_why_of_profiles(run), *(Item(text=text) for text in betrayed))
     split = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if split:
         split[-1] = replace(split[-1], href=HREF, link=LINK)
@@ -186,7 +193,8 @@ def _guards(run: RunComparison) -> list[Item]:
 
 def _of_profiles(run: RunComparison) -> list[Item]:
     """Say what names of kernels betray beside confounders, and what to mind of the profiles."""
-    texts = (*betrayal_sentences(run, beside=True), *profile_cautions(run))
+    betrayed = betrayal_sentences(run, beside=True) if is_timed(run) else ()
+    texts = (*betrayed, *profile_cautions(run))
     items = [Item(text=f"⚠ {text}") for text in texts]
     if len(items) <= _MOST_ITEMS:
         return items
@@ -200,7 +208,7 @@ def _confounders(run: RunComparison) -> list[Item]:
     for one in compared_differences(run):
         if one.fact_class == "confounder" and not one.part_of:
             by_arm.setdefault(one.arm, []).append(one)
-    items, split = [], split_arms(run)
+    items, said, split = [], [], split_arms(run)
     for arm, found in by_arm.items():
         names = list(dict.fromkeys(fact_name(one.key) for one in found))
         if arm in split:
@@ -211,9 +219,10 @@ def _confounders(run: RunComparison) -> list[Item]:
         told = (one.evidence for one in found if not one.key.startswith("kernels."))
         seen = list(dict.fromkeys(text for text in told if text))
         remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))
-        text = f"⚠ {arm}: {listed(names, most=4)} may be the cause as well as the environment."
+        text = f"{listed(names, most=4)} may be the cause as well as the environment."
         how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""
-        items.append(Item(text=" ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
+        said.append((arm, " ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
+    items += [Item(text=f"⚠ {text}") for text in by_arms(said)]
     return _first(items, "more environments with confounders")
 
 

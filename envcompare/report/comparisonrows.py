@@ -1,6 +1,7 @@
 """The tidy table of a run: a row for each comparison and metric, and what its columns mean.
 
-A comparison without a value has one row, whose numbers are not there: None, never 0.
+A comparison without a value has one row, whose numbers are not there: None, never 0. An arm of
+which there are imported profiles alone has a row for each quantity they tell.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from envcompare.analysis.model import CellSummary, Comparison, Estimate, RunComparison, StepTimes
+from envcompare.analysis.model import (
+    ArmSummary,
+    CellSummary,
+    Comparison,
+    Estimate,
+    RunComparison,
+    StepTimes,
+)
+from envcompare.analysis.profilemodel import QuantityRow
+from envcompare.analysis.quantities import gpu_of
 from envcompare.records import Scalar
 from envcompare.texts import visible
 
@@ -22,14 +32,32 @@ _LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a row is made of; without a value there is no estimate, and there are no times."""
+    """What a row is made of; without a value there is no estimate, and there are no times.
+
+    `comparison` stands for an arm and a cell without any where the row is of a quantity.
+    """
 
     run: RunComparison
-    comparison: Comparison
+    comparison: Comparison | UntimedArm
     cell: CellSummary | None = None
     estimate: Estimate | None = None
     times: StepTimes | None = None
     reference: StepTimes | None = None
+    quantity: QuantityRow | None = None
+    against: QuantityRow | None = None  # the same of the reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntimedArm:
+    """An arm in a cell that has imported profiles alone, named as a comparison names its own."""
+
+    host: str
+    workload: str
+    cell: str
+    parameters: Mapping[str, Scalar]
+    arm: str
+    environment: str
+    stack: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +72,7 @@ class Column:
 
 def rows(run: RunComparison) -> Iterator[tuple[Value, ...]]:
     """Yield the rows in the order of comparison.json, each with a value for every column."""
-    for source in _sources(run):
+    for source in (*_sources(run), *_of_quantities(run)):
         yield tuple(_told(column.read(source)) for column in COLUMNS)
 
 
@@ -67,6 +95,45 @@ def _sources(run: RunComparison) -> Iterator[Source]:
             )
 
 
+def _of_quantities(run: RunComparison) -> Iterator[Source]:
+    """Yield the quantities of the arms that were not timed, the reference's own as well."""
+    cells = {cell.id: cell for cell in run.cells}
+    untimed = {(one.host, one.arm): one for one in run.arms if not one.is_timed}
+    for profiles in run.profiles:
+        of = {arm.arm: arm.quantities for arm in profiles.arms}
+        base = {_key(row): row for row in reversed(of.get(profiles.reference, ()))}
+        for arm, rows in of.items():
+            known, cell = untimed.get((profiles.host, arm)), cells.get(profiles.cell)
+            if known is None or cell is None:
+                continue
+            is_reference = arm == profiles.reference
+            for row in rows:
+                yield Source(
+                    run=run,
+                    comparison=_untimed(known, cell),
+                    cell=cell,
+                    quantity=row,
+                    against=None if is_reference else base.get(_key(row)),
+                )
+
+
+def _key(row: QuantityRow) -> tuple[str, str, str, str]:
+    """Return what a quantity shares with that of the reference: name, pass, tool and GPU."""
+    return (row.name, row.kind, row.source.partition(" ")[0], gpu_of(row.scope))
+
+
+def _untimed(arm: ArmSummary, cell: CellSummary) -> UntimedArm:
+    return UntimedArm(
+        host=arm.host,
+        workload=cell.workload,
+        cell=cell.id,
+        parameters=cell.parameters,
+        arm=arm.arm,
+        environment=arm.environment,
+        stack=arm.stack,
+    )
+
+
 def _told(value: Value) -> Value:
     """Return a value as both formats hold it: no empty text or hidden character, no NaN."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -79,7 +146,7 @@ def _of_run(name: str) -> Callable[[Source], Value]:
 
 
 def _of_comparison(name: str) -> Callable[[Source], Value]:
-    return lambda source: getattr(source.comparison, name)
+    return lambda source: getattr(source.comparison, name, None)
 
 
 def _of(part: str, name: str) -> Callable[[Source], Value]:
@@ -89,14 +156,26 @@ def _of(part: str, name: str) -> Callable[[Source], Value]:
 
 def _ratio(name: str) -> Callable[[Source], Value]:
     def read(source: Source) -> Value:
+        if source.quantity is not None and name == "log_ratio":
+            return source.quantity.ratio
         found = getattr(source.estimate, name, None)
         return None if found is None or abs(found) > _LARGEST_LOG else math.exp(found)
 
     return read
 
 
+def _metric(source: Source) -> Value:
+    quantity, estimate = source.quantity, source.estimate
+    return getattr(estimate, "metric", None) if quantity is None else quantity.name
+
+
+def _reason(source: Source) -> Value:
+    holder = source.comparison if source.quantity is None else source.quantity
+    return getattr(holder, "reason", None)
+
+
 def _failure(name: str) -> Callable[[Source], Value]:
-    return lambda source: getattr(source.comparison.failure, name, None)
+    return lambda source: getattr(getattr(source.comparison, "failure", None), name, None)
 
 
 def _spelt(parameters: Mapping[str, Scalar]) -> str:
@@ -108,7 +187,8 @@ def _json(parameters: Mapping[str, Scalar]) -> str:
 
 
 def _is_primary(source: Source) -> Value:
-    return None if source.estimate is None else source.estimate is source.comparison.primary
+    primary = getattr(source.comparison, "primary", None)
+    return None if source.estimate is None else source.estimate is primary
 
 
 def _text(name: str, meaning: str, read: Callable[[Source], Value]) -> Column:
@@ -169,7 +249,11 @@ COLUMNS: Final = (
         "The control differs from the reference, so only claims beyond it were kept",
         _of_comparison("control_failed"),
     ),
-    _text("metric", "What was compared; empty without a value", _of("estimate", "metric")),
+    _text(
+        "metric",
+        "What was compared, or the quantity of an imported profile; empty without a value",
+        _metric,
+    ),
     _flag("is_primary", "The verdict rests on this metric", _is_primary),
     _flag(
         "is_widened",
@@ -177,7 +261,10 @@ COLUMNS: Final = (
         _of("estimate", "is_widened"),
     ),
     _number(
-        "ratio", "Time in the arm ÷ time in the reference: above 1 is slower", _ratio("log_ratio")
+        "ratio",
+        "Time in the arm ÷ time in the reference: above 1 is slower; of a quantity the arm's ÷ "
+        "the reference's, of a step where both tell their steps",
+        _ratio("log_ratio"),
     ),
     _number("ratio_low", "Lower end of its interval", _ratio("low")),
     _number("ratio_high", "Upper end of its interval", _ratio("high")),
@@ -208,7 +295,12 @@ COLUMNS: Final = (
     _number("reference_p05_s", "5 % of its steps took at most so long", _of("reference", "p05_s")),
     _number("reference_p95_s", "95 % of its steps took at most so long", _of("reference", "p95_s")),
     _text("stopped_by", "What ended the measuring of the cell", _of("cell", "stopped_by")),
-    _text("reason", "Why it failed, was not run or is inconclusive", _of_comparison("reason")),
+    _text(
+        "reason",
+        "Why it failed, was not run or is inconclusive; of a quantity why it has no value, or what "
+        "to know of it",
+        _reason,
+    ),
     _text("failure_phase", "Where it failed", _failure("phase")),
     _count("exit_code", "What the failed process exited with", _failure("exit_code")),
     _text("log", "Its log, a file of the run folder", _failure("log")),
@@ -216,7 +308,27 @@ COLUMNS: Final = (
         "candidates",
         "Keys of the properties that differ besides the environment and may explain it, the "
         "likeliest first, with commas; empty where none does or it is not known",
-        lambda source: ",".join(source.comparison.candidates or ()),
+        lambda source: ",".join(getattr(source.comparison, "candidates", None) or ()),
     ),
+    _number(
+        "value", "A quantity of an imported profile, of the whole file", _of("quantity", "value")
+    ),
+    _number("value_per_step", "The same of a step; empty for rates", _of("quantity", "per_step")),
+    _text("value_unit", "Its unit; empty for a count", _of("quantity", "unit")),
+    _text(
+        "value_rule",
+        "How it was formed: sum, ratio of sums, time-weighted, maximum, union or difference",
+        _of("quantity", "rule"),
+    ),
+    _text("value_scope", "Which launches or steps it covers", _of("quantity", "scope")),
+    _text("value_source", "The tool that told it, with its version", _of("quantity", "source")),
+    _text("value_pass", "The pass it comes from, such as `imported`", _of("quantity", "kind")),
+    _text(
+        "value_agreement",
+        "reference, or against it: equal within what the quantity repeats, differs, or unknown",
+        _of("quantity", "agreement"),
+    ),
+    _number("reference_value", "The same quantity of the reference", _of("against", "value")),
+    _number("reference_value_per_step", "The same of a step", _of("against", "per_step")),
 )
 """The columns in their order; docs/schema/comparisons.md holds them written out."""

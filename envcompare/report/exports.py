@@ -20,6 +20,10 @@ and null in Parquet, never 0. A comparison that failed or was not run has one ro
 and reason and without times and ratios. The reference has no row: its times stand in the columns
 `reference_…`, and its control is an arm of its own.
 
+An environment of which there are imported profiles alone has no comparison. It has a row for each
+quantity its profiles tell, the reference as well: `metric` names the quantity, `ratio` compares it
+with the reference, and the columns from `value` on hold what was counted; `outcome` is empty.
+
 CSV is UTF-8 after RFC 4180, with a header; flags are `true` and `false`. A text that begins with
 `=`, `+`, `-`, `@` or a tab, which a spreadsheet would take for a formula, has an apostrophe before
 it, and so has one that begins with an apostrophe: take one away and the text is what it was.

@@ -289,4 +289,12 @@ def _without_comparison(run: RunComparison, arm: str) -> Headline:
 def _untimed(run: RunComparison, arm: str) -> Headline:
     """Say of an arm that has imported profiles alone what these say, and that it has no verdict."""
     lead, rest = untimed_words(run, arm)
-    return Headline(arm=visible(arm), outcome="not-run", badge="not timed", lead=lead, rest=rest)
+    differences = tuple(one for one in run.differences if one.arm == arm)
+    return Headline(
+        arm=visible(arm),
+        outcome="not-run",
+        badge="not timed",
+        lead=lead,
+        rest=rest,
+        caution=confounder_sentence(differences, outcomes=frozenset({"not-run"})),
+    )

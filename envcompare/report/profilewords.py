@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import CellProfiles, KernelDiff, Ledger
+from envcompare.analysis.profilemodel import CellProfiles, KernelDiff, Ledger, QuantityRow
 from envcompare.records import FactDifference
 from envcompare.report.kernels import kernel_sentence, short_sentence
 from envcompare.report.labels import cell_labels
@@ -21,7 +21,16 @@ WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
 NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
 ONE_PROFILE: Final = (
-    "Each time is of one profile, with the profiler attached; what repeats of it is not known."
+    "Each time comes from one profile, taken with the profiler attached; how much it varies from "
+    "run to run is not known."
+)
+ONE_COUNT: Final = (
+    "Each number comes from one profile; how much it varies from run to run is not known."
+)
+_OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
+_NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
+NO_CONFOUNDER: Final = (
+    "No confounder is known; imported files do not record all versions of the software."
 )
 
 
@@ -33,6 +42,22 @@ def is_timed(run: RunComparison) -> bool:
 def untimed_arms(run: RunComparison) -> frozenset[str]:
     """Return the arms of which there are imported profiles alone."""
     return frozenset(one.arm for one in run.arms if not one.is_timed)
+
+
+def has_times(run: RunComparison) -> bool:
+    """Say whether any profile of the run tells times, of kernels, copies or operators."""
+    return any(
+        one.ledgers
+        or any(
+            arm.activities or arm.operators or any(_is_time(row) for row in arm.quantities)
+            for arm in one.arms
+        )
+        for one in run.profiles
+    )
+
+
+def _is_time(row: QuantityRow) -> bool:
+    return row.unit == "ns" and row.value is not None
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -64,6 +89,8 @@ def missing_sentence(run: RunComparison) -> str:
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
+    if not is_timed(run):
+        return _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
     if any(found.state == "ok" for found in passes):
         where = _where(run).removeprefix("Where")
         return f"The profiles that were taken do not say where{where}."
@@ -74,6 +101,10 @@ def missing_sentence(run: RunComparison) -> str:
     hint = one_line(missing[0].hint)
     try_it = f" To mend it: {sentence(hint)}" if hint else ""
     return visible(f"{_where(run)} is not measured: {reason}{try_it}")
+
+
+def _has_operators(run: RunComparison) -> bool:
+    return any(arm.operators for one in run.profiles for arm in one.arms)
 
 
 def _where(run: RunComparison) -> str:
@@ -134,11 +165,26 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     That nothing was timed is said once where it holds for the whole run.
     """
     sentences = kernel_sentences(run, arm)
-    if not sentences:
+    idle = [one for one in (arm, run.reference_arm) if one in arms_without_gpu_work(run)]
+    if idle:
+        one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
+        held = one_holds.format(f"of {listed(idle)}")
+        sentences = (f"The {held} no CUDA data: no kernel, copy or memset.", *sentences)
+    elif not sentences:
         sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
     others = [one.arm for one in run.arms if one.arm != run.reference_arm]
     caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
+
+
+def arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
+    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
+    seen: dict[str, set[bool]] = {}
+    for one in run.profiles:
+        for arm in one.arms:
+            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
+            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
+    return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
 def _betrayal(one: FactDifference) -> str:

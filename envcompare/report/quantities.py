@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from msgspec.structs import replace as changed
 
+from envcompare.analysis.model import RunComparison
 from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, QuantityRow
 from envcompare.analysis.quantities import gpu_of
+from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, listed
+from envcompare.report.profilewords import is_timed
 from envcompare.report.quantitynames import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.units import bytes_text, quantity_text, ratio_text
-from envcompare.texts import one_line
+from envcompare.texts import one_line, visible_line
 
+_MOST_LEADING: Final = 12
+_MOST_TABLES: Final = 2
+_UNKNOWN: Final = "not known"
+# of an import, on the first screen: work and traffic, then times where there are any
+_LEADING: Final = (
+    "flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor", "flops_model", "dram_read_sectors",
+    "dram_write_sectors", "dram_sectors", "dram_read_bytes_per_s", "dram_write_bytes_per_s",
+    "dram_bytes_per_s", "arithmetic_intensity", "occupancy", "kernel_time_ns", "busy_ns",
+    "launch_gap_ns", "collective_share", "memcpy_htod_bytes", "memcpy_dtoh_bytes",
+    "memset_bytes", "launch_count",
+)  # fmt: skip
 Key = tuple[str, str, str, str, str]
 Place = tuple[Key, int]
 
@@ -26,6 +41,7 @@ class Cell:
     text: str
     ratio: str = ""
     word: str = ""  # "equal", "differs"
+    is_zero: bool = False
     note: str = ""  # the reason where it is missing, the tool where it is another
 
 
@@ -33,10 +49,16 @@ class Cell:
 class QuantityLine:
     """One quantity over the arms, with the rule, tool and scope it holds for."""
 
+    quantity: str  # as profiles call it; empty where the line is of no quantity
     name: str
     per: str  # "a step", "whole profile", or empty
     basis: str
     cells: tuple[Cell, ...]
+
+    @property
+    def is_zero(self) -> bool:
+        """Say whether every arm that has a value has 0."""
+        return all(cell.is_zero for cell in self.cells if cell.text != NOT_MEASURED)
 
     @property
     def is_measured(self) -> bool:
@@ -44,9 +66,62 @@ class QuantityLine:
         return any(cell.text != NOT_MEASURED for cell in self.cells)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingTable:
+    """The quantities of one cell that stand on the first screen of an import."""
+
+    label: str
+    reference: str
+    arms: tuple[str, ...]
+    lines: tuple[QuantityLine, ...]
+
+
 def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what was counted in the work: everything but power, energy and clocks."""
     return _measured(_lines(one, lambda row: not is_power(row.name)))
+
+
+def leading_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return what stands on the first screen: GPUs, builds, then the quantities that matter most.
+
+    Of those that are 0 in every arm there is nothing to compare.
+    """
+    lines = (one for one in quantity_lines(one) if one.quantity in _LEADING and not one.is_zero)
+    chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
+    return (*fact_lines(one), *chosen[:_MOST_LEADING])
+
+
+def fact_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return GPU and builds of each arm; nothing where no arm used a GPU."""
+    if not any(found.has_gpu_work for arm in one.arms for found in arm.passes):
+        return ()
+    gpus = _fact_line("GPU", (listed(arm.gpus, most=3) for arm in one.arms))
+    built = _fact_line(
+        "builds in kernel names", (", ".join(arm.builds) or "none" for arm in one.arms)
+    )
+    return (gpus, built) if any(arm.builds for arm in one.arms) else (gpus,)
+
+
+def leading_tables(run: RunComparison) -> tuple[LeadingTable, ...]:
+    """Return what the profiles of an import counted in its first cells; none of a timed run."""
+    if is_timed(run):
+        return ()
+    labels = cell_labels(run)
+    found = (
+        LeadingTable(
+            label=labels.get(one.cell, one.cell),
+            reference=one.reference,
+            arms=tuple(arm.arm for arm in one.arms),
+            lines=leading_lines(one),
+        )
+        for one in run.profiles[:_MOST_TABLES]
+    )
+    return tuple(table for table in found if table.lines)
+
+
+def _fact_line(name: str, texts: Iterable[str]) -> QuantityLine:
+    cells = tuple(Cell(text=visible_line(text) or _UNKNOWN) for text in texts)
+    return QuantityLine(quantity="", name=name, per="", basis="", cells=cells)
 
 
 def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
@@ -143,6 +218,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     sources = dict.fromkeys(row.source for row in rows if row.source)
     source = next(iter(sources), "") if len(sources) < 2 else ""
     return QuantityLine(
+        quantity=first.name,
         name=_name(first),
         per=per,
         basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
@@ -175,6 +251,7 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
         text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
+        is_zero=not value,
         note=row.source if with_source else "",
     )
 

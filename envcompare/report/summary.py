@@ -22,7 +22,12 @@ from envcompare.report.profilewords import (
     why_sentences,
 )
 from envcompare.report.programs import piece_word
-from envcompare.report.quantities import QuantityLine, partly_measured, quantity_lines
+from envcompare.report.quantities import (
+    QuantityLine,
+    fact_lines,
+    partly_measured,
+    quantity_lines,
+)
 from envcompare.report.units import paired_times
 from envcompare.report.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.texts import cause_line, one_line, visible
@@ -99,7 +104,8 @@ def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, .
 def _quantity_rows(one: CellProfiles) -> tuple[Columns, ...]:
     """Return the first quantities, and how many stand in the report alone."""
     lines = quantity_lines(one)
-    rows = tuple(_quantity_row(line) for line in lines[:_MOST_QUANTITIES])
+    shown = (*fact_lines(one), *lines[:_MOST_QUANTITIES])
+    rows = tuple(_quantity_row(line) for line in shown)
     if len(lines) <= _MOST_QUANTITIES:
         return rows
     more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"

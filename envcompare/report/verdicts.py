@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Outcome, RunComparison
-from envcompare.fingerprint.words import describe, is_plural
+from envcompare.fingerprint.words import WHOLE, describe, is_plural
 from envcompare.records import FactDifference
 from envcompare.report.numbers import (
     change,
@@ -149,7 +149,7 @@ def confounder_sentence(
     """Say what differs besides the environment; empty where nothing does."""
     every = (one for one in differences if one.fact_class == "confounder")
     confounders = [one for one in every if not one.part_of]
-    found = list(dict.fromkeys(shortened(describe(one), most=80) for one in confounders))
+    found = list(dict.fromkeys(map(_in_short, confounders)))
     if not found:
         return ""
     is_one = len(found) == 1 and not is_plural(confounders[0])
@@ -160,6 +160,12 @@ def confounder_sentence(
         else _consequence(outcomes)
     )
     return visible(f"Besides the environment, {listed(found)} {verb}. {consequence}")
+
+
+def _in_short(one: FactDifference) -> str:
+    """Return a difference in words; a GPU and what names of kernels carry are never cut."""
+    text = describe(one)
+    return text if one.key.startswith(WHOLE) else shortened(text, most=80)
 
 
 def candidate_sentence(found: tuple[FactDifference, ...] | None, *, arm: str) -> str:
@@ -328,6 +334,8 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
 def _consequence(outcomes: frozenset[Outcome]) -> str:
     if outcomes & set(MOVED):
         return "The difference is real; its cause cannot be told apart."
+    if outcomes == {"not-run"}:
+        return "The profiles cannot tell which of these causes a difference."
     if "equivalent" in outcomes:
         return "Equal speed is said of environment and software together."
     return "Were there a difference, its cause could not be told apart."

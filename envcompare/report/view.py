@@ -21,8 +21,9 @@ from envcompare.report.method import MethodView, method_view
 from envcompare.report.numbers import listed, margin_percent
 from envcompare.report.overviews import Overview, overview
 from envcompare.report.profiled import ProfiledView, left_out, profiled_views, rows_each
-from envcompare.report.profilewords import is_timed
+from envcompare.report.profilewords import has_times, is_timed
 from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
+from envcompare.report.quantities import LeadingTable, leading_tables
 from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
 from envcompare.report.rooflines import drawn_rooflines
 from envcompare.report.summary import warnings
@@ -61,6 +62,10 @@ class Page:
     first_leads: int  # headlines above the table; those of many environments stand in a fold
     rows: tuple[Row, ...]
     is_timed: bool
+    has_times: bool  # any time, measured or of a profile
+    leading: tuple[
+        LeadingTable, ...
+    ]  # of an import: what its profiles counted, on the first screen
     has_hosts: bool  # more than one, so that rows name theirs
     has_confounded: bool
     why: Why
@@ -118,6 +123,8 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         first_leads=len(found) if len(found) <= LEADS_IN_ANSWER else _FIRST_LEADS,
         rows=rows,
         is_timed=is_timed(run),
+        has_times=is_timed(run) or has_times(run),
+        leading=leading_tables(run),
         has_hosts=len({row.host for row in rows}) > 1,
         has_confounded=any(row.verdict.is_confounded for row in rows),
         why=folds,

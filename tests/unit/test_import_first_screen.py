@@ -1,0 +1,173 @@
+"""What an import says before anything is scrolled, on the page and in Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from htmltree import parse
+from imports import compared, request
+from kinetotraces import DEVICE, Event, kernel, operator, write
+from pyarrow import parquet  # noqa: TID251 — it reads back what was written
+
+from envcompare.analysis.model import RunComparison
+from envcompare.importing import import_files
+from envcompare.report.exports import csv_text, parquet_bytes
+from envcompare.report.page import render
+from envcompare.report.summary import markdown, terminal_lines
+
+T4 = {**DEVICE, "name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}
+H100 = {**DEVICE, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9}
+MI300X = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4}
+SGEMM, HGEMM = "volta_sgemm_128x64_nn", "turing_fp16_s1688gemm_fp16_128x64_ldg8_f2f_tn"
+TENSILE = "Cijk_Ailk_Bljk_SB_MT64x64x8_SN_K1"
+CLAMP = (
+    "void at::native::_GLOBAL__N__51_tmpxft_00003a2b_00000000_11_Activation_compute_{}"
+    "_cpp1_ii_f2fd8e5d::clamp_kernel<float, unroll=4, lambda>(int)"
+)
+METRICS = """\
+==77== NVPROF is profiling process 77, command: python train.py
+==77== Profiling application: python train.py
+==77== Profiling result:
+==77== Metric result:
+Invocations                  Metric Name                           Metric Description         Min         Max         Avg
+Device "Tesla V100-SXM2-16GB (0)"
+    Kernel: {kernel}
+        200                flop_count_sp  Floating Point Operations(Single Precision)  {flops}  {flops}  {flops}
+        200       dram_read_transactions              Device Memory Read Transactions     1000000     1000000     1000000
+        200      dram_write_transactions             Device Memory Write Transactions      500000      500000      500000
+        200         dram_read_throughput                Device Memory Read Throughput  100.00GB/s  100.00GB/s  100.00GB/s
+        200        dram_write_throughput               Device Memory Write Throughput  50.000GB/s  50.000GB/s  50.000GB/s
+"""  # noqa: E501 — as nvprof writes it
+
+
+def imported(folder: Path, tool: str, **files: Path) -> RunComparison:
+    """Import a file for each environment, the first of them as the reference."""
+    folders: list[Path] = []
+    for arm, path in files.items():
+        fields: dict[str, Any] = {"tool": tool, "arm": arm, "into": next(iter(folders), None)}
+        made = import_files(request(folder, path, **fields))
+        folders.append(made.folder.path)
+    return compared(made.folder)
+
+
+def traced(folder: Path, name: str, events: list[Event], device: Event | None) -> Path:
+    """Write a trace of torch.profiler."""
+    properties = [device] if device else []
+    return write(folder / f"{name}.json", events, deviceProperties=properties)
+
+
+def counted(folder: Path) -> RunComparison:
+    """Import metrics of nvprof for three environments, one of another build."""
+    files = {}
+    for arm, build, flops in (("vm", 70, 1_000_000), ("docker", 86, 1_500_000), ("sif", 86, 1)):
+        files[arm] = folder / f"{arm}.log"
+        text = METRICS.format(kernel=CLAMP.format(build), flops=flops)
+        files[arm].write_text(text, encoding="utf-8")
+    return imported(folder, "nvprof", **files)
+
+
+def answer(run: RunComparison) -> str:
+    """Return all that stands in the answer of the page."""
+    return parse(render(run)).find("answer").text
+
+
+def test_counters_of_all_environments_stand_on_the_first_screen(tmp_path: Path) -> None:
+    """FLOPs, transactions and GB/s with their ratios, and the builds as the names have them."""
+    run = counted(tmp_path)
+    for text in (answer(run), markdown(run).replace("\\", "")):
+        for value in ("200 MFLOP", "300 MFLOP", "×1.50", "200 M", "100 M", "100 GB/s", "50.0 GB/s"):
+            assert value in text
+        assert "compute_70" in text
+        assert "compute_86" in text
+
+
+def test_an_import_without_times_says_nothing_of_time(tmp_path: Path) -> None:
+    """Counters of nvprof tell none that compares."""
+    run = counted(tmp_path)
+    assert "time" not in answer(run).replace("not timed", "").replace("Nothing was timed", "")
+    assert "where the time goes" not in render(run)
+    assert "spends its time" not in markdown(run)
+
+
+def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
+    """With both names; that nothing else is known to differ is not said."""
+    run = imported(
+        tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], H100),
+        docker=traced(tmp_path, "b", [kernel(TENSILE, 0, 12)], MI300X),
+    )  # fmt: skip
+    for text in (answer(run), markdown(run)):
+        assert "Besides the environment, the GPU (NVIDIA H100 80GB HBM3 → AMD Instinct" in text
+    assert "No confounder" not in answer(run)
+    assert {one.key for one in run.differences} >= {"gpu.name"}
+
+
+def test_a_model_that_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """Nothing tells whether it is another."""
+    run = imported(
+        tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4),
+        docker=traced(tmp_path, "b", [kernel(SGEMM, 0, 12)], None),
+    )  # fmt: skip
+    for text in (answer(run), markdown(run)):
+        assert "The GPU model of docker is not known" in text
+    assert "No confounder" not in answer(run)
+    table = parse(render(run)).find("answer").every("table")[0].text
+    assert "GPU Tesla T4 not known" in table
+
+
+def test_a_change_of_precision_is_named_and_no_gpu_suspected(tmp_path: Path) -> None:
+    """FP32 against AMP on one GPU."""
+    run = imported(
+        tmp_path, "kineto", fp32=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4),
+        amp=traced(tmp_path, "b", [kernel(HGEMM, 0, 5)], T4),
+    )  # fmt: skip
+    assert "or on another GPU" not in render(run)
+    for text in (answer(run), markdown(run)):
+        assert "the precision of the kernels (FP32 → FP16)" in text
+
+
+def test_traces_without_gpu_work_say_so_first(tmp_path: Path) -> None:
+    """On the page, on the terminal and in Markdown; no GPU is missed in them."""
+    events = [operator("aten::linear", 0, 100)]
+    run = imported(
+        tmp_path, "kineto", vm=traced(tmp_path, "a", events, None),
+        docker=traced(tmp_path, "b", [operator("aten::linear", 0, 120)], None),
+    )  # fmt: skip
+    said = "The profiles of docker and vm hold no CUDA data"
+    terminal = " ".join(text for line in terminal_lines(run) for text in line.columns)
+    for text in (answer(run), markdown(run), terminal):
+        assert said in text
+        assert "GPU model" not in text
+
+
+def test_one_trace_without_gpu_work_is_named(tmp_path: Path) -> None:
+    """Of the other there is nothing to compare with."""
+    run = imported(
+        tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4),
+        docker=traced(tmp_path, "b", [operator("aten::linear", 0, 120)], None),
+    )  # fmt: skip
+    for text in (answer(run), markdown(run)):
+        assert "The profile of docker holds no CUDA data" in text
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_quantities_of_an_import_are_rows_of_the_table(tmp_path: Path, form: str) -> None:
+    """One for each environment and quantity, the reference's own as well."""
+    run = counted(tmp_path)
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(csv_text(run), newline="")))
+    else:
+        rows = parquet.read_table(io.BytesIO(parquet_bytes(run))).to_pylist()
+    found = {(one["arm"], one["metric"]): one for one in rows}
+    assert float(found["vm", "flops_fp32"]["value"]) == 200_000_000
+    docker = found["docker", "flops_fp32"]
+    assert (float(docker["value"]), float(docker["ratio"])) == (300_000_000, 1.5)
+    assert float(docker["reference_value"]) == 200_000_000
+    assert (docker["value_unit"], docker["value_rule"], docker["value_pass"]) == (
+        "FLOP", "sum", "imported",
+    )  # fmt: skip
+    assert docker["outcome"] in {"", None}
+    assert found["sif", "dram_sectors"]["workload"] == "workload"
