@@ -147,6 +147,7 @@ class CellRun:
             toolbox=Toolbox(transport=self.site.transport, choice=choice),
             environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
             scratch=self.site.scratch,
+            taken=self.site.taken,
             sweep=self.site.sweep_arm,
             folder=self.folder,
         )

@@ -48,6 +48,10 @@ class TransportError(UnusableError):
     """A host cannot be reached, or the connection to it was lost."""
 
 
+class CopyError(TransportError):
+    """A file could not be copied to or from a host, which may be well."""
+
+
 class CommandTimeoutError(UnusableError):
     """A command did not end within its limit and was killed; its host may be well."""
 

@@ -66,10 +66,13 @@ class CellFolders:
             return experiment.data
         kind = "real" if experiment.download else "made"
         base = f"{self.site.cache if workload.path is None else self.site.folder}/data"
-        folder = f"{base}/{workload.name}-{kind}"
+        # An arm makes the data and may write to what is around it: nothing else stands there.
+        around = f"{base}/{workload.name}-{kind}"
+        folder = f"{around}/data"
         name = self.name_of(workload)
-        make_folder(self.site.transport, base)
+        make_folder(self.site.transport, around)
         self._make_data(folder, name, parameters, is_downloaded=experiment.download)
+        self._require_own(folder)
         self._show(folder)
         return folder
 
@@ -126,6 +129,16 @@ class CellFolders:
         mount = Mount(path=folder)
         if mount not in self.own:
             self.own = (*self.own, mount)
+
+    def _require_own(self, folder: str) -> None:
+        """Refuse a link in the place of data: every arm would be shown what it leads to."""
+        if not shell(self.site.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
+            raise WorkloadError(
+                f"the data in {folder} on {self.site.host.label} is not a folder",
+                details="what made the data put something else in its place",
+                hint=f"remove {folder} there, and look at what starts with Python in each image",
+                phase="data",
+            )
 
     def _require_readable(self, path: str) -> None:
         if not shell(self.site.transport, 'test -r "$1"', path).succeeded:

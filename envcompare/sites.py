@@ -322,6 +322,10 @@ class Site:
             wrapped = environment(seat.arm.environment).wrap(chown, isolation)
             run(self.roads.bare, wrapped, timeout_s=ASK_LIMIT_S)
 
+    def taken(self, arm: str) -> str:
+        """Return the folder for what an arm has left in its scratch; no arm is shown this one."""
+        return f"{self.folder}/taken-{distinct_name(arm)}"
+
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""
         return f"{self.folder}/scratch-{distinct_name(arm)}"

@@ -95,7 +95,13 @@ class Bench:
             )
 
     def note(
-        self, what: EventKind, *, arm: str = "", text: str = "", values: Values | None = None
+        self,
+        what: EventKind,
+        *,
+        arm: str = "",
+        text: str = "",
+        values: Values | None = None,
+        failure: Failure | None = None,
     ) -> None:
         """Record an event of this cell."""
         event = Event(
@@ -106,21 +112,13 @@ class Bench:
             arm=arm,
             text=text,
             values=values or {},
+            failure=failure,
         )
         self.recorder.event(event)
 
     def arm_failed(self, arm: str, failure: Failure) -> None:
         """Record that an arm failed in this cell."""
-        event = Event(
-            t=time.time(),
-            what="arm-failed",
-            host=self.host,
-            cell=self.cell,
-            arm=arm,
-            text=failure.brief,
-            failure=failure,
-        )
-        self.recorder.event(event)
+        self.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
 
 
 def keep_surroundings(bench: Bench, worker: Worker, error: WorkloadError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from envcompare.errors import (
     UnusableError,
     WorkloadError,
 )
-from envcompare.measure.bench import Bench
+from envcompare.measure.bench import Bench, Values, failure_of
 from envcompare.measure.profilelimits import (
     BEGIN_LIMIT_S,
     ENDING_LIMIT_S,
@@ -34,14 +35,23 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.plan import derive_seed, shuffled
 from envcompare.profilefiles import raw_path, write_profile
 from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.collecting import KEPT_BYTES, LEFT, export, fetch
-from envcompare.profilers.inside import Inside, hint_of, profile_of
+from envcompare.profilers.collecting import (
+    KEPT_BYTES,
+    MOST_BYTES,
+    READ_LOG,
+    Shelf,
+    export,
+    shelf,
+)
+from envcompare.profilers.inside import WITH_FILE, Inside, hint_of, profile_of
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
 from envcompare.profiles import PassName, Profile, ProfileRecord
+from envcompare.records import Failure
 from envcompare.results import RunFolder
-from envcompare.stack.cache import make_folder
 from envcompare.transport import Transport
+from envcompare.transport.copies import Taken
+from envcompare.transport.operations import make_new_folder
 
 _TOO_LARGE = f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"
 _UNKNOWN = "no worker came as far as telling which GPU it uses"
@@ -56,6 +66,7 @@ class Stand:
     toolbox: Toolbox
     environments: dict[str, str]  # of each arm
     scratch: Callable[[str], str]  # the folder that an arm may write to
+    taken: Callable[[str], str]  # a folder that no arm is shown, for what was left by one
     sweep: Callable[[str], object]  # ends what is left of an arm: nsys leaves an agent behind
     folder: RunFolder
 
@@ -127,9 +138,8 @@ class ProfilePass:
             raise
         except (WorkloadError, UnusableError) as error:
             self.bench.check_interruption()
-            for kind in INSIDE:
-                if self._is_missing(arm, kind):
-                    self._keep(self._failed(arm, kind, error))
+            missing = tuple(kind for kind in INSIDE if self._is_missing(arm, kind))
+            self._fail(arm, missing, error)
 
     def _look_around(self, arm: str, kind: Pass) -> None:
         """Let a new worker run its steps with a profiler around it."""
@@ -148,14 +158,13 @@ class ProfilePass:
             self._keep(self._lacking(arm, kind, found.reason, found.hint))
             return
         try:
-            make_folder(self.stand.transport, folder)
-            record = self._seen_around(arm, kind, found)
+            make_new_folder(self.stand.transport, folder)
+            self._keep(self._seen_around(arm, kind, found))
         except TransportError:
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
-            record = self._failed(arm, kind, error)
-        self._keep(record)
+            self._fail(arm, (kind,), error)
 
     @property
     def _spec(self) -> LaunchSpec:
@@ -177,15 +186,15 @@ class ProfilePass:
             self._steps = self._steps or steps_that_fit(self._step_s)
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: Inside) -> ProfileRecord:
-        out = f"{self.stand.scratch(worker.arm)}/{kind}.json.gz"
+        name = f"{kind}.json.gz"
+        out = f"{self.stand.scratch(worker.arm)}/{name}" if kind in WITH_FILE else ""
         reply = worker.profile(
             kind, self._steps, out=out, limit_s=limit_s(kind, self._steps, self._step_s)
         )
         has_gpu = hello.device == "cuda"
-        most_bytes = None if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
-        name = f"{kind}.json.gz"
-        raw = self._raw(worker.arm, reply.file, name, most_bytes) if reply.file else None
+        most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
         try:
+            raw = self._written(worker.arm, name, most_bytes) if reply.file else None
             profile = profile_of(
                 kind,
                 reply.values,
@@ -223,16 +232,8 @@ class ProfilePass:
             worker.quit(ENDING_LIMIT_S)
         if reply.reason:
             raise ProfileError("the steps could not be marked", details=reply.reason)
-        said = worker.tail(SAID_LINES)
-        path = export(self.stand.transport, profiler, said=said)
-        left = LEFT[profiler.tool.name]
-        report = f"{profiler.folder}/{left.report}"
-        raw = self._raw(arm, report, f"{kind}-{left.report}", KEPT_BYTES)
-        with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
-            target = Path(folder) / left.export
-            fetch(self.stand.transport, path, target)
-            version = profiler.tool.version
-            profile = read(profiler.tool.name, (target,), version=version, controls=CONTROLS)
+        with self._shelf(arm) as own:
+            profile, raw = self._exported(own, kind, profiler, said=worker.tail(SAID_LINES))
         profile = msgspec.structs.replace(
             profile,
             steps=steps,
@@ -248,11 +249,35 @@ class ProfilePass:
         profile = traced.profile if traced else None
         return counted_steps(self._steps, profile, most=MOST_LAUNCHES)
 
-    def _raw(self, arm: str, path: str, name: str, most_bytes: int | None) -> Path | None:
+    def _exported(
+        self, own: Shelf, kind: Pass, profiler: Profiler, *, said: str
+    ) -> tuple[Profile, Path | None]:
+        """Return what a tool has left as a profile, and its raw file where that is kept."""
+        tool, found = profiler.tool, export(own, profiler, said=said)
+        raw = self._kept_raw(own, found.report, f"{kind}-{found.report.name}", KEPT_BYTES)
+        with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
+            target = Path(folder) / found.export.name
+            own.fetch(found.export, target)
+            return read(tool.name, (target,), version=tool.version, controls=CONTROLS), raw
+
+    def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
+        """Bring the file that a worker wrote here, where it is not too large."""
+        with self._shelf(arm) as own:
+            taken = own.take(self.stand.scratch(arm), name)
+            if taken is None:
+                raise ProfileError(f"the profiler in the worker wrote no {name}", hint=READ_LOG)
+            return self._kept_raw(own, taken, name, most_bytes)
+
+    def _shelf(self, arm: str) -> AbstractContextManager[Shelf]:
+        return shelf(self.stand.transport, arm, self.stand.taken(arm))
+
+    def _kept_raw(self, own: Shelf, taken: Taken, name: str, most_bytes: int) -> Path | None:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
-        target = raw_path(self.stand.folder, self.bench.cell, arm, name)
-        is_kept = fetch(self.stand.transport, path, target, most_bytes=most_bytes)
-        return target if is_kept else None
+        if taken.size_bytes > most_bytes:
+            return None
+        target = raw_path(self.stand.folder, self.bench.cell, own.arm, name)
+        own.fetch(taken, target)
+        return target
 
     def _record(
         self, arm: str, kind: PassName, hello: Hello, profile: Profile, raw: Path | None
@@ -286,8 +311,21 @@ class ProfilePass:
         bench = self.bench
         return ProfileRecord(host=bench.host, cell=bench.cell, arm=arm, kind=kind, name=kind)
 
-    def _keep(self, record: ProfileRecord) -> None:
+    def _fail(self, arm: str, kinds: tuple[PassName, ...], error: EnvcompareError) -> None:
+        """Keep why an arm has no such profiles; what breaks the protocol is a failure of the arm.
+
+        Any other profile that failed takes nothing from the run.
+        """
+        failure = None
+        if isinstance(error, WorkloadError) and error.phase == "protocol":
+            failure = failure_of(error)
+        for kind in kinds:
+            self._keep(self._failed(arm, kind, error), failure)
+            failure = None  # it is one, whatever it has cost
+
+    def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
         write_profile(self.stand.folder, record)
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.reason}" if record.reason else record.kind
-        self.bench.note("profiled", arm=record.arm, text=text, values={"state": record.state})
+        values: Values = {"state": record.state}
+        self.bench.note("profiled", arm=record.arm, text=text, values=values, failure=failure)

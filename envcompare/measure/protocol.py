@@ -77,7 +77,7 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     k: int
     wall_ns: int
-    file: str = ""  # in the scratch folder of the arm
+    file: str = ""  # the one that was asked for, where it was written
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
     hint: str = ""

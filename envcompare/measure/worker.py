@@ -32,7 +32,9 @@ from envcompare.measure.protocol import (
     WorkerFault,
     read_reply,
 )
+from envcompare.profilers.collecting import DISTRUST
 from envcompare.records import Scalar
+from envcompare.texts import shortened
 from envcompare.transport import Process
 
 _T = TypeVar("_T")
@@ -116,9 +118,21 @@ class Worker:
         return self._receive("run", Ran, limit_s)
 
     def profile(self, kind: str, steps: int, *, out: str, limit_s: float) -> Profiled:
-        """Run `steps` steps for one kind of profile, whose file goes to `out` on the host."""
+        """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
+
+        What runs in the arm does not say which file of the host is read: the answer names `out`,
+        or none.
+        """
         self._send("profile", {"kind": kind, "k": steps, "out": out})
-        return self._receive("profile", Profiled, limit_s)
+        reply = self._receive("profile", Profiled, limit_s)
+        if reply.file not in ("", out):
+            raise self._fault(
+                "protocol",
+                "the answer to `profile` names a file that was not asked for, which was not read",
+                details=f"{shortened(reply.file, most=200)!r} in place of {out!r}",
+                hint=DISTRUST,
+            )
+        return reply
 
     def send_facts(self) -> None:
         """Ask what is around the worker without waiting."""

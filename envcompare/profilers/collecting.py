@@ -1,40 +1,49 @@
-"""What a profiler has left on a host: exported there, outside every container, and brought here."""
+"""What a profiler has left on a host: taken out of reach of every container, and brought here.
+
+A container may write anything into its scratch folder, at any time: links, pipes, files without an
+end. So nothing there is opened by its name. What an arm left is moved into a folder that no
+container is shown, and read and exported in there.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from envcompare.command import Command
-from envcompare.errors import ProfileError
+from envcompare.errors import CopyError, ProfileError, WorkloadError
 from envcompare.profilers.finding import ToolName
 from envcompare.profilers.permissions import OPEN_FOR_ALL
 from envcompare.profilers.wrapping import COUNTERS, TRACE, Profiler
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.copies import FileType, Taken, fetch, look, take
+from envcompare.transport.operations import make_new_folder, remove_folder, run
 
 EXPORT_LIMIT_S = 600.0
 KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
+# The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not
+# fill the disk here.
+MOST_BYTES = 1 << 30
 
 # $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
 # raw file into a report; the host has it, of the same version.
 _EXPORT_TRACE = rf"""
 cd -- "$2" || exit
 report={TRACE}.nsys-rep
-if [ ! -e "$report" ] && [ -e {TRACE}.qdstrm ] && [ -n "$3" ]; then
+if [ ! -e "$report" ]; then
   "$3" -i {TRACE}.qdstrm -o "$report" >&2 || exit
 fi
-[ -e "$report" ] || exit 3
 "$1" export --type sqlite -f true -o {TRACE}.sqlite "$report" >&2
 """
 _EXPORT_COUNTERS = rf"""
 cd -- "$2" || exit
-[ -e {COUNTERS}.ncu-rep ] || exit 3
 "$1" --import {COUNTERS}.ncu-rep --csv --page raw --print-units base >{COUNTERS}.csv
 """
-_SIZE = 'wc -c <"$1"'
-_LOG = "read what it said in the log of the arm in the run folder"
+READ_LOG: Final = "read what it said in the log of the arm in the run folder"
 _RIGHTS = "ERR_NVGPUCTRPERM"
 _BUSY = "driver resource was unavailable"
 _HINTS = (
@@ -44,6 +53,17 @@ _HINTS = (
 _SAID = re.compile(r"^==(?:ERROR|WARNING)== *(.+)$", re.MULTILINE)
 
 
+_FILE_TYPES: Final = {
+    FileType.FOLDER: "a folder",
+    FileType.LINK: "a symbolic link",
+    FileType.PIPE: "a named pipe",
+    FileType.SOCKET: "a socket",
+    FileType.BLOCK_DEVICE: "a block device",
+    FileType.CHARACTER_DEVICE: "a character device",
+    FileType.REGULAR: "a file with a second name",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """The names of what a tool leaves: its own report, and what is read of it."""
@@ -51,38 +71,143 @@ class Left:
     script: str
     report: str
     export: str
+    unfinished: str = ""  # what the host makes the report of, where the tool could not
 
 
 LEFT: dict[ToolName, Left] = {
-    "nsys": Left(script=_EXPORT_TRACE, report=f"{TRACE}.nsys-rep", export=f"{TRACE}.sqlite"),
+    "nsys": Left(
+        script=_EXPORT_TRACE,
+        report=f"{TRACE}.nsys-rep",
+        export=f"{TRACE}.sqlite",
+        unfinished=f"{TRACE}.qdstrm",
+    ),
     "ncu": Left(script=_EXPORT_COUNTERS, report=f"{COUNTERS}.ncu-rep", export=f"{COUNTERS}.csv"),
 }
 
 
-def export(transport: Transport, profiler: Profiler, *, said: str) -> str:
-    """Export what a profiler left in its folder; return the path of the export on the host.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """A folder of the login's own on a host, for what an arm has left: no container is shown it."""
 
-    `said` is what it wrote beside. Raises ProfileError where nothing can be read, TransportError
-    when the host is lost and CommandTimeoutError when the export takes too long.
+    transport: Transport
+    arm: str
+    folder: str
+
+    def take(self, place: str, *names: str) -> Taken | None:
+        """Take the file of these names below a folder that the arm may write to.
+
+        None where there is nothing. Raises WorkloadError of the phase `protocol` for what is no
+        regular file or has a second name, ProfileError where it cannot be moved or is too large.
+        """
+        target = f"{self.folder}/{names[-1]}"
+        try:
+            taken = take(self.transport, place, names, target)
+        except CopyError as error:
+            raise _unfetched(error) from error
+        if taken is not None and not taken.is_plain:
+            raise WorkloadError(
+                f"{self.arm}: its profile {names[-1]} is {_FILE_TYPES[taken.type]}, not a plain "
+                "file, and was not read",
+                details="no profiler leaves that; a program in the arm put it there",
+                hint=DISTRUST,
+                phase="protocol",
+            )
+        return taken and _of_allowed_size(taken)
+
+    def fetch(self, taken: Taken, target: Path) -> None:
+        """Bring a file of the shelf here; raises ProfileError where that fails.
+
+        Raises TransportError when the host is lost.
+        """
+        try:
+            fetch(self.transport, taken, target)
+        except CopyError as error:
+            raise _unfetched(error) from error
+
+
+DISTRUST: Final = (
+    "do not trust what this arm reports; look at what its Python starts by itself, such as "
+    "sitecustomize.py and .pth files"
+)
+
+
+def _of_allowed_size(taken: Taken) -> Taken:
+    if taken.size_bytes <= MOST_BYTES:
+        return taken
+    raise ProfileError(
+        f"its file {taken.name} is too large to be read",
+        details=f"it has {taken.size_bytes / 2**30:.1f} GiB, and at most {MOST_BYTES >> 30} GiB "
+        "are fetched",
+        hint="profile smaller steps, for example with a smaller batch by --set",
+    )
+
+
+def _unfetched(error: CopyError) -> ProfileError:
+    return ProfileError("its file could not be fetched", details=error.details, hint=error.hint)
+
+
+@contextmanager
+def shelf(transport: Transport, arm: str, folder: str) -> Iterator[Shelf]:
+    """Give an empty shelf at that path, and remove it with what is on it.
+
+    Raises StackError where it cannot be made.
+    """
+    make_new_folder(transport, folder)
+    try:
+        yield Shelf(transport=transport, arm=arm, folder=folder)
+    finally:
+        remove_folder(transport, folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The report of a tool, and what the host's tool has made of it; both on the shelf."""
+
+    report: Taken
+    export: Taken
+
+
+def export(shelf: Shelf, profiler: Profiler, *, said: str) -> Exported:
+    """Take what a profiler left in its folder, and export it.
+
+    `said` is what it wrote beside. Raises ProfileError where nothing can be read, WorkloadError
+    where an arm put something else in its place, TransportError when the host is lost and
+    CommandTimeoutError when the export takes too long.
     """
     tool, left = profiler.tool, LEFT[profiler.tool.name]
-    words = (tool.program, profiler.folder, tool.importer)
-    variables = (("LC_ALL", "C"), ("TMPDIR", profiler.folder))
+    _take_report(shelf, profiler, left, said=said)
+    words = (tool.program, shelf.folder, tool.importer)
+    variables = (("LC_ALL", "C"), ("TMPDIR", shelf.folder))
     command = Command(argv=("sh", "-c", left.script, "sh", *words), env=variables)
-    result = run(transport, command, timeout_s=EXPORT_LIMIT_S)
-    if result.succeeded:
-        return f"{profiler.folder}/{left.export}"
-    if result.exit_code == 3:
+    result = run(shelf.transport, command, timeout_s=EXPORT_LIMIT_S)
+    if not result.succeeded:
         raise ProfileError(
-            f"{tool.name} left no report",
+            f"the report of {tool.name} cannot be exported",
+            details=result.tail(1),
+            hint=f"install on the host what {tool.importer or tool.program} misses there",
+        )
+    return Exported(report=_on(shelf, left.report), export=_on(shelf, left.export))
+
+
+def _take_report(shelf: Shelf, profiler: Profiler, left: Left, *, said: str) -> None:
+    place, _, own = profiler.folder.rpartition("/")
+    unfinished = left.unfinished if profiler.tool.importer else ""
+    if not shelf.take(place, own, left.report) and not (
+        unfinished and shelf.take(place, own, unfinished)
+    ):
+        raise ProfileError(
+            f"{profiler.tool.name} left no report",
             details=complaint(said) or "it did not say why",
             hint=remedy(said),
         )
-    raise ProfileError(
-        f"the report of {tool.name} cannot be exported",
-        details=result.tail(1),
-        hint=f"install on the host what {tool.importer or tool.program} misses there",
-    )
+
+
+def _on(shelf: Shelf, name: str) -> Taken:
+    """Return what the host's own tool has written on the shelf."""
+    found = look(shelf.transport, f"{shelf.folder}/{name}")
+    if found is None or not found.is_plain:
+        raise ProfileError(f"the tool of the host wrote no {name}", hint=READ_LOG)
+    return _of_allowed_size(found)
 
 
 def complaint(said: str) -> str:
@@ -92,13 +217,4 @@ def complaint(said: str) -> str:
 
 def remedy(said: str) -> str:
     """Return what to try after such a complaint."""
-    return next((hint for text, hint in _HINTS if text in said), _LOG)
-
-
-def fetch(transport: Transport, path: str, target: Path, *, most_bytes: int | None = None) -> bool:
-    """Bring a file of the host here; return whether it is there and not larger than allowed."""
-    result = run(transport, Command(argv=("sh", "-c", _SIZE, "sh", path)), timeout_s=60)
-    if not result.succeeded or (most_bytes is not None and int(result.stdout) > most_bytes):
-        return False
-    transport.get(path, target)
-    return True
+    return next((hint for text, hint in _HINTS if text in said), READ_LOG)

@@ -12,6 +12,8 @@ from envcompare.profilers.reading import read
 from envcompare.profiles import Profile
 
 Inside = Literal["host", "flops", "torch"]
+WITH_FILE: frozenset[Inside] = frozenset({"torch"})
+"""Kinds whose worker writes a file beside its answer."""
 _NEEDED: dict[Inside, str] = {"host": "counters", "flops": "flops", "torch": "operators"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -9,11 +10,13 @@ from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack.cache import failure, local_cache
+from envcompare.stack.cache import LOCK_LABEL, failure, local_cache
 from envcompare.stack.wheelhouse import LOCK
+from envcompare.texts import shortened
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
+_KEY = re.compile("[0-9a-f]{32,64}")  # as folders of the cache are called
 _ONE_VARIANT = "name one with --variant, or build for fewer hosts"
 _NO_LOCK = "no arm that could be made has them"
 _NO_LOCK_HINT = (
@@ -58,6 +61,12 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
             f"{target} is not written: it holds the wheels of one lock",
             details="the hosts have wheels of different variants" if keys else _NO_LOCK,
             hint=_ONE_VARIANT if keys else _NO_LOCK_HINT,
+        )
+    if not _KEY.fullmatch(keys[0]):
+        raise StackError(
+            f"{target} is not written: the label of an image names no lock",
+            details=f"{LOCK_LABEL} is {shortened(keys[0], most=200)!r}",
+            hint="leave the image out that you named, or remove the label",
         )
     lock = local_cache() / keys[0] / "wheelhouse" / LOCK
     words = ("requirements", "--of", "JSON", "--output-reproducible", "-o", str(target), str(lock))

@@ -63,10 +63,10 @@ class Transport(Protocol):
         """
         ...
 
-    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file from the host; the content is verified.
+    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
+        """Copy the file with that hash from the host; the content is verified.
 
-        `sha256` is the hash of the file where that is known.
+        What is not known before it is read comes by `copies.take` and `copies.fetch` alone.
         """
         ...
 

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,13 +22,14 @@ from envcompare.command import Command
 from envcompare.errors import TransportError
 from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain, Exchange
-from envcompare.transport.operations import file_sha256, not_copied
+from envcompare.transport.operations import file_sha256, not_copied, run
 
 _CHUNK_BYTES = 1 << 18
 # A smaller file is sent in one round trip, without asking what of it is there.
 _SMALL_BYTES = 1 << 20
 # A connection that breaks again without a byte in between is not tried any further.
 _VAIN_ATTEMPTS = 2
+_TAKE_S = 60.0
 _PAUSE_S = 1.0  # an sshd that restarts is back by then
 
 # $1 target, $2 part, $3 mode, $4 SHA-256, $5 size, $6 resume or whole, $7 a word nobody else has
@@ -90,7 +92,33 @@ exit 0
 """
 _SHORT, _CHANGED = 3, 4
 _SEND = 'tail -c +"$2" -- "$1"'
-_SEND_WITH_SUM = 'cat <"$1" && sum=$(sha256sum <"$1") && echo "${sum%% *}" >&2'
+# $2 bytes and no more: whoever wrote the file may still be at it
+_SEND_WITH_SUM = (
+    'head -c "$2" <"$1" && sum=$(head -c "$2" <"$1" | sha256sum) && echo "${sum%% *}" >&2'
+)
+# $1 the target, $2 a folder of the login's own, $3 and further the names below it, the file's last
+#
+# Below $2 others may write at any time, and look out for what is done there. A folder is entered by
+# its own name alone: where a link led elsewhere, the path of what was entered tells. The file is
+# renamed before it is looked at: no link is followed by that, nothing is opened, and where it then
+# stands nobody can put another thing in its place.
+_TAKE = r"""
+target=$1
+cd -P -- "$2" && here=$(pwd -P) || exit
+shift 2
+while [ "$#" -gt 1 ]; do
+  [ -e "./$1" ] || [ -L "./$1" ] || exit 3
+  entry=$(ls -ldn -- "./$1") || exit 3
+  case $entry in d*) ;; -*) exit 3 ;; *) echo "$entry"; exit 0 ;; esac
+  here=${here%/}/$1
+  cd -P -- "./$1" || exit
+  [ "$(pwd -P)" = "$here" ] || { echo link; exit 0; }
+  shift
+done
+[ -e "./$1" ] || [ -L "./$1" ] || exit 3
+mv -f -- "./$1" "$target" && ls -ldn -- "$target"
+"""
+_NOT_THERE = 3
 _ARRIVED_CHANGED = "it arrived changed or not whole"
 
 
@@ -119,18 +147,96 @@ def put_file(
 
 
 def get_file(
-    transport: Transport, source: str, target: Path, *, sha256: str = "", told: Told | None = None
+    transport: Transport, source: str, target: Path, *, sha256: str, told: Told | None = None
 ) -> None:
-    """Copy a file from the host: written beside the target, compared by SHA-256, then renamed.
+    """Copy the file with that hash from the host: written beside the target, then renamed.
 
-    A copy that was cut is gone on from where the caller knows the hash of the whole.
+    A copy that was cut is gone on from.
     """
+    with _local_errors(transport, source, target):
+        _get(transport, source, target, sha256=sha256, told=told or _silent)
+
+
+class FileType(Enum):
+    """What stands under a name, by the letter that `ls -l` has for it."""
+
+    REGULAR = "-"
+    FOLDER = "d"
+    LINK = "l"
+    PIPE = "p"
+    SOCKET = "s"
+    BLOCK_DEVICE = "b"
+    CHARACTER_DEVICE = "c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What lies where others cannot write, by `take` or `look`; a plain file can be fetched."""
+
+    path: str
+    type: FileType
+    names: int = 1  # that it has; a second one may be where others can write
+    size_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return its name alone."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether this is a regular file without another name."""
+        return self.type is FileType.REGULAR and self.names == 1
+
+
+def take(transport: Transport, folder: str, names: tuple[str, ...], target: str) -> Taken | None:
+    """Move what stands below a folder that others write to, to a target that they cannot reach.
+
+    Nothing of it is opened and no link is followed, whoever changes what at the same time. `folder`
+    is the login's own by its name, and on the file system of `target`; the names lead from there to
+    the file. None where there is nothing. Raises CopyError where it cannot be moved.
+    """
+    argv = ("sh", "-c", _TAKE, "sh", target, folder, *names)
+    result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
+    if result.exit_code == _NOT_THERE:
+        return None
+    if not result.succeeded:
+        raise not_copied("/".join((f"{transport.name}:{folder}", *names)), target, result.tail(1))
+    return _listed(target, result.stdout)
+
+
+def look(transport: Transport, path: str) -> Taken | None:
+    """Return what stands under a path that others cannot write to; None where nothing does."""
+    argv = ("ls", "-ldn", "--", path)
+    result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
+    return _listed(path, result.stdout) if result.succeeded else None
+
+
+def _listed(path: str, line: str) -> Taken:
+    """Return what `ls -ldn` says: mode, names, two owners and, of a file, its size."""
+    mode, *words = line.split(maxsplit=5)
+    kind = FileType(mode[0])
+    if kind is not FileType.REGULAR:
+        return Taken(path=path, type=kind)
+    return Taken(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
+
+
+def fetch(transport: Transport, taken: Taken, target: Path) -> None:
+    """Copy a plain file that was taken from the host, of the size that it had then.
+
+    Raises CopyError where it cannot be read, and where its content changes on the way.
+    """
+    assert taken.is_plain
+    with _local_errors(transport, taken.path, target):
+        _fetch(transport, taken, target)
+
+
+@contextlib.contextmanager
+def _local_errors(transport: Transport, source: str, target: Path) -> Iterator[None]:
+    """Make the folder of a target, and say of what goes wrong on this machine that it did."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if sha256:
-            _fetch(transport, source, target, sha256=sha256, told=told or _silent)
-        else:
-            _fetch_whole(transport, source, target)
+        yield
     except OSError as error:
         raise not_copied(f"{transport.name}:{source}", str(target), str(error)) from error
 
@@ -222,9 +328,10 @@ class _Reached:
         self.told(self.done_bytes)
 
 
-def _fetch_whole(transport: Transport, source: str, target: Path) -> None:
+def _fetch(transport: Transport, taken: Taken, target: Path) -> None:
     part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
-    origin, command = f"{transport.name}:{source}", ("sh", "-c", _SEND_WITH_SUM, "sh", source)
+    origin = f"{transport.name}:{taken.path}"
+    command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
     try:
         with part.open("wb") as file:
             result = Exchange(transport, Command(argv=command), sink=file).result()
@@ -237,7 +344,7 @@ def _fetch_whole(transport: Transport, source: str, target: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _fetch(transport: Transport, source: str, target: Path, *, sha256: str, told: Told) -> None:
+def _get(transport: Transport, source: str, target: Path, *, sha256: str, told: Told) -> None:
     """Fetch what is not here yet of a file whose hash is known; wrong after that, once again."""
     with _locked_part(target, sha256) as (part, file):
         for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
@@ -247,6 +354,8 @@ def _fetch(transport: Transport, source: str, target: Path, *, sha256: str, told
             process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
             code, why = _drawn(process, file, _Reached(told, done_bytes=start))
             if code != 0:
+                if not file.tell():
+                    part.unlink()
                 raise not_copied(f"{transport.name}:{source}", str(target), why)
             if file_sha256(part) == sha256:
                 part.replace(target)

@@ -115,8 +115,8 @@ class LocalTransport:
         """Copy a file, making parent folders; the content is verified."""
         put_file(self, source, target, sha256=sha256, told=told)
 
-    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file, making parent folders; the content is verified."""
+    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
+        """Copy the file with that hash, making parent folders; the content is verified."""
         get_file(self, source, target, sha256=sha256, told=told)
 
     @contextmanager

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import TransportError
+from envcompare.errors import CopyError, StackError
 from envcompare.transport import Transport
 from envcompare.transport.exchange import Exchange
 
+# What stands under the name goes, were it a link; a folder that is there already is never taken.
+_MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 
 
@@ -25,6 +27,26 @@ def run(
     return Exchange(
         transport, command, feed=lambda stream: _write(stream, stdin), timeout_s=timeout_s
     ).result()
+
+
+def make_new_folder(transport: Transport, path: str) -> None:
+    """Make an empty folder of the login's own in one that is there, and that others may write to.
+
+    What has that name is removed, and no link of theirs is followed. Raises StackError where it
+    cannot be made.
+    """
+    result = run(transport, Command(argv=("sh", "-c", _MAKE_NEW, "sh", path)))
+    if not result.succeeded:
+        raise StackError(
+            f"cannot make {path} on {transport.name}",
+            details=result.tail(1),
+            hint="check that the disk there has room, and that the folder around it can be written",
+        )
+
+
+def remove_folder(transport: Transport, path: str) -> None:
+    """Remove a folder of the host with what is in it; what cannot be removed stays."""
+    run(transport, Command(argv=("rm", "-rf", "--", path)))
 
 
 def put_tree(transport: Transport, source: Path, target: str) -> None:
@@ -44,9 +66,9 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
         raise not_copied(str(source), goal, result.tail(1))
 
 
-def not_copied(source: str, target: str, why: str) -> TransportError:
+def not_copied(source: str, target: str, why: str) -> CopyError:
     """Return the error of a copy that failed; the hint says what to look at."""
-    return TransportError(
+    return CopyError(
         f"cannot copy {source} to {target}",
         details=why,
         hint="check that it can be read, and that the disk there has room and allows writing",

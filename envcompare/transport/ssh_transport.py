@@ -167,8 +167,8 @@ class SshTransport:
         """Copy a file to the host, making parent folders; the content is verified."""
         put_file(self, source, target, sha256=sha256, told=told)
 
-    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file from the host, making parent folders; the content is verified."""
+    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
+        """Copy the file with that hash from the host, making parent folders."""
         get_file(self, source, target, sha256=sha256, told=told)
 
     @contextmanager

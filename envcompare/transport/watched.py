@@ -34,6 +34,6 @@ class Watched:
         """Copy a file to the host by a command that is watched as well."""
         put_file(self, source, target, sha256=sha256, told=told)
 
-    def get(self, source: str, target: Path, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file from the host by a command that is watched as well."""
+    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
+        """Copy the file with that hash from the host by a command that is watched as well."""
         get_file(self, source, target, sha256=sha256, told=told)

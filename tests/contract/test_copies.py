@@ -128,7 +128,7 @@ def test_a_copy_goes_on_by_itself_when_its_connection_is_cut(
     counting.put(source, f"{folder}/file", told=told)
     assert SIZE < counting.sent + 1 <= SIZE + IN_FLIGHT
     assert digest(transport, f"{folder}/file") == file_sha256(source)
-    transport.get(f"{folder}/file", tmp_path / "back")
+    transport.get(f"{folder}/file", tmp_path / "back", sha256=file_sha256(source))
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
     run(transport, Command(argv=("rm", "-r", folder)))
     transport.close()

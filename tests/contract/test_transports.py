@@ -19,7 +19,7 @@ from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.operations import put_tree, run
+from envcompare.transport.operations import file_sha256, put_tree, run
 from envcompare.transport.ssh_transport import SshTransport
 
 CHANNEL_EOF = 96  # RFC 4254
@@ -213,7 +213,8 @@ def test_file_goes_there_and_comes_back(transport: Transport, folder: str, tmp_p
     source.chmod(0o750)
     target = f"{folder}/new folder/it's here"
     transport.put(source, target)
-    transport.get(target, tmp_path / "back" / "again it is")
+    digest = file_sha256(source)
+    transport.get(target, tmp_path / "back" / "again it is", sha256=digest)
     assert (tmp_path / "back" / "again it is").read_bytes() == source.read_bytes()
     assert run(transport, Command(argv=("stat", "-c", "%a", target))).stdout == "750\n"
     assert run(transport, Command(argv=("ls", f"{folder}/new folder"))).stdout == "it's here\n"
@@ -243,7 +244,7 @@ def test_get_of_a_missing_file_leaves_nothing(
 ) -> None:
     """A file that is not there is an error, and no half file stands here afterwards."""
     with pytest.raises(TransportError, match="cannot copy"):
-        transport.get(f"{folder}/nothing", tmp_path / "nothing")
+        transport.get(f"{folder}/nothing", tmp_path / "nothing", sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
 
 

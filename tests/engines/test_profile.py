@@ -15,7 +15,7 @@ from envcompare.command import Command
 from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.docker import Docker
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profilers.collecting import export
+from envcompare.profilers.collecting import export, shelf
 from envcompare.profilers.finding import Tool, find_tools
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import Profiler, trace
@@ -145,7 +145,9 @@ def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -
     worker.await_begin()
     worker.run(2, 60)
     worker.quit(120)
-    assert read("nsys", (Path(export(LOCAL, profiler, said=worker.tail())),)).kernels == ()
+    with shelf(LOCAL, "docker", str(tmp_path / "taken")) as own:
+        left = export(own, profiler, said=worker.tail())
+        assert read("nsys", (Path(left.export.path),)).kernels == ()
 
 
 def _from_the_start(tool: Tool, folder: Path) -> Profiler:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from envcompare.choice import Workload
-from envcompare.environments import Mount
+from envcompare.config import Settings
+from envcompare.environments import Check, Mount
 from envcompare.errors import WorkloadError
 from envcompare.folders import CellFolders
-from envcompare.sites import Roads, Site
+from envcompare.planning import resolved
+from envcompare.records import ArmRecord
+from envcompare.sites import Roads, Seat, Site
+from envcompare.stack import Prepared
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -62,6 +68,71 @@ def test_file_of_one_workload_is_not_shown_to_the_next(site: Site, tmp_path: Pat
     assert sent.read_text() == "first"
     assert cells[0].own == cells[1].own == (Mount(path=str(sent.parent)),)
     assert cells[2].own == ()
+
+
+MAKES_DATA = """
+import os, pathlib
+
+
+class Honest:
+    @staticmethod
+    def make(folder):
+        pathlib.Path(folder, "data").write_text("1")
+
+
+class Swaps:
+    @staticmethod
+    def make(folder):
+        pathlib.Path(folder, "data").write_text("1")
+        target = pathlib.Path(os.environ["TARGET"])
+        rename = os.rename
+
+        def plant(source, made):
+            rename(source, made)
+            rename(made, made + ".old")
+            os.symlink(target, made)
+
+        os.rename = plant
+"""
+
+
+@pytest.fixture
+def makes_data(site: Site, tmp_path: Path) -> Callable[[str], str]:
+    """Return what prepares the data of a class in an arm, and gives its folder."""
+    path = tmp_path / "makes.py"
+    path.write_text(MAKES_DATA)
+    arm = ArmRecord(id="given", environment="vm", stack="image")
+    (tmp_path / "secret").mkdir()
+    variables = (("TARGET", str(tmp_path / "secret")),)
+    prepared = Prepared(interpreter=sys.executable, variables=variables)
+    site.seats["given"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    experiment, _ = resolved(Settings(), Settings())
+
+    def prepare(name: str) -> str:
+        cell = CellFolders(site=site)
+        return cell.prepare_data(
+            Workload(name=f"makes-{name}", path=path, class_name=name), {}, experiment
+        )
+
+    return prepare
+
+
+def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(
+    site: Site, makes_data: Callable[[str], str]
+) -> None:
+    """What makes the data of one workload cannot reach that of another."""
+    made = Path(makes_data("Honest"))
+    assert (made / "data").read_text() == "1"
+    assert [one.name for one in made.parent.iterdir()] == ["data"]
+    assert made.parent.parent == Path(site.folder) / "data"
+
+
+def test_a_link_in_the_place_of_data_is_refused(makes_data: Callable[[str], str]) -> None:
+    """Every arm would be shown the folder of the host that it leads to."""
+    with pytest.raises(WorkloadError, match="is not a folder") as caught:
+        makes_data("Swaps")
+    assert caught.value.phase == "data"
+    assert caught.value.hint
 
 
 def test_folder_that_is_not_there_is_named(site: Site, tmp_path: Path) -> None:

@@ -12,7 +12,13 @@ from benches import Kept, bench, launch
 from runs import LIGHT
 
 from envcompare.environments import Check
-from envcompare.errors import InterruptedRunError, ProfileError, StackError, WorkloadError
+from envcompare.errors import (
+    InterruptedRunError,
+    ProfileError,
+    StackError,
+    WorkloadError,
+    exit_code_of,
+)
 from envcompare.measure.bench import Bench
 from envcompare.measure.profile import ProfilePass, Stand
 from envcompare.measure.profilelimits import (
@@ -30,11 +36,12 @@ from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilefiles import read_profiles
 from envcompare.profilers.choosing import Toolbox
-from envcompare.profilers.collecting import export
+from envcompare.profilers.collecting import export, shelf
 from envcompare.profilers.finding import Tool, find_tools
 from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, counters, trace
 from envcompare.profiles import Kernel, PassName, Profile, ProfileRecord
+from envcompare.records import Event
 from envcompare.transport.local import LOCAL
 
 WORKLOADS = f"""import os
@@ -55,6 +62,91 @@ class DiesWhenProfiledOnce(Light):
             os._exit(7)
         return super().step()
 """
+
+
+SECRET = "the secret of the host"
+# In the arm docker, answers and leaves what no profiler would; HOST is the folder of the test.
+ATTACKS = (
+    LIGHT
+    + """
+import gzip
+import os
+import pathlib
+
+HOST = pathlib.Path(__file__).parent
+SECRET = HOST / "secret"
+OPERATORS = {"operators": [], "version": "2.0", "steps_before": 3}
+
+
+class Attack(Light):
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        import generation
+        honest = generation.profile
+        is_met = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
+
+        def answer(step, kind, k, out):
+            found = honest(step, kind, k, "")
+            if not is_met or kind != "torch":
+                return found
+            pathlib.Path(out).parent.mkdir(exist_ok=True)
+            file = self.leave(pathlib.Path(out))
+            return {**found, "reason": "", "values": OPERATORS, "file": str(file)}
+
+        generation.profile = answer
+
+
+class NamesAnotherFile(Attack):
+    def leave(self, out):
+        return SECRET
+
+
+class LeavesALink(Attack):
+    def leave(self, out):
+        out.symlink_to(SECRET)
+        return out
+
+
+class LeavesAPipe(Attack):
+    def leave(self, out):
+        os.mkfifo(out)
+        return out
+
+
+class LeavesAFolder(Attack):
+    def leave(self, out):
+        out.mkdir()
+        return out
+
+
+class LeavesALargeFile(Attack):
+    def leave(self, out):
+        with out.open("wb") as file:
+            file.truncate(2 << 30)
+        return out
+
+
+class LeavesNothing(Attack):
+    def leave(self, out):
+        return out
+
+
+class LeavesATrace(Attack):
+    def leave(self, out):
+        with gzip.open(out, "wt") as file:
+            file.write("{}")
+        return out
+"""
+)
+WITHOUT_PROFILE = {
+    "NamesAnotherFile": "names a file that was not asked for",
+    "LeavesALink": "is a symbolic link, not a plain file",
+    "LeavesAPipe": "is a named pipe, not a plain file",
+    "LeavesAFolder": "is a folder, not a plain file",
+    "LeavesALargeFile": "is too large to be read",
+    "LeavesNothing": "wrote no torch.json.gz",
+}
+BREAKS_NO_RULE = ("LeavesALargeFile", "LeavesNothing")
 
 
 @pytest.fixture
@@ -157,9 +249,9 @@ def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
 
     stand = replace(_stand(made, tmp_path, []), scratch=refuse_at_first)
     profiles = ProfilePass(made, stand)
-    assert profiles.measure().startswith("profiled by nothing")
+    assert "without torch (no room on local: the disk is full)" in profiles.measure()
     stand.folder.close()
-    found = [r for r in read_profiles(stand.folder) if r.kind in INSIDE]
+    found = [r for r in read_profiles(stand.folder) if r.kind == "torch"]
     assert {(r.reason, r.hint, r.is_failure) for r in found} == {
         ("no room on local: the disk is full", "free some", True)
     }
@@ -200,6 +292,55 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     assert launched == ["vm"]
     found = {(r.state, r.reason) for r in read_profiles(stand.folder) if r.arm == "docker"}
     assert found == {("missing", "it hangs")}
+
+
+def _attacked(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event]]:
+    """Return the profiles of the arm that a workload of ATTACKS is met in, and what was noted."""
+    (path / "attacks.py").write_text(ATTACKS)
+    (path / "secret").write_text(SECRET)
+    made = bench(path / "run", f"{path / 'attacks.py'}:{name}")
+    _measure(made, _stand(made, path, []))
+    assert isinstance(made.recorder, Kept)
+    folder = made.recorder.folder
+    found = {one.kind: one for one in read_profiles(folder) if one.arm == "docker"}
+    for kept in folder.path.rglob("*"):
+        assert kept.is_dir() or SECRET.encode() not in kept.read_bytes()
+    return found, [event for event in made.recorder.events if event.what == "profiled"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", WITHOUT_PROFILE)
+def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name: str) -> None:
+    """Only a plain file of the name that was asked for comes here; other profiles stay."""
+    records, events = _attacked(tmp_path, name)
+    assert (records["torch"].state, records["torch"].is_failure) == ("missing", True)
+    assert WITHOUT_PROFILE[name] in records["torch"].reason
+    assert records["torch"].hint
+    assert records["torch"].raw == ()
+    assert records["host"].state == "ok"
+    assert (tmp_path / "secret").read_text() == SECRET
+    failures = [event.failure for event in events if event.failure is not None]
+    if name in BREAKS_NO_RULE:
+        assert failures == []
+        return
+    (failure,) = failures
+    assert exit_code_of(failure.phase) == 4
+    assert failure.brief == records["torch"].reason
+    assert failure.brief.startswith("docker: ")
+    assert failure.details
+    assert failure.hint
+
+
+def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+    """It leaves the scratch folder for the run folder."""
+    records, events = _attacked(tmp_path, "LeavesATrace")
+    assert (records["torch"].state, records["torch"].reason) == ("ok", "")
+    (raw,) = records["torch"].raw
+    (found,) = (tmp_path / "run").rglob("torch.json.gz")
+    assert str(found).endswith(raw)
+    assert list((tmp_path / "scratch-docker").iterdir()) == []
+    assert not (tmp_path / "taken-docker").exists()
+    assert all(event.failure is None for event in events)
 
 
 def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
@@ -296,8 +437,9 @@ class TestRealTool:
             marked = worker.profile("marks", 2, out="", limit_s=60)
             assert marked.reason.startswith("no GPU is used")
             worker.quit(120)
-        path = export(LOCAL, profiler, said=worker.tail())
-        found = read("nsys", (Path(path),))
+        with shelf(LOCAL, "vm", str(tmp_path / "taken")) as own:
+            left = export(own, profiler, said=worker.tail())
+            found = read("nsys", (Path(left.export.path),))
         assert found.tool == "nsys"
         assert found.kernels == ()
 
@@ -310,8 +452,11 @@ class TestRealTool:
         spec = bench(tmp_path, workload("Light")).spec
         with _greeted(tmp_path, profiler, spec) as (worker, _hello):
             worker.quit(120)
-        with pytest.raises(ProfileError) as caught:
-            export(LOCAL, profiler, said=worker.tail())
+        with (
+            pytest.raises(ProfileError) as caught,
+            shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+        ):
+            export(own, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
 
     def test_ncu_leaves_the_protocol_whole_and_says_why_it_has_nothing(
@@ -327,8 +472,11 @@ class TestRealTool:
         with _greeted(tmp_path, profiler, spec) as (worker, hello):
             assert hello.pid > 0
             worker.quit(120)
-        with pytest.raises(ProfileError) as caught:
-            export(LOCAL, profiler, said=worker.tail())
+        with (
+            pytest.raises(ProfileError) as caught,
+            shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+        ):
+            export(own, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
         assert "No kernels were profiled." in caught.value.details
 
@@ -351,8 +499,11 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
     worker.send_hello(bench(tmp_path, workload("Light")).spec)
     worker.await_hello()
     worker.quit()
-    with pytest.raises(ProfileError) as caught:
-        export(LOCAL, profiler, said=worker.tail(SAID_LINES))
+    with (
+        pytest.raises(ProfileError) as caught,
+        shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+    ):
+        export(own, profiler, said=worker.tail(SAID_LINES))
     assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
@@ -462,6 +613,7 @@ def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
         toolbox=Toolbox(transport=LOCAL, choice="auto"),
         environments=dict.fromkeys(made.arms, "vm"),
         scratch=lambda arm: str(path / f"scratch-{arm}"),
+        taken=lambda arm: str(path / f"taken-{arm}"),
         sweep=lambda _arm: None,
         folder=made.recorder.folder,
     )

@@ -22,14 +22,17 @@ WHEELS = (
 )
 
 
+KEY = "0123456789abcdef" * 4
+
+
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Give the key of a lock that is in a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = local_cache() / "key" / "wheelhouse"
+    folder = local_cache() / KEY / "wheelhouse"
     folder.mkdir(parents=True)
     (folder / "requirements.lock").write_text(lock_text(WHEELS))
-    return "key"
+    return KEY
 
 
 def test_the_bill_holds_name_version_and_hash_of_each_wheel(lock: str, tmp_path: Path) -> None:
@@ -69,6 +72,15 @@ def test_a_bill_is_of_one_lock(locks: list[str], details: str, hint: str, tmp_pa
         sbom.write(locks, tmp_path / "sbom.json", local=LOCAL)
     assert caught.value.details == details
     assert hint in caught.value.hint
+
+
+def test_the_label_of_an_image_leads_to_no_other_folder(lock: str, tmp_path: Path) -> None:
+    """It says what who built the image wants, and is no path of this machine."""
+    label = f"../envcompare/{lock}"
+    with pytest.raises(StackError, match="the label of an image names no lock") as caught:
+        sbom.write([label], tmp_path / "sbom.json", local=LOCAL)
+    assert label in caught.value.details
+    assert not (tmp_path / "sbom.json").exists()
 
 
 def test_a_folder_that_is_not_there_is_an_error(lock: str, tmp_path: Path) -> None:
