@@ -15,6 +15,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def counted_kernels(names: int, shapes: int) -> str:
+    """Return "3 kernels in 12 shapes", "3 kernels" where each has one shape or none is told."""
+    kernels = counted(names, "kernel")
+    return kernels if shapes <= names else f"{kernels} in {counted(shapes, 'shape')}"
+
+
 def visible(text: str) -> str:
     """Return the text with control, bidi and invisible characters written as ⟨U+202E⟩.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from envcompare.profiles import Dim, Profile, Quantity
+from envcompare.tensorcores import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.texts import counted
 
 NAME: Final = "arithmetic_intensity"
@@ -16,7 +19,8 @@ _BYTES: Final = "dram_bytes"
 def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     """Return FLOPs per byte of device memory over two profiles; None where they do not belong.
 
-    They do where one tool saw the same kernels in the same shapes, each as often.
+    They do where one tool saw the same kernels in the same shapes, each as often. There is no
+    value where tensor cores were used and not counted.
     """
     moved = next((one for one in profiles if _values(one).get(_BYTES)), None)
     computed = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
@@ -28,7 +32,7 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     total = counted(sum(launches.values()), "launch", "launches")
     flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
     lacking = [name for name in _FLOPS if name not in flops]
-    return Quantity(
+    found = Quantity(
         name=NAME,
         value=sum(flops.values()) / _values(moved)[_BYTES],
         unit="FLOP/B",
@@ -37,6 +41,9 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
         scope=f"device memory, two passes over {total}",
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )
+    if "flops_tensor" in flops or not any(map(ran_uncounted, (*moved.kernels, *computed.kernels))):
+        return found
+    return replace(found, value=None, status="missing", reason=UNCOUNTED_TENSORS)
 
 
 def _values(profile: Profile) -> dict[str, float]:

@@ -56,6 +56,13 @@ def kernel_diff(
         only_reference=counts["only-reference"],
         only_arm=counts["only-arm"],
         both=counts["both"],
+        both_names=len(
+            {
+                both[0].keys[one.first.before][0]
+                for one in sums
+                if one.kind == "both" and one.first.before is not None
+            }
+        ),
         reference_ns=whole.reference_ns,
         arm_ns=whole.arm_ns,
         reference_launches=whole.reference_launches,

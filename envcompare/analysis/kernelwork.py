@@ -14,6 +14,7 @@ from typing import Final
 from envcompare.analysis.kernelnames import identity
 from envcompare.analysis.profilechoice import choose, has_kernels, is_trace, profile_of, usable
 from envcompare.profiles import Dim, Kernel, ProfileRecord
+from envcompare.tensorcores import ran_uncounted
 
 BYTES: Final = "dram_bytes"
 _FLOPS: Final[tuple[str, ...]] = ("flops_fp64", "flops_fp32", "flops_fp16")
@@ -122,7 +123,7 @@ def _tables(records: Iterable[ProfileRecord]) -> Tables:
         # one profile is enough: a second of the same launches would count them twice
         fresh = own - shaped.keys()
         for kernel in profile_of(record).kernels:
-            if _key(kernel) in fresh:
+            if _key(kernel) in fresh and not (_flops(kernel) and ran_uncounted(kernel)):
                 shaped[_key(kernel)].take(kernel)
                 named[identity(kernel.name)].take(kernel)
     return dict(shaped), dict(named)

@@ -186,6 +186,7 @@ class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
     only_reference: int
     only_arm: int
     both: int
+    both_names: Annotated[int, Meta(description="of how many names; `both` counts shapes")] = 0
     reference_ns: float | None = None
     arm_ns: float | None = None
     reference_launches: float

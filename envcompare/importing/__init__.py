@@ -17,6 +17,7 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.foldernames import safe_name
 from envcompare.importing.place import Place, Request, find_place, holds_any
 from envcompare.profilefiles import raw_folder, record_path, write_profile
+from envcompare.profilers.derive.facts import launched
 from envcompare.profilers.reading import SEVERAL, read
 from envcompare.profiles import ProfileRecord
 from envcompare.records import Event
@@ -282,10 +283,8 @@ def _sentence(record: ProfileRecord) -> str:
             f"⚠ {record.arm}: {', '.join(record.sha256)} holds nothing to compare: no kernel, no "
             "copy, no operator and no call"
         )
-    launches = sum(one.calls for one in profile.kernels)
-    kernels, operators = len(profile.kernels), len(profile.operators)
-    ran = f"{counted(launches, 'launch', 'launches')} of {counted(kernels, 'kernel')}"
-    counts = [ran] * bool(kernels)
+    operators = len(profile.operators)
+    counts = [launched(profile.kernels)] * bool(profile.kernels)
     counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps
     steps = f" in {counted(covered, 'step')}" if covered else ""

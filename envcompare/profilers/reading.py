@@ -17,6 +17,7 @@ from envcompare.profilers.plausible import refuse_impossible
 from envcompare.profilers.recognising import recognise
 from envcompare.profilers.refusing import refusal
 from envcompare.profiles import Profile
+from envcompare.texts import counted
 
 READERS: Final = {
     "kineto": "envcompare.profilers.kineto",
@@ -29,6 +30,7 @@ READERS: Final = {
 SEVERAL: Final = frozenset({"ncu", "nvprof"})
 """Tools whose counters are collected in several runs over the same launches."""
 
+_NAMELESS: Final = "[unknown]"
 _KINDS: Final = {
     "kineto": "a trace of torch.profiler",
     "ncu": "a file of Nsight Compute",
@@ -57,12 +59,34 @@ def read(tool: str, paths: Sequence[Path], *, version: str = "", controls: str =
         )
     for path in paths:
         _refuse_other_tool(tool, path)
-    merged = merge([_reader(tool)(path) for path in paths])
+    merged = _known(merge([_reader(tool)(path) for path in paths]))
     notes = (controls if controls and note == CONTROLS_UNTOLD else note for note in merged.notes)
     told = replace(merged, version=version or merged.version, notes=tuple(notes))
     profile = with_quantities(told)
     refuse_impossible(profile)
     return profile
+
+
+def _known(profile: Profile) -> Profile:
+    """Return the profile without launches of which the tool could not tell what they were."""
+    kept = [n for n, one in enumerate(profile.kernels) if one.name.lower() != _NAMELESS]
+    if len(kept) == len(profile.kernels):
+        return profile
+    places = {place: number for number, place in enumerate(kept)}
+    sequence = tuple(places[n] for n in profile.sequence if n in places)
+    firsts = dict(zip(reversed(sequence), range(len(sequence) - 1, -1, -1), strict=True))
+    kernels = (
+        replace(profile.kernels[n], first=firsts.get(number, profile.kernels[n].first))
+        for number, n in enumerate(kept)
+    )
+    lost = sum(one.calls for one in profile.kernels) - sum(profile.kernels[n].calls for n in kept)
+    told = counted(lost, "launch", "launches")
+    return replace(
+        profile,
+        kernels=tuple(kernels),
+        sequence=sequence,
+        notes=(*profile.notes, f"{told} named [Unknown] left out: the tool lost what ran"),
+    )
 
 
 def _refuse_other_tool(tool: str, path: Path) -> None:

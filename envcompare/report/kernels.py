@@ -10,7 +10,7 @@ from envcompare.profiles import Dim
 from envcompare.report.marks import Change, signed_bar
 from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.units import TimeScale, number_text, time_text
-from envcompare.texts import counted, visible_line
+from envcompare.texts import counted, counted_kernels, visible_line
 
 _ABSENT: Final = "absent"
 _SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most
@@ -81,7 +81,7 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Say whether both ran the same kernels, and how many were replaced."""
     if diff.identical_kernel_set:
         return (
-            f"{diff.arm} and {reference} ran the same kernels: {counted(diff.both, 'kernel')} with "
+            f"{diff.arm} and {reference} ran the same kernels: {_both(diff)} with "
             f"the same shapes, as often{_kernel_time(diff)}."
         )
     if diff.launch_factor:
@@ -101,18 +101,23 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
 def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Return the same in fewer words: "the same 12 kernels as vm"."""
     if diff.identical_kernel_set:
-        return f"the same {counted(diff.both, 'kernel')} as {reference}, as often"
+        return f"the same {_both(diff)} as {reference}, as often"
     if diff.launch_factor:
         return (
-            f"the same {counted(diff.both, 'kernel')} as {reference} in the same proportion, but "
+            f"the same {_both(diff)} as {reference} in the same proportion, but "
             f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
         )
     changed = _changed(diff, reference=reference)
     if not changed:
-        return f"the {counted(diff.both, 'kernel')} of {reference}, with other shapes or counts"
+        return f"the {_both(diff)} of {reference}, with other shapes or counts"
     (first, word), *others = changed
     texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
     return listed(texts)
+
+
+def _both(diff: KernelDiff) -> str:
+    """Return how many kernels ran in both, in how many shapes."""
+    return counted_kernels(diff.both_names or diff.both, diff.both)
 
 
 def _changed(diff: KernelDiff, *, reference: str) -> list[tuple[int, str]]:

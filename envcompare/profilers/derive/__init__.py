@@ -14,6 +14,7 @@ from envcompare.profilers.derive.flops import ALL_FLOPS, flop_quantities
 from envcompare.profilers.derive.memory import memory_quantities
 from envcompare.profilers.derive.rates import rate_quantities
 from envcompare.profiles import Copy, Kernel, Profile, Quantity
+from envcompare.tensorcores import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.texts import counted
 
 
@@ -80,10 +81,11 @@ def _intensity(facts: Facts, memory: list[Quantity], flops: list[Quantity]) -> Q
         one for one in flops if one.unit == "FLOP" and not one.name.startswith("flops_tensor_")
     ]
     counted = [one.value for one in parts if one.value is not None]
-    why = _why_no_intensity(traffic, counted)
+    have = {one.name for one in parts if one.value is not None}
+    ran = [] if "flops_tensor" in have else list(filter(ran_uncounted, facts.profile.kernels))
+    why = _why_no_intensity(traffic, counted) or (UNCOUNTED_TENSORS if ran else "")
     if why or traffic is None or not traffic.value:
         return facts.missing("arithmetic_intensity", "FLOP/B", "ratio of sums", why)
-    have = {one.name for one in parts if one.value is not None}
     lacking = [name for name in ALL_FLOPS if name not in have]
     return facts.ok(
         "arithmetic_intensity",

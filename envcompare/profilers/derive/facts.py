@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from envcompare.profilers.chips import ncu_name
 from envcompare.profiles import Kernel, Profile, Quantity, Rule
-from envcompare.texts import counted
+from envcompare.texts import counted, counted_kernels
 
 # NVIDIA's table names a ratio of 0 to 32 for what nvprof prints in per cent
 _PER_CENT = {
     "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.pct",
 }
 _FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: per cent
+
+
+def launched(kernels: Sequence[Kernel]) -> str:
+    """Return how many launches of how many kernels these are, as "9 launches of 2 kernels"."""
+    launches = sum(kernel.calls for kernel in kernels)
+    names = len({kernel.name for kernel in kernels})
+    return " of ".join(
+        (counted(launches, "launch", "launches"), counted_kernels(names, len(kernels)))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +63,7 @@ class Facts:
             launches=launches,
             kernel_ns=sum(known) if is_timed else None,
             source=f"{profile.tool} {profile.version}".strip(),
-            scope=" of ".join(
-                (counted(launches, "launch", "launches"), counted(len(profile.kernels), "kernel"))
-            ),
+            scope=launched(profile.kernels),
         )
 
     @property

@@ -266,6 +266,42 @@ def test_scope_of_one_launch_or_copy_is_in_the_singular() -> None:
     assert (found["memcpy_htod_ns"].scope, found["memset_ns"].scope) == ("1 copy", "1 memset")
 
 
+@pytest.mark.parametrize(
+    ("name", "counts", "value"),
+    [
+        ("gemm", {TENSOR: 5.0}, None),
+        (
+            "gemm",
+            {"sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active": 4},
+            None,
+        ),
+        ("volta_h884gemm_128x64", {}, None),
+        ("volta_h884gemm_128x64", {TENSOR: 0.0}, 400 / 64),
+        ("gemm", {"sm__inst_executed_pipe_tensor_op_imma.sum": 7.0}, 400 / 64),
+        ("ampere_sgemm_128x64", {}, 400 / 64),
+    ],
+)
+def test_intensity_needs_the_flops_of_tensor_cores_where_those_ran(
+    name: str, counts: dict[str, float], value: float | None
+) -> None:
+    """What the CUDA cores did is a part of the FLOPs then, and all of the bytes."""
+    metrics = {"dram__bytes.sum": 64.0, **sass(fadd=0, fmul=0, ffma=200), **counts}
+    kernel = Kernel(name=name, calls=1, total_ns=5.0, metrics=metrics)
+    found = quantities(Profile(tool="ncu", kernels=(kernel,)))["arithmetic_intensity"]
+    assert found.value == value
+    assert (found.reason == "tensor cores were used, and their FLOPs are not counted") == (
+        not value
+    )
+
+
+def test_kernels_are_counted_by_name_and_by_shape() -> None:
+    """One kernel in two shapes is one kernel."""
+    shapes = [("a", (1, 1, 1)), ("a", (2, 1, 1)), ("b", (1, 1, 1))]
+    kernels = tuple(Kernel(name=name, grid=grid, calls=2, total_ns=1.0) for name, grid in shapes)
+    found = quantities(Profile(tool="nsys", kernels=kernels))["launch_count"]
+    assert found.scope == "6 launches of 2 kernels in 3 shapes"
+
+
 def test_log_of_nvprof_gives_flops_transactions_and_throughput(tmp_path: Path) -> None:
     """Rates are weighted by time, Σ bytes ÷ Σ (bytes ÷ rate); GB/s and MB/s stay apart."""
     found = {one.name: one for one in read("nvprof", [DATA / "nvprof_unended.log"]).quantities}

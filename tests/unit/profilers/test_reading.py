@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kinetotraces import step, write
+from nsysexports import plain
 from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
@@ -155,3 +156,15 @@ def test_an_impossible_number_is_refused_whoever_read_it(kernel: Kernel) -> None
     """The last look at what any reader returns."""
     with pytest.raises(ProfileError, match="cannot trust a"):
         refuse_impossible(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
+
+
+def test_a_launch_of_unknown_name_is_no_kernel(tmp_path: Path) -> None:
+    """Launches that nsys could not name are left out, and those left keep their order."""
+    trace = plain(4)
+    trace.kernel("[Unknown]", 10**6, 10**6 + 500, correlation=2)
+    path = trace.write(tmp_path / "a.sqlite")
+    found = read("nsys", [path])
+    assert found.kernels == read("nsys", [plain(4).write(tmp_path / "b.sqlite")]).kernels
+    assert "[Unknown]" not in {found.kernels[place].name for place in found.sequence}
+    assert len(found.sequence) == 4
+    assert "1 launch named [Unknown] left out: the tool lost what ran" in found.notes

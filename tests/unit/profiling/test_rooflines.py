@@ -72,6 +72,14 @@ def test_time_comes_from_the_trace_and_counts_from_the_counters() -> None:
     assert (one.bound, one.floor_ns) == ("compute", pytest.approx(4_000.0))
 
 
+def test_kernel_whose_tensor_cores_were_not_counted_has_no_point() -> None:
+    """Its FLOPs would be those of its CUDA cores alone."""
+    pipe = {"sm__inst_executed_pipe_tensor.sum": 7.0}
+    made = drawn(traced(), counted({"flops_fp32": 2e7, **pipe}, {"flops_fp32": 1e3}), BYTES)
+    assert {one.name for one in made.points} == {ADD, TOTAL}
+    assert made.missing == ("vm: 80 % of its kernel time is in kernels without counters.",)
+
+
 def test_kernel_below_the_ridge_is_bound_by_memory() -> None:
     """Its roof is the slope, intensity times bandwidth."""
     one = point(drawn(traced(), FLOPS, BYTES), ADD)
