@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from envcompare.console import Display
 from envcompare.eventlog import elapsed_s, waited_s
 from envcompare.experiment import Experiment
-from envcompare.folders import CellFolders, Entry
+from envcompare.folders import LAUNCHER, WORKER, CellFolders, Entry
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
@@ -256,7 +256,7 @@ class CellRun:
         self, arm: str, variables: Variables = (), profiler: Profiler | None = None
     ) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
-        program = "worker.py" if self.cell.workload.program is None else "measuring.py"
+        program = WORKER if self.cell.workload.program is None else LAUNCHER
         entry = Entry(program=program, variables=variables, profiler=profiler)
         log_name = str(log.relative_to(self.folder.path))
         return self.folders.launch(arm, entry, log=log, log_name=log_name)

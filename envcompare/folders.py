@@ -22,13 +22,15 @@ from envcompare.transport import Process
 from envcompare.transport.operations import run
 
 PREPARE_LIMIT_S = 3600.0
+WORKER = "worker.py"
+LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the image by itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What is started in an arm: a program of the workloads, its variables, what is around it."""
 
-    program: str = "worker.py"
+    program: str = WORKER
     variables: Variables = ()
     profiler: Profiler | None = None
 
@@ -120,7 +122,9 @@ class CellFolders:
     def _spawn(self, arm: str, entry: Entry) -> Process:
         """Start a program of the workloads by the same road for every arm."""
         seat = self.site.seats[arm]
-        argv = (seat.prepared.interpreter, f"{self.site.workloads}/{entry.program}")
+        prepared = seat.prepared
+        python = prepared.interpreter if entry.program == LAUNCHER else prepared.python
+        argv = (python, f"{self.site.workloads}/{entry.program}")
         command = Command(argv=argv, env=entry.variables)
         wrapped = self.site.wrapped(seat, command, self.mounts, entry.profiler)
         return self.site.transport.spawn(wrapped)
@@ -153,7 +157,7 @@ class CellFolders:
     ) -> None:
         seat = self.site.nearest_seat
         argv = (
-            *(seat.prepared.interpreter, f"{self.site.workloads}/worker.py"),
+            *(seat.prepared.python, f"{self.site.workloads}/{WORKER}"),
             *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
             *(("--download",) if is_downloaded else ()),
         )

@@ -129,7 +129,7 @@ class Site:
     def _check_gpu(self, seat: Seat) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""
         where = environment(seat.arm.environment)
-        interpreter = Command(argv=(seat.prepared.interpreter,), env=seat.prepared.variables)
+        interpreter = Command(argv=(seat.prepared.python,), env=seat.prepared.variables)
         return gpu.check_inside(self.transport, where, interpreter, self._isolation(seat))
 
     def _prepared(

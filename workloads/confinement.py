@@ -19,15 +19,33 @@ _FELT_OPTION = re.compile(
 )
 
 
+# sched.h; of the kernel's own threads there are others.
+_POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
+
+
 def confinement(data: str | None) -> dict[str, Any]:
     """Return the facts of this process; `data` is the folder that the workload reads."""
     scratch = os.environ.get("HOME") or os.getcwd()  # in a container the folder made for the arm
     return {
         **_rights(),
+        **scheduling(),
         **_limits(),
         "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
         "mount.data": None if data is None else attempt(lambda: mount_of(data)),
         "mount.scratch": attempt(lambda: mount_of(scratch)),
+    }
+
+
+def scheduling(process: str = "self") -> dict[str, Any]:
+    """Return how the kernel runs a process: what `nice`, `chrt` and prctl(2) have set for it."""
+    status = read_text(f"/proc/{process}/status") or ""
+    fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
+    # from the third field of proc_pid_stat(5) on: a name before it may hold blanks
+    stat = (read_text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    return {
+        "process.nice": attempt(lambda: int(stat[16])),
+        "process.scheduler": attempt(lambda: _POLICIES.get(stat[38], stat[38])),
+        "thp.is_disabled": attempt(lambda: fields["THP_enabled"] == "0"),
     }
 
 

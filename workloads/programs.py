@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from failures import DataError, PhaseError, ProcessError, ProtocolError, failure_reply, phase
 from output import Output
-from pinning import pin
+from pinning import OWN_PYTHON, pin
 from wire import encode, leave, parse_request, read_line, send
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ def answer(sink: int) -> int:
 
 
 def _enter(request: Dict[str, Any]) -> None:
-    """Take the folder and the CPUs of the command; put this interpreter first in PATH."""
+    """Take the folder and the CPUs of the command; put this interpreter first in PATH.
+
+    An image of the user's has its own Python on its PATH, maybe with a wrapper around it.
+    """
     with phase("setup"):
         try:
             os.chdir(request["cwd"])
@@ -64,8 +67,9 @@ def _enter(request: Dict[str, Any]) -> None:
                 hint="give --command-dir a folder that every environment of the host can enter",
             ) from error
         pin(request.get("cpus"))
-    here = os.path.dirname(sys.executable)
-    os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
+    if not os.environ.get(OWN_PYTHON):
+        here = os.path.dirname(sys.executable)
+        os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
 
 
 def _look(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -84,7 +88,8 @@ def _look(request: Dict[str, Any]) -> Dict[str, Any]:
 def find(name: str) -> str:
     """Return the path of a program; `python` is the interpreter of the arm."""
     if name in PYTHONS:
-        return sys.executable
+        own = os.environ.get(OWN_PYTHON, "")
+        return shutil.which(name) or shutil.which(own) or sys.executable if own else sys.executable
     found = shutil.which(name)
     if found is not None:
         return found

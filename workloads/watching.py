@@ -10,6 +10,7 @@ import time
 from typing import Any, Iterator
 
 from cgroups import read_text
+from confinement import scheduling
 from libraries import library_facts, mapped_libraries, short_hash
 
 _FIRST_PAUSE_S = 0.01
@@ -33,6 +34,8 @@ class Watch(threading.Thread):
         self._ends = threading.Event()
         self._libraries: set[str] = set()
         self._programs: set[str] = set()
+        self._busiest: dict[str, Any] = {}  # how that process is scheduled which computed most
+        self._most_ticks = -1
 
     def begin(self, pid: int) -> None:
         """Read the maps of this process from now on."""
@@ -60,6 +63,7 @@ class Watch(threading.Thread):
         found = library_facts(self._libraries)
         return {
             **{key: value for key, value in found.items() if key not in _OTHERS},
+            **self._busiest,
             "programs": sorted(
                 f"{os.path.basename(one)} {short_hash(one)}" for one in self._programs
             ),
@@ -71,6 +75,17 @@ class Watch(threading.Thread):
             libraries = mapped_libraries(str(pid))
             self._programs.add(os.readlink(f"/proc/{pid}/exe"))
             self._libraries.update(libraries)
+            ticks = _ticks(pid)
+            if ticks >= self._most_ticks:
+                affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
+                self._busiest = {**scheduling(str(pid)), **affinity}
+                self._most_ticks = ticks
+
+
+def _ticks(pid: int) -> int:
+    """Return the CPU time that a process has used, in ticks of the kernel (proc_pid_stat(5))."""
+    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13]))
 
 
 def _family(pid: int) -> Iterator[int]:

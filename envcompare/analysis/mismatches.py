@@ -16,6 +16,7 @@ from typing import Any, Final
 from envcompare.analysis.changemodel import Mismatch
 from envcompare.analysis.model import RunComparison
 from envcompare.errors import RunFolderError
+from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
 from envcompare.fingerprint.words import describe
@@ -25,6 +26,7 @@ Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = {"code": "the code", "device": "the device", "batch": "the batch size"}
 _SHOWN_OF_DIGEST: Final = 12
+_LATER: Final = ("process", "thp.is_disabled")  # of which runs of earlier versions know nothing
 _LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 
@@ -83,7 +85,10 @@ def changed_facts(
     kept = [
         one
         for one in found
-        if one.fact_class != "identity" and one.key not in own and _is_proven(before, after, one)
+        if one.fact_class != "identity"
+        and one.key not in own
+        and _is_proven(before, after, one)
+        and not (longest_rule(one.key, _LATER) and None in _values(one))
     ]
     if before.taken != after.taken:
         # what is loaded late stands only in the one that was taken after steps

@@ -44,7 +44,7 @@ _KEYS_BY_CLASS: Final[dict[FactClass, tuple[str, ...]]] = {
         "lock", "loaded_libraries", "programs", "threads", "allocator", "gpu", "env.OMP",
         "env.GOMP", "env.KMP", "env.MKL", "env.OPENBLAS", "env.CUBLAS", "env.MALLOC", "env.GLIBC",
         "env.LD_PRELOAD", "env.PYTHONMALLOC", "env.ONEDNN", "env.DNNL", "env.MKLDNN",
-        "env.ATEN_CPU_CAPABILITY",
+        "env.ATEN_CPU_CAPABILITY", "process", "thp.is_disabled",
     ),
     "possible-influence": (
         "cgroup.cpu_quota", "cgroup.cpu_weight", "cgroup.cpuset", "cgroup.memory_limit_bytes",

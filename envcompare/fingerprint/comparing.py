@@ -19,7 +19,7 @@ from envcompare.fingerprint.evidence import (
     packages_evidence,
     runs_python,
 )
-from envcompare.fingerprint.remedies import SEPARATE, remedy
+from envcompare.fingerprint.remedies import SEPARATE, has_own_remedy, remedy
 from envcompare.fingerprint.sides import Pair, Sides
 from envcompare.fingerprint.telling import is_computing, tellers, told_once
 from envcompare.fingerprint.varied import varied_sentence
@@ -185,7 +185,8 @@ def _worded(sides: Sides, one: FactDifference) -> FactDifference:
             sentence = f"{text} {SEPARATE}{how}" if how else text
             return replace(one, remedy=how, sentence=sentence)
         case "possible-influence":
-            return replace(one, sentence=_possible(sides, one))
+            how = remedy(sides, one.key) if has_own_remedy(one.key) else ""
+            return replace(one, remedy=how, sentence=_possible(sides, one))
         case _:
             return replace(one, sentence=MEANINGS[one.fact_class])
 

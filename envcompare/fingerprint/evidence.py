@@ -132,6 +132,10 @@ def _python(sides: Sides, _key: str) -> Evidence:
     return Evidence(is_felt=True, text=f"{who} bound by Python feels it.")
 
 
+def _priority(_sides: Sides, _key: str) -> Evidence:
+    return Evidence(text="It is felt where other processes want the same CPUs.")
+
+
 def _installed(sides: Sides) -> Evidence:
     """Say what a workload imports of the installed files, of which some differ."""
     names = sides.names("loaded_packages")
@@ -245,6 +249,8 @@ def _quota(sides: Sides, key: str) -> Evidence:
 
 def _cpu_set(sides: Sides, key: str) -> Evidence:
     counts = [count for one in sides.values(key) if (count := _count_cpus(one))]
+    if sides.threads() == min(counts, default=None) == 1:
+        return Evidence(text="1 thread computes, on the only CPU that one arm has for everything.")
     return _cpus_for_threads(min(counts, default=None), sides.threads())
 
 
@@ -298,5 +304,7 @@ _READERS: Final[dict[str, Callable[[Sides, str], Evidence]]] = {
     **dict.fromkeys(_ALLOCATOR, _allocator),
     **dict.fromkeys(_PRELOADS, _preload),
     LIBRARY_PATH: _library_path,
+    "process.nice": _priority,
+    "process.scheduler": _priority,
     "python": _python,
 }

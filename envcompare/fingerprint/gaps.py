@@ -30,6 +30,7 @@ _REASONS: Final[dict[str, str]] = {
     "programs": "the command was not seen while it ran",
     "python.libpython_sha256": "the interpreter loads none",
     "site_packages": "what is installed could not be hashed",
+    "thp.is_disabled": "the kernel does not say, as before Linux 5.0",
     "threads.alive": "of a plain command it is not seen",
     "torch": "the process that was asked did not import it",
     "torch.cuda": "torch is built without it, or was not imported where it was asked",

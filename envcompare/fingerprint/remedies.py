@@ -15,6 +15,19 @@ _IN_CODE: Final = (
     "torch.tf32", "torch.deterministic", "torch.cudnn", "torch.float32_precision",
     "torch.interop_threads",
 )  # fmt: skip
+_STARTED_WITH: Final = {
+    "process.nice": "`nice` or `renice`",
+    "process.scheduler": "`chrt`",
+    "thp.is_disabled": "prctl(PR_SET_THP_DISABLE)",
+}
+_BY_HAND: Final = {
+    **dict.fromkeys(_IN_CODE, "set it to the same value in the code of the workload"),
+    **{
+        key: f"start every arm without {what}: look at the image's `python3`, the engine and the "
+        "login"
+        for key, what in _STARTED_WITH.items()
+    },
+}
 # What a remedy says itself, and what only doctor has.
 _GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _THREADS: Final = ("env.OMP_NUM_THREADS", "env.MKL_NUM_THREADS", "env.OPENBLAS_NUM_THREADS")
@@ -44,9 +57,15 @@ def remedy(sides: Sides, key: str) -> str:
         return "give every arm the same GPU; `envcompare doctor` names what is missing"
     if key.startswith(("cgroup.", "cpu.")):
         return _same_limit(sides, key)
-    if longest_rule(key, _IN_CODE):
-        return "set it to the same value in the code of the workload"
+    for reader, how in _BY_HAND.items():
+        if longest_rule(key, (reader,)):
+            return how
     return _software(sides, key)
+
+
+def has_own_remedy(key: str) -> bool:
+    """Say whether a property can be made the same by itself, without another stack."""
+    return key in _STARTED_WITH or key.startswith(("env.", "allocator.", "cgroup.", "cpu."))
 
 
 def _same_variable(sides: Sides, key: str) -> str:
@@ -70,6 +89,8 @@ def _same_limit(sides: Sides, key: str) -> str:
     return (
         f"give every arm the same {what.get(key, 'CPUs')}: it comes from {how}the control group "
         "that the engine or the login puts a process in"
+        + ", or from `taskset` around its Python"
+        * (key == "cpu.affinity")
     )
 
 

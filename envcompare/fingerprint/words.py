@@ -52,6 +52,9 @@ _NAMES: Final[dict[str, str]] = {
     "cpu.affinity": "the CPU set",
     "cgroup.memory_limit_bytes": "the memory limit",
     "thp": "transparent huge pages",
+    "thp.is_disabled": "the process's ban on transparent huge pages",
+    "process.nice": "the priority (nice)",
+    "process.scheduler": "the scheduling policy",
     "shm.bytes": "the size of /dev/shm",
     "seccomp.mode": "seccomp",
     "seccomp.filters": "the number of seccomp filters",
@@ -67,7 +70,7 @@ _DIGESTS: Final = frozenset(
 )
 _PLURAL: Final = (
     "packages", "loaded_libraries", "programs", "site_packages.sha256", "torch.threads",
-    "torch.interop_threads", "thp", "capabilities",
+    "torch.interop_threads", "capabilities",
 )  # fmt: skip
 WHOLE: Final = ("kernels.", "gpu.name")
 """How keys begin whose values are never cut in a sentence."""
@@ -85,6 +88,8 @@ def describe(difference: FactDifference) -> str:
     if difference.key.rpartition(".")[2] in _DIGESTS:
         return name
     before, after = difference.reference, difference.value
+    if difference.key == "cpu.affinity":
+        return f"{name} {_spans(before)} → {_spans(after)}"
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
     if difference.key.startswith(WHOLE):
@@ -95,7 +100,7 @@ def describe(difference: FactDifference) -> str:
 
 def is_plural(difference: FactDifference) -> bool:
     """Say whether the words of a difference name several things."""
-    return difference.key.startswith(_PLURAL)
+    return difference.key.startswith(_PLURAL) or difference.key in {"thp", "thp.defrag"}
 
 
 def entries(value: FingerprintValue) -> tuple[str, ...]:
@@ -127,6 +132,19 @@ def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
 def _change(name: str, before: str | None, after: str | None) -> str:
     """Return both versions; of what only one side has, the name is enough and short."""
     return visible_line(f"{name} {before} → {after}" if before and after else name)
+
+
+def _spans(value: FingerprintValue) -> str:
+    """Return a list of CPUs as the kernel writes it, "0-3,6"."""
+    if not isinstance(value, tuple):
+        return _word(value)
+    spans: list[list[str]] = []
+    for before, cpu in zip((None, *value), value, strict=False):
+        if isinstance(cpu, int) and before == cpu - 1 and spans:
+            spans[-1] = [spans[-1][0], str(cpu)]
+        else:
+            spans.append([str(cpu)])
+    return _word(",".join("-".join(one) for one in spans))
 
 
 def _size(value: FingerprintValue) -> str:

@@ -196,6 +196,9 @@ def _stack(one: ArmSummary) -> str:
     text = f"{one.environment}, stack {one.stack}"
     if one.reference:
         text += f", {one.reference}"
+    runs, started = one.facts.get("python.executable"), one.identity.get("started_as")
+    if started and runs:
+        text += f", started as {started}, which runs {runs}"
     return text if one.state == "ok" else f"{text}; {one.state}"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import CellSummary, Comparison, Estimate, Outcome, RunComparison
+from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import WHOLE, describe, is_plural
 from envcompare.records import FactDifference
 from envcompare.report.numbers import (
@@ -186,6 +187,7 @@ def candidate_sentence(found: tuple[FactDifference, ...] | None, *, arm: str) ->
     texts = (
         _likely(likely, is_more=len(rest) < len(found)),
         *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
+        next((f"{SEPARATE}{one.remedy}." for one in likely if one.remedy), ""),
         _unlikely([one for one in rest if one.is_felt is False]),
     )
     return visible(" ".join(text for text in texts if text))

@@ -52,12 +52,18 @@ class Options:
 class Prepared:
     """What `wrap` and the worker need, and the proof of which software it is."""
 
-    interpreter: str
+    interpreter: str  # its path, which no wrapper stands around
+    started_as: str = ""  # how a user of the image starts Python; empty where it is made here
     reference: str = ""
     engine: str = ""
     identity: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
     software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
     meant: str = ""  # the tree of what is installed, as the label of the image says
-    variables: tuple[tuple[str, str], ...] = ()  # by which the interpreter finds its packages
+    variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
+
+    @property
+    def python(self) -> str:
+        """Return what starts a workload: in an image of the user's its own `python3`."""
+        return self.started_as or self.interpreter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,10 @@ from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
+_PYTHON = "python3"  # as a user of an image starts it, by the PATH of the image
+_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/pinning.py)
+# Docker's words, and those of `env`, which Singularity starts it by.
+_NO_PYTHON = re.compile(r'"python3": executable file not found|env: \W?python3\W')
 _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 
 
@@ -100,7 +105,7 @@ def _docker(
         there = deliver(transport, found, local=local, progress=progress)
         facts = _image_facts(replace(there, digest=found.digest))  # as the name it was given says
         prepared = Prepared(
-            interpreter="python3",
+            interpreter=_PYTHON,
             reference=there.id,
             facts=facts,
             software=_image_software(there),
@@ -140,7 +145,7 @@ def _singularity(
             )
         found = sif.given(transport, reference, local=local, progress=progress)
         prepared = Prepared(
-            interpreter="python3",
+            interpreter=_PYTHON,
             reference=found.path,
             engine=engine,
             facts=_sif_facts(found),
@@ -223,11 +228,17 @@ def _asked(
 ) -> Prepared:
     """Start the user's image once, to see that it starts and which interpreter it has."""
     brief = f"{dict(identity).get('image.name', prepared.reference)} cannot be used"
-    hint = "an image needs python3 with torch; run it by hand and mend what it says"
+    hint = "run python3 in it by hand and mend what it says"
     try:
         result = inside(transport, environment, prepared, "-c", _WHICH)
     except CommandTimeoutError as error:
         raise StackError(f"{brief} on {transport.name}", details=str(error), hint=hint) from error
+    if result.exit_code == 127 and _NO_PYTHON.search(result.stderr):
+        raise StackError(
+            f"{brief} on {transport.name}",
+            details="no python3 is on the PATH of the image",
+            hint="install it in the image, or put its folder there: ENV PATH=/its/folder:$PATH",
+        )
     if not result.succeeded:
         cause = named(environment).explain(result.exit_code, result.stderr)
         cause = cause or Cause(reason=result.tail(1))
@@ -235,8 +246,11 @@ def _asked(
             f"{brief} on {transport.name}", details=cause.reason, hint=cause.hint or hint
         )
     interpreter, version = result.stdout.split("\n")[:2]
+    started = (("python", version), ("started_as", _PYTHON))
     return replace(
         prepared,
         interpreter=interpreter,
-        identity=(("stack", "given"), *identity, ("python", version)),
+        started_as=_PYTHON,
+        identity=(("stack", "given"), *identity, *started),
+        variables=((_OWN_PYTHON, _PYTHON),),
     )

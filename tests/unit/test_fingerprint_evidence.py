@@ -6,6 +6,7 @@ import pytest
 from pairs import OWN, Facts, differences
 
 from envcompare.fingerprint.remedies import other_options
+from envcompare.fingerprint.words import describe
 
 TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
 PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-dynload/_ssl.so")
@@ -352,3 +353,32 @@ def test_what_a_variable_makes_pytorch_use_is_told_with_the_variable() -> None:
         both={"loaded_libraries": TORCH},
     )
     assert [found[key].part_of for key in keys] == ["", "env.ATEN_CPU_CAPABILITY"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "words"),
+    [
+        ("process.nice", (0, 10), "the priority (nice) 0 → 10 differs"),
+        ("process.scheduler", ("other", "idle"), "the scheduling policy other → idle differs"),
+        ("thp.is_disabled", (False, True), "the process's ban on transparent huge pages off → on"),
+    ],
+)
+def test_how_a_process_is_scheduled_is_a_confounder(
+    key: str, values: tuple[int | str, int | str], words: str
+) -> None:
+    """Each can change the speed by itself, and what starts the process is told as the remedy."""
+    found = differences({key: values[0]}, {key: values[1]})[key]
+    assert found.fact_class == "confounder"
+    assert f"Besides the environment, {words}" in found.sentence
+    assert "start every arm without" in found.remedy
+
+
+def test_one_cpu_for_one_thread_is_no_proof_that_nothing_is_felt() -> None:
+    """Whatever else runs there interrupts the only thread; the CPUs are named in one word."""
+    found = differences(
+        {"cpu.affinity": (0, 1, 2, 3, 6)}, {"cpu.affinity": (0,)}, both={"torch.threads": 1}
+    )["cpu.affinity"]
+    assert (found.fact_class, found.is_felt) == ("possible-influence", None)
+    assert found.evidence == "1 thread computes, on the only CPU that one arm has for everything."
+    assert describe(found) == "the CPU set 0-3,6 → 0"
+    assert "taskset" in found.remedy

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recording import Recorder
 
 from envcompare.choice import Workload
 from envcompare.config import Settings
 from envcompare.environments import Check, Mount
 from envcompare.errors import WorkloadError
-from envcompare.folders import CellFolders
+from envcompare.folders import CellFolders, Entry
 from envcompare.planning import resolved
 from envcompare.records import ArmRecord
 from envcompare.sites import Roads, Seat, Site
@@ -141,3 +143,18 @@ def test_folder_that_is_not_there_is_named(site: Site, tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=f"{tmp_path}/none of the command is not on local"):
         cell.show_command(f"{tmp_path}/none", None)
     assert cell.own == ()
+
+
+def test_worker_starts_as_a_user_of_the_image_starts_python(site: Site, tmp_path: Path) -> None:
+    """A wrapper around `python3` is in effect; the launcher of a command is the tool's own."""
+    site.roads = replace(site.roads, watched=(recorder := Recorder()))
+    prepared = Prepared(interpreter="/opt/python3.11", started_as="python3")
+    arm = ArmRecord(id="vm", environment="vm")
+    site.seats["vm"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    cell = CellFolders(site=site)
+    for program in ("worker.py", "measuring.py"):
+        cell.launch("vm", Entry(program=program), log=tmp_path / "log", log_name="log").kill()
+    assert [one.argv[-2:] for one in recorder.commands] == [
+        ("python3", f"{site.workloads}/worker.py"),
+        ("/opt/python3.11", f"{site.workloads}/measuring.py"),
+    ]

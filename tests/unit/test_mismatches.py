@@ -67,6 +67,17 @@ def test_names_and_presets_may_differ(tmp_path: Path, changes: dict[str, object]
     assert found.mismatches == ()
 
 
+def test_a_fact_that_earlier_versions_did_not_take_is_no_mismatch(tmp_path: Path) -> None:
+    """Of the older run it is not known; two runs that know it are held to it."""
+    facts = {"process.nice": 0, "thp.is_disabled": False}
+    older, newer = one_cell("a", 1.0), one_cell("b", 1.1, facts={"vm": facts})
+    assert compared(tmp_path / "known", older, newer).mismatches == ()
+    other = one_cell("c", 1.1, facts={"vm": {**facts, "process.nice": 10}})
+    with pytest.raises(ConfigError) as caught:
+        compared(tmp_path / "other", newer, other)
+    assert "the priority (nice) 0 → 10" in caught.value.details
+
+
 def test_the_hash_seed_that_stabilising_draws_is_no_mismatch(tmp_path: Path) -> None:
     """Each run draws its own, anew for each restart; without --stabilise it was set by hand."""
     made = [

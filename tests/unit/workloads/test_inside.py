@@ -23,10 +23,12 @@ gpu.memory_bytes gpu.mig gpu.name gpu.persistence gpu.power_limit_w gpu.uuid gpu
 kernel.clocksource kernel.release kernel.version libc.sha256 libc.version limits.as limits.core
 limits.memlock limits.nofile limits.nproc limits.stack loaded_libraries loaded_packages
 loaded_paths lsm.label memory.total_bytes mount.data mount.python mount.scratch no_new_privs
-numa.nodes numpy.version os.release packages python.compiler python.executable python.flags
+numa.nodes numpy.version os.release packages process.nice process.scheduler python.compiler
+python.executable python.flags
 python.implementation python.is_debug python.libpython_sha256 python.sha256 python.version
 seccomp.filters seccomp.mode shm.bytes site_packages.sha256 smt.active speculation.indirect_branch
-speculation.ssb thp thp.defrag threads.alive threads.mkl threads.omp threads.openblas
+speculation.ssb thp thp.defrag thp.is_disabled threads.alive threads.mkl threads.omp
+threads.openblas
 torch.build_sha256 torch.cpu_capability torch.cuda torch.cudnn_benchmark torch.cudnn_deterministic
 torch.deterministic torch.float32_precision torch.git torch.interop_threads torch.tf32_cudnn
 torch.tf32_matmul torch.threads torch.version torchvision.version uid
@@ -123,3 +125,60 @@ def test_a_library_that_was_unlinked_is_listed_once(tmp_path: Path) -> None:
     assert mapped == [f"{path} (deleted)"]
     assert found["loaded_libraries"] == ["libplanted.so.1 unreadable"]
     assert found["loaded_paths"] == [f"libplanted.so.1 {path}"]
+
+
+def wrapper(folder: Path, words: str) -> str:
+    """Write a `python3` that starts this interpreter through other programs, as an image may."""
+    path = folder / "bin" / "python3"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec {words} {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU is no choice")
+def test_worker_keeps_how_the_python_of_an_image_starts_it(
+    start: Start, toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPUs that an image allows hold; what a login allows is set alike in all arms."""
+    python = wrapper(tmp_path, "nice -n 5 taskset -c 0")
+    found = start(python).ask("hello", workload=toy, cpus=[0, 1])["fingerprint"]
+    assert found["cpu.affinity"] == [0, 1]
+    monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
+    found = start(python).ask("hello", workload=toy, cpus=[0, 1])["fingerprint"]
+    assert found["cpu.affinity"] == [0]
+    assert found["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
+    assert (found["process.scheduler"], found["thp.is_disabled"]) == ("other", False)
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU is no choice")
+def test_worker_that_an_image_starts_on_other_cpus_is_refused(
+    start: Start, toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no CPU that both the image and the run allow."""
+    monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
+    worker = start(wrapper(tmp_path, "taskset -c 1"))
+    reply = worker.ask("hello", workload=toy, cpus=[0])["error"]
+    assert reply["brief"] == "cannot run on CPUs [0]: the image's python3 runs on [1]"
+    assert "--pin" in reply["hint"]
+
+
+def test_command_of_an_image_runs_the_python_of_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wrapper is in effect, and the watch sees priority and CPUs of what computes."""
+    python = wrapper(tmp_path, "nice -n 5 taskset -c 0")
+    monkeypatch.setenv("PATH", str(Path(python).parent), prepend=os.pathsep)
+    monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
+    program = "import time; until = time.monotonic() + 0.5\nwhile time.monotonic() < until: pass"
+    work = {"argv": ["python3", "-c", program], "cwd": str(tmp_path), "cpus": None}
+    request = {"op": "command", **work, "patterns": {}, "limit_s": 30, "watch": True}
+    argv = [sys.executable, str(WORKER.with_name("measuring.py"))]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as done:
+        assert done.stdin
+        assert done.stdout
+        done.stdin.write(json.dumps(request) + "\n")
+        done.stdin.flush()
+        found = json.loads(done.stdout.readline())["fingerprint"]
+    assert found["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
+    assert found["cpu.affinity"] == [0]
