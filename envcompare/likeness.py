@@ -88,6 +88,7 @@ def compare_stacks(
             hint="name a workload, as in --workloads cnn",
         )
     _seat(site, experiment, arms, say)
+    site.tell_files_apart(say)
     site.stage()
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)

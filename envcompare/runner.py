@@ -175,6 +175,8 @@ def _prepare_host(job: Job, site: Site) -> None:
         job.check_interruption()
         if not arm.is_control:
             _add_arm(job, site, arm)
+    say = job.display.saying(site.host.label, job.check_interruption)
+    site.tell_files_apart(say)
     if job.plan.reference in site.seats:
         site.add_control(job.plan.control, job.plan.reference)
     site.stage()

@@ -23,7 +23,7 @@ from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import make_folder, shell
 from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
-from envcompare.stack.proof import mismatch
+from envcompare.stack.proof import mismatch, tell_files_apart
 from envcompare.stack.variants import chosen
 from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec
@@ -210,6 +210,12 @@ class Site:
         for arm in self.seats:
             make_folder(self.transport, self.scratch(arm))
 
+    def tell_files_apart(self, say: Callable[[str], None]) -> None:
+        """Find the files in which the software of the arms differs, once all of them are usable."""
+        arms = {arm: (one.arm.environment, one.prepared) for arm, one in self.seats.items()}
+        for arm, prepared in tell_files_apart(self.transport, arms, progress=say).items():
+            self.seats[arm] = replace(self.seats[arm], prepared=prepared)
+
     def send(self, path: Path, name: str) -> str:
         """Return the folder of the host that a user's file is in; it is sent once a run."""
         folder = f"{self.folder}/own-{name}"
@@ -264,7 +270,7 @@ class Site:
             host=self.host.label,
             arm=arm,
             cell=cell,
-            facts={**found, **dict(seat.prepared.facts)},
+            facts={**found, **dict(seat.prepared.facts), **_installed(seat.prepared)},
             identity=identity,
             taken=taken,
         )
@@ -329,6 +335,12 @@ class Site:
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""
         return f"{self.folder}/scratch-{distinct_name(arm)}"
+
+
+def _installed(prepared: Prepared) -> dict[str, FingerprintValue]:
+    """Return what is installed in parts, as far as it was hashed."""
+    parts = {"site_packages.parts": prepared.parts, "site_packages.changed": prepared.changed}
+    return {key: value for key, value in parts.items() if value}
 
 
 def stack_options(experiment: Experiment) -> Options:

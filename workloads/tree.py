@@ -1,14 +1,19 @@
 """What is installed beside an interpreter, as one hash: names, modes and content of every file.
 
-Run by the interpreter that is asked about; prints one JSON object. `--stamp` reads no content: it
-gives a hash that changes whenever a file is replaced, and takes a fraction of the time.
+Run by the interpreter that is asked about; prints one JSON object, with a hash of each distribution
+beside that of all. `--stamp` reads no content: it gives a hash that changes whenever a file is
+replaced, and takes a fraction of the time. `--files PART…` gives the hash of each file of some
+distributions.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
+import re
+import site
 import stat
 import sys
 import sysconfig
@@ -19,12 +24,16 @@ _CHUNK_BYTES = 1 << 20
 _LEFT_OUT = ("RECORD", "direct_url.json")
 # Magic number, flags and hash of the source: how a file was compiled. What follows holds its path.
 _PYC_BYTES = 16
+_SHOWN_DIGITS = 16  # of a hash that tells one file or distribution from another
+_METADATA = re.compile(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+_BYTE_CODE = re.compile(r"(.*)__pycache__/([^/]+?)\.[^/]*\.pyc")
 
 
 def roots() -> list[str]:
     """Return the folders that packages are installed in, each once."""
-    paths = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
-    return list(dict.fromkeys(os.path.realpath(path) for path in paths))
+    paths = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    found = dict.fromkeys(os.path.realpath(path) for path in (*paths, *site.getsitepackages()))
+    return [path for path in found if path]
 
 
 def installed(root: str) -> Iterator[tuple[str, str]]:
@@ -55,16 +64,78 @@ def content(path: str) -> str:
     return digest.hexdigest()
 
 
-def tree() -> dict[str, object]:
-    """Return the hash of all that is installed, and the number of files."""
-    digest, count = hashlib.sha256(), 0
+class Owners:
+    """Which distribution the files below a root belong to, as the RECORDs there say."""
+
+    def __init__(self, root: str) -> None:
+        self._by_file: dict[str, str] = {}
+        self._by_folder: dict[str, set[str]] = {}
+        for entry in sorted(os.listdir(root)) if os.path.isdir(root) else []:
+            match = _METADATA.fullmatch(entry)
+            if match:
+                name = re.sub(r"[-_.]+", "-", match[1]).lower()
+                self._take(f"{name}=={match[2]}", root, entry)
+
+    def _take(self, part: str, root: str, metadata: str) -> None:
+        self._by_folder[metadata] = {part}
+        path = os.path.join(root, metadata, "RECORD")
+        if not os.path.isfile(path):
+            return
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            names = [row[0] for row in csv.reader(line.replace("\0", "") for line in file) if row]
+        for name in names:
+            self._by_file.setdefault(name, part)
+            self._by_folder.setdefault(name.partition("/")[0], set()).add(part)
+
+    def part(self, name: str) -> str:
+        """Return `name==version` of the distribution of a file, else the first part of its path.
+
+        A file that no RECORD lists, as byte code, belongs to the only one that its folder is of.
+        """
+        code = _BYTE_CODE.fullmatch(name)
+        source = f"{code[1]}{code[2]}.py" if code else name
+        top, is_below, _ = name.partition("/")
+        owners = self._by_folder.get(top, set()) if is_below else set()
+        alone = next(iter(owners)) if len(owners) == 1 else top
+        return self._by_file.get(name) or self._by_file.get(source) or alone
+
+
+def hashed(parts: set[str] | None = None) -> Iterator[tuple[str, str, bytes]]:
+    """Yield part, name and what is hashed of every file that is installed, or that is of parts."""
     for root in roots():
+        owners = Owners(root)
         for name, path in installed(root):
-            if os.path.basename(name) not in _LEFT_OUT:
+            part = _text(owners.part(name))
+            if os.path.basename(name) not in _LEFT_OUT and (parts is None or part in parts):
                 mode = stat.S_IMODE(os.lstat(path).st_mode)
-                digest.update(os.fsencode(f"{name}\0{mode:o}\0{content(path)}\n"))
-                count += 1
-    return {"sha256": digest.hexdigest(), "files": count}
+                yield part, _text(name), os.fsencode(f"{name}\0{mode:o}\0{content(path)}\n")
+
+
+def tree() -> dict[str, object]:
+    """Return the hash of all that is installed, the number of files, and a hash of each part."""
+    digest, count = hashlib.sha256(), 0
+    parts: dict[str, hashlib._Hash] = {}
+    for part, _, line in hashed():
+        digest.update(line)
+        parts.setdefault(part, hashlib.sha256()).update(line)
+        count += 1
+    short = {part: one.hexdigest()[:_SHOWN_DIGITS] for part, one in sorted(parts.items())}
+    return {"sha256": digest.hexdigest(), "files": count, "parts": short}
+
+
+def files_of(parts: set[str]) -> dict[str, object]:
+    """Return part, name and hash of every file of some parts."""
+    found = [
+        (part, name, hashlib.sha256(line).hexdigest()[:_SHOWN_DIGITS])
+        for part, name, line in hashed(parts)
+    ]
+    return {"files": found}
+
+
+def _text(name: str) -> str:
+    """Return a name that JSON can hold, and without blanks: a name may be of any bytes."""
+    text = os.fsencode(name).decode(errors="backslashreplace")
+    return re.sub(r"\s", lambda blank: f"\\x{ord(blank[0]):02x}", text)
 
 
 def stamp() -> dict[str, object]:
@@ -78,6 +149,12 @@ def stamp() -> dict[str, object]:
     return {"stamp": digest.hexdigest()}
 
 
+def main(words: list[str]) -> dict[str, object]:
+    """Return what is asked for."""
+    if words == ["--stamp"]:
+        return stamp()
+    return files_of(set(words[1:])) if words[:1] == ["--files"] else tree()
+
+
 if __name__ == "__main__":
-    found = stamp() if sys.argv[1:] == ["--stamp"] else tree()
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(main(sys.argv[1:])) + "\n")

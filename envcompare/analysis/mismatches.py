@@ -19,14 +19,15 @@ from envcompare.errors import RunFolderError
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
-from envcompare.fingerprint.words import describe
+from envcompare.fingerprint.words import INSTALLED_PARTS, describe
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue, RunRecord
 
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
 _WORK: Final = {"code": "the code", "device": "the device", "batch": "the batch size"}
 _SHOWN_OF_DIGEST: Final = 12
-_LATER: Final = ("process", "thp.is_disabled")  # of which runs of earlier versions know nothing
+# What runs of earlier versions know nothing of.
+_LATER: Final = ("process", "thp.is_disabled", INSTALLED_PARTS)
 _LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 

@@ -17,13 +17,24 @@ from envcompare.fingerprint.evidence import (
     imported,
     interpreters,
     packages_evidence,
+    parts_evidence,
     runs_python,
 )
 from envcompare.fingerprint.remedies import SEPARATE, has_own_remedy, remedy
 from envcompare.fingerprint.sides import Pair, Sides
 from envcompare.fingerprint.telling import is_computing, tellers, told_once
 from envcompare.fingerprint.varied import varied_sentence
-from envcompare.fingerprint.words import describe, entries, entry_name, fact_name, is_plural, stem
+from envcompare.fingerprint.words import (
+    CHANGED_FILES,
+    INSTALLED_PARTS,
+    describe,
+    entries,
+    entry_name,
+    fact_name,
+    is_plural,
+    part_name,
+    stem,
+)
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
 
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
@@ -58,7 +69,7 @@ def compare_fingerprints(
 def _parts(sides: Sides, key: str) -> Iterator[_Part]:
     """Give what differs of a fact: nothing, the fact, or the parts of a list of software."""
     before, after = sides.values(key)
-    if before == after:
+    if before == after or key == CHANGED_FILES:
         return
     if before is None or after is None or key not in _LISTS:
         yield key, (before, after), evidence_of(sides, key)
@@ -101,6 +112,27 @@ def _unused(sides: Sides) -> Evidence:
     return Evidence(is_felt=False, text="They were not imported by this workload.")
 
 
+def _installed(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+    """Give the packages whose files differ though their version does not, and files of none.
+
+    A package is told by the files that were found to differ, where somebody looked into it.
+    """
+    names = [{part_name(one) for one in side} for side in pair]
+    told = {one for one in names[0] | names[1] if "==" not in one or one in names[0] & names[1]}
+    changed = _lacking(*sides.values(CHANGED_FILES))
+    looked_into = {part_name(one) for side in changed for one in side}
+    first, second = (
+        tuple(
+            one
+            for one in (*files, *(part for part in parts if part_name(part) not in looked_into))
+            if part_name(one) in told
+        )
+        for files, parts in zip(changed, pair, strict=True)
+    )
+    if first or second:
+        yield INSTALLED_PARTS, (first, second), parts_evidence(sides, first + second)
+
+
 def _libraries(sides: Sides, pair: _Lists) -> Iterator[_Part]:
     """Give the loaded libraries that no other fact tells of; all of them where none is left."""
     first, second = (
@@ -141,6 +173,7 @@ def _watched(key: str, pair: _Lists, *, what: str) -> _Part:
 
 _LISTS: Final[dict[str, Callable[[Sides, _Lists], Iterator[_Part]]]] = {
     "packages": _packages,
+    INSTALLED_PARTS: _installed,
     "loaded_libraries": _libraries,
     "programs": _programs,
 }

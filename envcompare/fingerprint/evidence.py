@@ -9,7 +9,13 @@ from typing import Final
 
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.sides import Sides
-from envcompare.fingerprint.words import entries, entry_name, stem
+from envcompare.fingerprint.words import (
+    INSTALLED_PARTS,
+    entries,
+    entry_name,
+    part_name,
+    stem,
+)
 from envcompare.records import FingerprintValue
 
 _OPENMP: Final = ("libgomp", "libiomp", "libomp")
@@ -59,6 +65,8 @@ _TUNABLE: Final = re.compile(
 )
 # What nothing but the interpreter of an arm has the use of.
 _OF_PYTHON: Final = ("python", *_PACKAGES, "torch", "packages", "site_packages", "lock")
+# What `site` runs as Python starts; of a .pth file at least the lines that begin with import.
+_RUN_ALWAYS: Final = re.compile(r"(?:sitecustomize|usercustomize)\.py|[^/]+\.pth")
 _ENOUGH: Final = 1.25  # a peak this far below a limit is not held back by it
 
 
@@ -161,6 +169,21 @@ def packages_evidence(sides: Sides, found: tuple[str, ...]) -> Evidence:
         return Evidence()
     what = names[0] if len(names) == 1 else "each of them"
     return _used(what, _having(sides, "loaded_packages", names), verb="imported")
+
+
+def parts_evidence(sides: Sides, found: tuple[str, ...]) -> Evidence:
+    """Say whether a workload uses packages, or files of none, whose content differs."""
+    names = tuple(dict.fromkeys(part_name(one) for one in found))
+    if unseen := _of_a_command(sides, INSTALLED_PARTS):
+        return unseen
+    if always := next((one for one in names if _RUN_ALWAYS.fullmatch(one)), ""):
+        return Evidence(is_felt=True, text=f"Python runs {always} at every start.")
+    used = tuple(one for one in names if imported(sides, one))
+    if used:
+        return packages_evidence(sides, used)
+    if sides.names("loaded_packages") is None or any("==" not in one for one in names):
+        return Evidence(text="Whether this workload uses them was not measured.")
+    return Evidence(is_felt=False, text="They were not imported by this workload.")
 
 
 def _having(sides: Sides, key: str, prefixes: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from envcompare.fingerprint.sides import Sides
-from envcompare.fingerprint.words import entries, entry_name
+from envcompare.fingerprint.words import INSTALLED_PARTS, entries, entry_name
 from envcompare.records import FactClass, FactDifference
 
 _PYTHON: Final = (
@@ -19,8 +19,8 @@ _LIBC: Final = ("libc.version", "libc.sha256")
 _TORCH: Final = ("torch.version", "torch.git", "torch.build_sha256", "torch.cuda")
 _ALLOCATOR: Final = ("env.LD_PRELOAD", "allocator.ld_preload", "allocator.name")
 _INSTALLED: Final = (
-    "packages", "torch.version", "numpy.version", "torchvision.version", "site_packages.sha256",
-    "site_packages.files", "lock.sha256", "loaded_packages",
+    "packages", "torch.version", "numpy.version", "torchvision.version", INSTALLED_PARTS,
+    "site_packages.sha256", "site_packages.files", "lock.sha256", "loaded_packages",
 )  # fmt: skip
 _GROUPS: Final = (
     _PYTHON,
@@ -35,7 +35,7 @@ _GROUPS: Final = (
     ("cpu.affinity", "cgroup.cpuset"),
     ("seccomp.mode", "seccomp.filters"),
 )
-_FOLLOWERS: Final = _INSTALLED[4:]
+_FOLLOWERS: Final = _INSTALLED[5:]
 
 _FELT_LIBRARIES: Final = (
     "libc.", "libm.", "ld-linux", "libpython", "libtorch", "libc10", "libgomp", "libiomp", "libomp",
@@ -88,6 +88,8 @@ def _following(sides: Sides, one: FactDifference, classes: dict[str, FactClass])
     leader = _leader_of_libraries(sides, one, classes) or _leader(one.key, classes)
     if leader:
         return replace(one, part_of=leader)
+    if one.key in _FOLLOWERS and INSTALLED_PARTS in classes:
+        return replace(one, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
     is_explained = one.key in _FOLLOWERS and "packages.not_imported" in classes
     if is_explained and one.fact_class == "confounder":
         text = "Packages differ that this workload does not import, which may be all of it."

@@ -7,6 +7,10 @@ from typing import Final
 from envcompare.records import FactDifference, FingerprintValue
 from envcompare.texts import visible_line
 
+INSTALLED_PARTS: Final = "site_packages.parts"
+"""Packages and files of none, each with its digest."""
+CHANGED_FILES: Final = "site_packages.changed"
+"""The files in which arms differ, each after its package; they are told with the packages."""
 _NAMES: Final[dict[str, str]] = {
     "python.version": "Python",
     "python.sha256": "the build of Python",
@@ -32,6 +36,7 @@ _NAMES: Final[dict[str, str]] = {
     "packages.outside": "packages from outside the installed ones",
     "packages.not_imported": "packages that are not imported",
     "site_packages.sha256": "the installed files",
+    INSTALLED_PARTS: "the installed files",
     "site_packages.files": "the number of installed files",
     "lock.sha256": "the lock of the wheels",
     "loaded_libraries": "loaded libraries",
@@ -69,11 +74,13 @@ _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
 _PLURAL: Final = (
-    "packages", "loaded_libraries", "programs", "site_packages.sha256", "torch.threads",
+    "packages", "loaded_libraries", "programs", "site_packages.sha256", INSTALLED_PARTS,
+    "torch.threads",
     "torch.interop_threads", "capabilities",
 )  # fmt: skip
 WHOLE: Final = ("kernels.", "gpu.name")
 """How keys begin whose values are never cut in a sentence."""
+_MOST_PARTS: Final = 2
 _LONGEST: Final = 60  # of a value in a sentence
 
 
@@ -90,6 +97,8 @@ def describe(difference: FactDifference) -> str:
     before, after = difference.reference, difference.value
     if difference.key == "cpu.affinity":
         return f"{name} {_spans(before)} → {_spans(after)}"
+    if difference.key == INSTALLED_PARTS:
+        return f"{name} ({_parts(entries(before) + entries(after))})"
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
     if difference.key.startswith(WHOLE):
@@ -118,6 +127,29 @@ def entry_name(entry: str) -> str:
 def stem(entry: str) -> str:
     """Return a library's name without its version: the map of a process shows no links."""
     return entry_name(entry).partition(".so")[0]
+
+
+def part_name(entry: str) -> str:
+    """Return the package, as name==version, or the file in "part digest" and "part file digest"."""
+    return entry.partition(" ")[0]
+
+
+def _parts(found: tuple[str, ...]) -> str:
+    """Name the first packages with their first file: "torch 2.13.0: torch/__init__.py"."""
+    files: dict[str, dict[str, None]] = {}
+    for one in found:
+        part, _, rest = one.partition(" ")
+        file = rest.rpartition(" ")[0]
+        files.setdefault(part, {}).update({file: None} if file and file != part else {})
+    words = [_of_part(part, tuple(names)) for part, names in files.items()]
+    more = f" and {len(words) - _MOST_PARTS} more" if len(words) > _MOST_PARTS else ""
+    return visible_line("; ".join(words[:_MOST_PARTS]) + more)
+
+
+def _of_part(part: str, names: tuple[str, ...]) -> str:
+    package = part.replace("==", " ")
+    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
+    return f"{package}: {names[0]}{more}" if names else package
 
 
 def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:

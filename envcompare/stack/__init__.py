@@ -59,6 +59,8 @@ class Prepared:
     identity: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
     software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
+    parts: tuple[str, ...] = ()  # of what is installed: `name==version digest`, or a file's name
+    changed: tuple[str, ...] = ()  # `part name digest` of files that not all arms have alike
     meant: str = ""  # the tree of what is installed, as the label of the image says
     variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -25,6 +26,8 @@ TREE = "site_packages.sha256"
 FILES = "site_packages.files"
 LOCK = "lock.sha256"
 UNPROVEN = "unproven"
+MOST_PARTS: Final = 20  # packages that are looked into
+MOST_FILES: Final = 50  # of each that are named
 _START_S = 300.0
 _KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
@@ -33,9 +36,17 @@ class _NotReadError(Exception):
     """What is installed in an arm could not be read."""
 
 
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
 class _Tree(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     files: Annotated[int, msgspec.Meta(ge=1)]
+    parts: dict[str, _Digest]
+
+
+class _Files(msgspec.Struct, frozen=True, kw_only=True):
+    files: tuple[tuple[str, str, _Digest], ...]  # part, name and digest
 
 
 class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +90,90 @@ def prove(
         )
         return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
+    parts = tuple(f"{name} {digest}" for name, digest in tree.parts.items())
     return replace(
         prepared,
         facts=(*prepared.facts, *facts),
+        parts=parts,
         # what hangs on a hash is known by that
         software=prepared.software if fixed else (*prepared.software, (TREE, tree.sha256)),
     )
+
+
+def tell_files_apart(
+    transport: Transport, arms: Mapping[str, tuple[str, Prepared]], *, progress: Progress
+) -> dict[str, Prepared]:
+    """Return the software of arms with the files in which they differ, by the names of the arms.
+
+    An arm is given as its environment and its software. Only packages whose version is the same
+    are looked into, and files that belong to none; of many only the first.
+    """
+    proven = {arm: one for arm, one in arms.items() if one[1].parts}
+    unlike = _unlike_parts([dict(map(_halves, one.parts)) for _, one in proven.values()])
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for arm, (environment, prepared) in proven.items() if unlike else ():
+        try:
+            said = _ask(transport, environment, prepared, "--files", *unlike)
+            listed = msgspec.json.decode(said, type=_Files).files
+        except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
+            progress(f"which files of {', '.join(unlike)} differ in {arm} is not known: {error}")
+            return {}
+        found[arm] = {(part, name): digest for part, name, digest in listed}
+    told = _unlike_files(found, unlike)
+    return {
+        arm: replace(
+            prepared, changed=tuple(f"{' '.join(at)} {files[at]}" for at in told if at in files)
+        )
+        for arm, files in found.items()
+        for prepared in (proven[arm][1],)
+    }
+
+
+def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
+    """Return the first parts that differ: packages of one version, and files that some arms lack.
+
+    What belongs to no package stands first: it is little, and nothing else tells of it.
+    """
+    names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
+    return tuple(name for name in names if len(_digests(arms, name)) > 1)[:MOST_PARTS]
+
+
+def _digests(arms: list[dict[str, str]], name: str) -> set[str]:
+    """Return the different digests of a part; to lack it is one where it is no package."""
+    found = {arm.get(name, "") for arm in arms}
+    return found - {""} if "==" in name else found
+
+
+def _unlike_files(
+    found: Mapping[str, Mapping[tuple[str, str], str]], parts: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return part and name of the files that differ, the first of each part.
+
+    Byte code is left out where its source differs as well.
+    """
+    told: list[tuple[str, str]] = []
+    for part in parts:
+        arms = [
+            {name: digest for (owner, name), digest in files.items() if owner == part}
+            for files in found.values()
+        ]
+        holders = [files for files in arms if files or "==" not in part]
+        names = sorted({name for files in holders for name in files})
+        unlike = [name for name in names if len({files.get(name) for files in holders}) > 1]
+        shown = [name for name in unlike if _source(name) not in {*unlike} - {name}]
+        told += [(part, name) for name in shown[:MOST_FILES]]
+    return tuple(told)
+
+
+def _source(name: str) -> str:
+    """Return the source of byte code; of all else its own name."""
+    return re.sub(r"__pycache__/([^/]+?)\.[^/]*\.pyc$", r"\1.py", name)
+
+
+def _halves(entry: str) -> tuple[str, str]:
+    """Return name and digest of an entry; a name may hold blanks."""
+    name, _, digest = entry.rpartition(" ")
+    return name, digest
 
 
 def mismatch(

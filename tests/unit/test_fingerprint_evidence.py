@@ -382,3 +382,52 @@ def test_one_cpu_for_one_thread_is_no_proof_that_nothing_is_felt() -> None:
     assert found.evidence == "1 thread computes, on the only CPU that one arm has for everything."
     assert describe(found) == "the CPU set 0-3,6 → 0"
     assert "taskset" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("loaded", "fact_class", "evidence"),
+    [
+        (("torch==2.13.0",), "confounder", "torch was imported by this workload in both arms."),
+        ((), "possible-influence", "They were not imported by this workload."),
+    ],
+)
+def test_changed_files_are_named_with_their_package(
+    loaded: tuple[str, ...], fact_class: str, evidence: str
+) -> None:
+    """The package has the version it should have, and one of its files is another one."""
+    numpy = "numpy==2.4.6 00"
+    found = differences(
+        {"site_packages.parts": (numpy, "torch==2.13.0 1"), "site_packages.sha256": "a",
+         "site_packages.changed": ("torch==2.13.0 torch/__init__.py 3",)},
+        {"site_packages.parts": (numpy, "torch==2.13.0 2"), "site_packages.sha256": "b",
+         "site_packages.changed": ("torch==2.13.0 torch/__init__.py 4",)},
+        both={"loaded_packages": loaded},
+    )  # fmt: skip
+    one = found["site_packages.parts"]
+    assert (one.fact_class, one.evidence) == (fact_class, evidence)
+    assert describe(one) == "the installed files (torch 2.13.0: torch/__init__.py)"
+    assert found["site_packages.sha256"].part_of == "site_packages.parts"
+    assert found["site_packages.sha256"].fact_class == fact_class
+    assert "site_packages.changed" not in found
+
+
+def test_a_file_of_no_package_counts_where_one_arm_alone_has_it() -> None:
+    """Python runs sitecustomize.py at every start, whatever the workload imports."""
+    found = differences(
+        {"site_packages.parts": ("numpy==2.4.6 00",)},
+        {"site_packages.parts": ("numpy==2.4.6 00", "sitecustomize.py 2")},
+        both={"loaded_packages": ()},
+    )["site_packages.parts"]
+    assert (found.fact_class, found.is_felt) == ("confounder", True)
+    assert describe(found) == "the installed files (sitecustomize.py)"
+    assert found.evidence == "Python runs sitecustomize.py at every start."
+
+
+def test_packages_of_other_versions_are_told_by_their_versions_alone() -> None:
+    """All their files differ: the list of packages says it, and no file is named."""
+    found = differences(
+        {"site_packages.parts": ("pillow==10 1",), "packages": ("pillow==10",)},
+        {"site_packages.parts": ("pillow==11 2",), "packages": ("pillow==11",)},
+        both={"loaded_packages": ("pillow==0",)},
+    )
+    assert list(found) == ["packages"]

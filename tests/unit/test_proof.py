@@ -11,7 +11,7 @@ import pytest
 
 from envcompare.stack import Prepared
 from envcompare.stack.cache import local_cache
-from envcompare.stack.proof import FILES, TREE, UNPROVEN, mismatch, prove
+from envcompare.stack.proof import FILES, TREE, UNPROVEN, mismatch, prove, tell_files_apart
 from envcompare.transport.local import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"
@@ -153,6 +153,62 @@ def test_a_proof_that_is_none_is_taken_again(
     assert prove(LOCAL, "vm", prepared, progress=print) == first
     assert {TREE, FILES} <= dict(first.facts).keys()
     assert kept.read_text() != content
+
+
+@pytest.fixture
+def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Give the site-packages of two venvs with the same package."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = []
+    for name in ("one", "two"):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / name], check=True)
+        (packages,) = (tmp_path / name).glob("lib/python3*/site-packages")
+        (packages / "torch").mkdir()
+        (packages / "torch" / "__init__.py").write_text("")
+        (packages / "torch-2.13.0.dist-info").mkdir()
+        (packages / "torch-2.13.0.dist-info" / "RECORD").write_text("torch/__init__.py,,\n")
+        found.append(packages)
+    return found[0], found[1]
+
+
+def told_apart(*venvs: Path) -> dict[str, tuple[str, ...]]:
+    """Prove the arms of some venvs; return part and name of the files each has otherwise."""
+    proven = {
+        f"arm{number}": ("vm", prove(LOCAL, "vm", Prepared(interpreter=python), progress=print))
+        for number, folder in enumerate(venvs)
+        for python in (str(folder.parents[2] / "bin" / "python"),)
+    }
+    found = tell_files_apart(LOCAL, proven, progress=print)
+    return {
+        arm: tuple(entry.rpartition(" ")[0] for entry in one.changed) for arm, one in found.items()
+    }
+
+
+def test_arms_with_the_same_files_are_not_asked_for_them(venvs: tuple[Path, Path]) -> None:
+    """Nothing is told apart where nothing differs."""
+    assert told_apart(*venvs) == {}
+
+
+def test_files_that_differ_are_named_with_their_package(venvs: tuple[Path, Path]) -> None:
+    """What was changed, what was added, and what belongs to no package; byte code once."""
+    first, second = venvs
+    (second / "torch" / "__init__.py").write_text("import time")
+    (second / "torch" / "__pycache__").mkdir()
+    (second / "torch" / "__pycache__" / "__init__.cpython-311.pyc").write_text("stale")
+    (first / "torch" / "old.py").write_text("")
+    (second / "sitecustomize.py").write_text("")
+    both, late = "torch==2.13.0 torch/__init__.py", "sitecustomize.py sitecustomize.py"
+    assert told_apart(first, second) == {
+        "arm0": (both, "torch==2.13.0 torch/old.py"),
+        "arm1": (late, both),
+    }
+
+
+def test_a_package_of_another_version_is_not_looked_into(venvs: tuple[Path, Path]) -> None:
+    """The versions tell of it, and all of its files differ."""
+    (venvs[1] / "torch-2.13.0.dist-info").rename(venvs[1] / "torch-2.14.0.dist-info")
+    (venvs[1] / "torch" / "__init__.py").write_text("import time")
+    assert told_apart(*venvs) == {}
 
 
 def test_what_cannot_be_proven_is_said_and_kept() -> None:

@@ -78,6 +78,55 @@ def test_the_stamp_changes_when_a_file_is_replaced_by_its_equal(tmp_path: Path) 
     assert _tree(environment) == tree
 
 
+def test_each_distribution_has_a_hash_and_what_belongs_to_none_has_its_own(tmp_path: Path) -> None:
+    """Byte code and files that somebody added count to the package whose folder they are in."""
+    environment = _environment(tmp_path / "one")
+    _install(_site(environment))
+    (_site(environment) / "site customize.py").write_text("")
+    before = _parts(environment)
+    assert list(before) == ["numpy==2.4.6", "site\\x20customize.py"]
+    for name in ("numpy/__init__.py", "numpy/__pycache__/__init__.cpython-311.pyc", "numpy/new.py"):
+        path = _site(environment) / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"changed {name}")
+        after = _parts(environment)
+        assert after["numpy==2.4.6"] != before["numpy==2.4.6"]
+        assert after["site\\x20customize.py"] == before["site\\x20customize.py"]
+        before = after
+
+
+def test_the_files_of_a_part_are_told_with_their_hashes(tmp_path: Path) -> None:
+    """Asked for by its name; the others are not read."""
+    environment = _environment(tmp_path / "one")
+    _install(_site(environment))
+    (_site(environment) / "sitecustomize.py").write_text("")
+    first = _run(environment, "--files", "numpy==2.4.6")["files"]
+    assert isinstance(first, list)
+    assert [(part, name) for part, name, _ in first] == [
+        ("numpy==2.4.6", "numpy-2.4.6.dist-info/METADATA"),
+        ("numpy==2.4.6", "numpy/__init__.py"),
+    ]
+    (_site(environment) / "numpy" / "__init__.py").write_text("changed")
+    second = _run(environment, "--files", "numpy==2.4.6")["files"]
+    assert isinstance(second, list)
+    assert [a == b for a, b in zip(first, second, strict=True)] == [True, False]
+
+
+def _install(site: Path) -> None:
+    """Write a package and its metadata as pip does."""
+    (site / "numpy").mkdir()
+    (site / "numpy" / "__init__.py").write_text("")
+    (site / "numpy-2.4.6.dist-info").mkdir()
+    (site / "numpy-2.4.6.dist-info" / "METADATA").write_text("")
+    (site / "numpy-2.4.6.dist-info" / "RECORD").write_text("numpy/__init__.py,sha256=x,0\n")
+
+
+def _parts(environment: Path) -> dict[str, str]:
+    found = _tree(environment)["parts"]
+    assert isinstance(found, dict)
+    return found
+
+
 def _environment(folder: Path) -> Path:
     venv.create(folder, symlinks=True, with_pip=False)
     return folder
