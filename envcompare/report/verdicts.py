@@ -210,7 +210,7 @@ def _unlikely(found: list[FactDifference]) -> str:
 
 
 def _described(found: list[FactDifference]) -> str:
-    words = dict.fromkeys(shortened(describe(one), most=80) for one in found)
+    words = dict.fromkeys(_in_short(one) for one in found)
     return listed(list(words), most=_MOST_CANDIDATES)
 
 
