@@ -105,7 +105,7 @@ EXPLANATIONS = (
 )  # fmt: skip
 
 
-@benchmark(__doc__, smoke=("--only", "seccomp", "--budget", "5"))
+@benchmark(__doc__, smoke=("--only", "seccomp", "--budget", "1"))
 @click.option("--host", default="lab-h1", show_default=True)
 @click.option("--ssh-config", type=click.Path(path_type=Path), default=Path(".lab/ssh_config"))
 @click.option("--base-image", default="envcompare-base:python3.11", show_default=True)

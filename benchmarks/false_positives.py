@@ -46,7 +46,7 @@ class Row:
     plain: Estimate | None
 
 
-@benchmark(__doc__, smoke=("--trials", "1", "--budget", "5"))
+@benchmark(__doc__, smoke=("--trials", "1", "--budget", "1"))
 @click.option("--trials", default=60, show_default=True)
 @click.option("--budget", default=30.0, help="Seconds a trial.", show_default=True)
 @click.option("--python", default="", help="An interpreter that imports torch.")

@@ -33,7 +33,7 @@ from ground import Trial, ground, measure, read_blocks, save
 PROGRAM = "s = 0\nfor i in range(30_000_000):\n    s += i"
 
 
-@benchmark(__doc__, smoke=("--budget", "5", "--pairs", "2"))
+@benchmark(__doc__, smoke=("--budget", "1", "--pairs", "1"))
 @click.option("--budget", default=60.0, help="Seconds of lockstep.", show_default=True)
 @click.option("--pairs", default=12, show_default=True)
 @click.option("--host", default="lab-h1", show_default=True)

@@ -109,7 +109,7 @@ METHODS: dict[str, Callable[[Repeat], dict[str, object]]] = {
 }
 
 
-@benchmark(__doc__, smoke=("--repeats", "1", "--budget", "5", "--steps", "1"))
+@benchmark(__doc__, smoke=("--repeats", "1", "--budget", "1", "--steps", "1"))
 @click.option("--repeats", default=15, show_default=True)
 @click.option("--budget", default=45.0, help="Seconds a method.", show_default=True)
 @click.option("--steps", default=STEPS, help="Steps of a whole process.", show_default=True)
