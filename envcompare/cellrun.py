@@ -20,7 +20,7 @@ from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.roofs import Place, measure_roofs, roofs_command
+from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_command
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
@@ -148,15 +148,14 @@ class CellRun:
             environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
             scratch=self.site.scratch,
             taken=self.site.taken,
-            sweep=self.site.sweep_arm,
             folder=self.folder,
         )
         profiles = ProfilePass(bench, stand, read_profiles(self.folder, self.cell.id))
         if self.cell.workload.program is not None:
-            profiles.decline(profiles.arms, reason=_NO_STEPS, hint=_NO_STEPS_HINT)
+            profiles.decline(profiles.arms, _NO_STEPS, _NO_STEPS_HINT)
             return
         for arm, failure in roster.failed.items():
-            profiles.decline((arm,), reason=failure.brief, hint=failure.hint)
+            profiles.decline((arm,), failure.brief, failure.hint)
         self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
         self.display.say(f"  {self.cell.id}: {profiles.measure()}")
         roofs = read_roofs(self.folder)
@@ -187,9 +186,12 @@ class CellRun:
             transport=self.site.transport,
             host=self.cell.host,
             cache=self.site.cache,
+            run=lambda command: self.site.run_inside(
+                seat, command, self.site.mounts, timeout_s=LIMIT_S
+            ),
             busy=QuietGate(bench).busy if device == "cpu" else str,
         )
-        roofs = measure_roofs(place, self.site.wrapped(seat, command, self.site.mounts), facts)
+        roofs = measure_roofs(place, command, facts)
         write_roofs(self.folder, roofs)
         if roofs.reason:
             self.display.say(f"  {self.cell.id}: {roofs.reason}")

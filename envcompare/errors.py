@@ -56,6 +56,10 @@ class CommandTimeoutError(UnusableError):
     """A command did not end within its limit and was killed; its host may be well."""
 
 
+class StillRunningError(UnusableError):
+    """What was started on a host goes on, or could not be shown to have ended."""
+
+
 class StackError(UnusableError):
     """The software an arm needs cannot be made, found or shipped."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envcompare.choice import Workload
 from envcompare.command import Command
-from envcompare.environments import Mount
+from envcompare.environments import Mount, new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.experiment import Experiment
 from envcompare.measure.protocol import fault_in
@@ -19,7 +19,6 @@ from envcompare.records import Scalar
 from envcompare.sites import Site
 from envcompare.stack.cache import make_folder, shell
 from envcompare.transport import Process
-from envcompare.transport.operations import run
 
 PREPARE_LIMIT_S = 3600.0
 WORKER = "worker.py"
@@ -111,23 +110,24 @@ class CellFolders:
 
     def launch(self, arm: str, entry: Entry, *, log: Path, log_name: str) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
+        mark = new_worker_mark()
         return Worker(
-            lambda: self._spawn(arm, entry),
+            lambda: self._spawn(arm, entry, mark),
             arm=arm,
             log=log,
             log_name=log_name,
             explain=lambda code, text: self.site.explain(arm, code, text),
+            end=lambda: self.site.end(arm, mark),
         )
 
-    def _spawn(self, arm: str, entry: Entry) -> Process:
+    def _spawn(self, arm: str, entry: Entry, mark: str) -> Process:
         """Start a program of the workloads by the same road for every arm."""
         seat = self.site.seats[arm]
         prepared = seat.prepared
         python = prepared.interpreter if entry.program == LAUNCHER else prepared.python
         argv = (python, f"{self.site.workloads}/{entry.program}")
         command = Command(argv=argv, env=entry.variables)
-        wrapped = self.site.wrapped(seat, command, self.mounts, entry.profiler)
-        return self.site.transport.spawn(wrapped)
+        return self.site.spawn(seat, command, self.mounts, entry.profiler, worker=mark)
 
     def _show(self, folder: str) -> None:
         mount = Mount(path=folder)
@@ -163,8 +163,8 @@ class CellFolders:
         )
         base = folder.rpartition("/")[0]
         mounts = (*self.mounts, Mount(path=base, is_read_only=False))
-        command = self.site.wrapped(seat, Command(argv=argv), mounts)
-        result = run(self.site.transport, command, timeout_s=PREPARE_LIMIT_S)
+        command = Command(argv=argv)
+        result = self.site.run_inside(seat, command, mounts, timeout_s=PREPARE_LIMIT_S)
         if not result.succeeded:
             raise _data_error(name, result.stdout, result.tail())
 

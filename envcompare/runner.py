@@ -248,7 +248,8 @@ def _measure(job: Job, run: CellRun, where: Where) -> tuple[CellState, str]:
         return "unreachable", error.brief
     except EnvcompareError as error:
         job.check_interruption()
-        job.fail("cell-failed", where, error, phase="data")
+        phase: Phase = "environment" if isinstance(error, UnusableError) else "data"
+        job.fail("cell-failed", where, error, phase=phase)
         return "failed", error.brief
     except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
         job.check_interruption()

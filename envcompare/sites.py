@@ -10,7 +10,7 @@ import msgspec
 
 from envcompare import files
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Check, Gpu, Isolation, Mount, gpu
+from envcompare.environments import Check, Gpu, Isolation, Mount, gpu, new_worker_mark
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import CommandTimeoutError, EnvcompareError, StackError, UnusableError
@@ -25,7 +25,7 @@ from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
 from envcompare.stack.proof import mismatch, tell_files_apart
 from envcompare.stack.variants import chosen
-from envcompare.transport import Transport
+from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
 
@@ -81,6 +81,7 @@ class Site:
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()  # of every cell
     _sent: set[str] = field(default_factory=set)
+    _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
     @property
     def transport(self) -> Transport:
@@ -178,9 +179,9 @@ class Site:
         """Return the hash of the user's data, and when it was last written; empty if not read."""
         seat = self.nearest_seat
         command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
-        wrapped = self.wrapped(seat, command, (*self.mounts, Mount(path=path)))
+        mounts = (*self.mounts, Mount(path=path))
         try:
-            result = run(self.transport, wrapped, timeout_s=DATA_LIMIT_S)
+            result = self.run_inside(seat, command, mounts, timeout_s=DATA_LIMIT_S)
             said = msgspec.json.decode(result.stdout, type=_Data)
         except (CommandTimeoutError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
@@ -224,20 +225,73 @@ class Site:
             self._sent.add(folder)
         return folder
 
+    def spawn(
+        self,
+        seat: Seat,
+        command: Command,
+        mounts: tuple[Mount, ...],
+        profiler: Profiler | None = None,
+        *,
+        worker: str,
+    ) -> Process:
+        """Start the command in the environment of a seat, as `wrapped` gives it.
+
+        Who starts it ends it, with `end` and the mark of this worker. Raises StillRunningError
+        where an earlier one goes on: nothing is measured beside it.
+        """
+        self._require_ended()
+        return self.transport.spawn(self.wrapped(seat, command, mounts, profiler, worker=worker))
+
+    def run_inside(
+        self, seat: Seat, command: Command, mounts: tuple[Mount, ...], *, timeout_s: float
+    ) -> CommandResult:
+        """Run the command in the environment of a seat to its end, as `spawn` starts it.
+
+        Raises CommandTimeoutError after `timeout_s`, when nothing of it goes on.
+        """
+        self._require_ended()
+        worker = new_worker_mark()
+        wrapped = self.wrapped(seat, command, mounts, worker=worker)
+        try:
+            return run(self.transport, wrapped, timeout_s=timeout_s)
+        except EnvcompareError:
+            self.end(seat.arm.id, worker)
+            raise
+
+    def end(self, arm: str, worker: str) -> None:
+        """End what a start in an arm has left on the host, and see that it is gone.
+
+        Raises StillRunningError where it cannot be shown, as every later start does until it is.
+        """
+        name = self.seats[arm].arm.environment
+        self._going_on[worker] = name
+        environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
+        del self._going_on[worker]
+
+    def _require_ended(self) -> None:
+        """See that nothing is measured beside a worker that was given up."""
+        for worker, name in tuple(self._going_on.items()):
+            environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
+            del self._going_on[worker]
+
     def wrapped(
         self,
         seat: Seat,
         command: Command,
         mounts: tuple[Mount, ...],
         profiler: Profiler | None = None,
+        *,
+        worker: str,
     ) -> Command:
         """Return the command as it runs in the environment of a seat, which sees these mounts.
 
-        A profiler stands around the command, inside the environment.
+        A profiler stands around the command, inside the environment. What is started with it is
+        found again by the mark of the worker.
         """
         needed = profiler.mounts if profiler else ()
         isolation = replace(
             self._isolation(seat),
+            worker=worker,
             mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts, *needed))),
             scratch=self.scratch(seat.arm.id),
             capabilities=profiler.capabilities if profiler else (),
@@ -294,10 +348,6 @@ class Site:
             else:
                 said += [f"{name}: removed what was left of the run ({count})"] * bool(count)
         return tuple(said)
-
-    def sweep_arm(self, arm: str) -> None:
-        """End what is left in the environment of an arm while none of its workers is needed."""
-        environment(self.seats[arm].arm.environment).sweep(self.transport, self.run_id)
 
     def close(self) -> tuple[str, ...]:
         """Sweep, remove the run's folder from the host, end the connection; say what was left."""

@@ -47,6 +47,12 @@ def one_line(text: str, *, most: int = 240) -> str:
     return shortened(" ".join(first.split()), most=most)
 
 
+def spoken(text: str, *, most: int = 200) -> str:
+    """Return what a program said, on one line without hidden characters, and shortened."""
+    lines = (" ".join(visible(line).split()) for line in text.splitlines())
+    return shortened("; ".join(filter(None, lines)), most=most) or "nothing"
+
+
 def sentence(text: str) -> str:
     """Return the text with one full stop at its end, whether it has one or not."""
     return f"{text.rstrip('.')}."

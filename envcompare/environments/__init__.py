@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import uuid
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from envcompare.command import Command
@@ -41,12 +42,18 @@ class Gpu:
         return self if self.way == "none" else replace(self, way="devices", libraries=())
 
 
+def new_worker_mark() -> str:
+    """Return a mark by which everything that one start leaves on a host is found again."""
+    return uuid.uuid4().hex[:16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
     """All that `wrap` needs beside the command itself."""
 
     run_id: str
     arm: str
+    worker: str = field(default_factory=new_worker_mark)  # another one for each start
     reference: str = ""  # image ID or name, SIF path; empty for vm
     engine: str = ""  # the program that `check` found, where it has several names
     uid: int = 0
@@ -93,6 +100,10 @@ class Environment(Protocol):
         """Say why the environment itself could not start a command; None when it did start it."""
         ...
 
-    def sweep(self, transport: Transport, run_id: str) -> int:
-        """Remove what a crashed run left on the host; return how many things were removed."""
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """End and remove what a run has on the host; return how many things there were.
+
+        With the mark of a worker only what was started with it. Raises StillRunningError where it
+        cannot be shown within a minute that all of it has ended.
+        """
         ...

@@ -1,9 +1,8 @@
-"""Docker: `docker run` around the command; the SDK over the engine's socket cleans up."""
+"""Docker: `docker run` around the command, and the engine's socket for the SDK."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,19 +12,37 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Isolation, docker_gpu
 from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_line, recognise
-from envcompare.environments.marks import inside
+from envcompare.environments.marks import inside, swept
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
 from envcompare.transport import Transport
 
 if TYPE_CHECKING:
-    from docker import DockerClient  # noqa: TID251 - the type of the clean-up client
+    from docker import DockerClient  # noqa: TID251 - the type of the client
 
 RUN_LABEL = "envcompare.run"
 ARM_LABEL = "envcompare.arm"
+WORKER_LABEL = "envcompare.worker"
 _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _SOCKET = "/var/run/docker.sock"
+# A container that removes itself is still listed for a moment.
+_REMOVE = r"""
+label=$1 removed=' ' rounds=0
+command -v docker >/dev/null || { echo 0; exit; }
+while :; do
+  ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || exit 4
+  [ -n "$ids" ] || break
+  [ "$rounds" -lt 100 ] || exit 5
+  for id in $(docker rm --force --volumes $ids); do
+    case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
+  done
+  rounds=$((rounds + 1))
+  sleep 0.1 || sleep 1
+done
+set -- $removed
+echo "$#"
+"""
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _SYMPTOMS = (
@@ -98,6 +115,7 @@ class Docker:
             *("--network", "none", "--log-driver", "none"),
             *("--label", f"{RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{ARM_LABEL}={isolation.arm}"),
+            *("--label", f"{WORKER_LABEL}={isolation.worker}"),
             *_rights(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *all_binds(isolation),
@@ -139,19 +157,14 @@ class Docker:
         said = last_line(stderr, without=_ADVICE)
         return Cause(reason=f"docker could not start the {what}: {said}")
 
-    def sweep(self, transport: Transport, run_id: str) -> int:
-        """Remove the run's containers in any state, and wait for those already being removed."""
-        removed = 0
-        with connect(transport) as client:
-            for _ in range(30):
-                containers = client.api.containers(
-                    all=True, filters={"label": f"{RUN_LABEL}={run_id}"}
-                )
-                if not containers:
-                    break
-                removed += sum([_remove(client, container["Id"]) for container in containers])
-                time.sleep(0.1)
-        return removed
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Remove the containers of a run or a worker in any state, and wait until all are gone.
+
+        The client is asked that started them: killing it does not stop a container.
+        """
+        label = f"{WORKER_LABEL}={worker}" if worker else f"{RUN_LABEL}={run_id}"
+        hint = f"see what docker ps --all --filter label={label} says there"
+        return swept(transport, Command(argv=("sh", "-c", _REMOVE, "sh", label)), hint=hint)
 
 
 def ask_client(transport: Transport, *words: str) -> CommandResult | Check:
@@ -167,7 +180,7 @@ def connect(transport: Transport) -> Iterator[DockerClient]:
 
     Raises UnusableError when the engine cannot be reached, refuses, or stops answering.
     """
-    import docker  # noqa: PLC0415, TID251 - loads slowly, and only clean-up and stack need it
+    import docker  # noqa: PLC0415, TID251 - loads slowly, and only stack needs it
     from requests.exceptions import RequestException  # noqa: PLC0415 - what the SDK lets through
 
     try:
@@ -214,18 +227,6 @@ def _socket(transport: Transport) -> str:
             hint="name the host of that engine with --hosts, or run: docker context use default",
         )
     return path
-
-
-def _remove(client: DockerClient, container_id: str) -> int:
-    from docker.errors import APIError  # noqa: PLC0415, TID251 - loaded with the client
-
-    try:
-        client.api.remove_container(container_id, force=True, v=True)
-    except APIError as error:
-        if error.status_code not in {404, 409}:  # gone, or on its way
-            raise
-        return 0
-    return 1
 
 
 def _unusable(result: CommandResult) -> Check:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from envcompare.command import Command
 from envcompare.environments import Check, Environment, Gpu, Isolation
-from envcompare.environments.asking import ask
+from envcompare.environments.asking import PATIENCE_S, ask, run_inside, silent
 from envcompare.environments.diagnosis import Cause
+from envcompare.errors import CommandTimeoutError
 from envcompare.transport import Transport
 
 _PROBE = r"""
@@ -129,9 +130,10 @@ def check_inside(
     """
     program = replace(command, argv=(*command.argv, "-c", _PROGRAM))
     what, hint = "CUDA", "run nvidia-smi there, and see what the kernel's log says"
-    result = ask(transport, where.wrap(program, isolation), what=what, hint=hint)
-    if isinstance(result, Check):
-        return result
+    try:
+        result = run_inside(transport, where, program, isolation, timeout_s=PATIENCE_S)
+    except CommandTimeoutError:
+        return silent(what, hint=hint)
     if result.succeeded:
         return Check(is_usable=True)
     cause = where.explain(result.exit_code, result.stderr) or Cause(reason=result.tail(1))

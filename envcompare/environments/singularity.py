@@ -181,9 +181,9 @@ class Singularity:
             return symptom
         return Cause(reason=f"singularity could not start the container: {last_line(stderr)}")
 
-    def sweep(self, transport: Transport, run_id: str) -> int:
-        """Kill what a crashed run left: the engine, what serves its image, and the workload."""
-        return kill_marked(transport, self.name, run_id)
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Kill what a run or a worker left: the engine, what serves its image, and the workload."""
+        return kill_marked(transport, self.name, run_id, worker)
 
 
 def _gpu_options(found: Gpu) -> tuple[str, ...]:

@@ -61,6 +61,6 @@ class Vm:
         line = (stderr.strip().splitlines() or ["no message"])[-1]
         return Cause(reason=f"the program cannot be started on the host: {line}")
 
-    def sweep(self, transport: Transport, run_id: str) -> int:
-        """Kill the processes of this user that a crashed run left."""
-        return kill_marked(transport, self.name, run_id)
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Kill the processes of this user that a run or a worker left."""
+        return kill_marked(transport, self.name, run_id, worker)

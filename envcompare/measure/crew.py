@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -128,8 +129,9 @@ class Crew:
 
     def drop(self, arm: str, failure: Failure) -> None:
         """End a worker and record why its arm is out."""
-        self._workers.pop(arm).kill()
+        worker = self._workers.pop(arm)
         self.roster.fail(arm, failure)
+        worker.kill()
 
     def look_around(self) -> None:
         """Once an arm, ask the process that has run steps what is loaded and set by now.
@@ -146,17 +148,18 @@ class Crew:
             self.roster.bench.recorder.fingerprint(arm, found.fingerprint, taken="step")
 
     def dismiss(self) -> None:
-        """Let every worker quit by itself."""
+        """Let every worker quit by itself, and end what it leaves."""
         for arm in self.arms:
             self.tell(arm, Worker.send_quit)
         self.collect(self.arms, Worker.await_quit)
-        self._workers.clear()
+        self.kill()
 
     def kill(self) -> None:
-        """Kill what is still alive; safe to repeat."""
-        for worker in self._workers.values():
-            worker.kill()
-        self._workers.clear()
+        """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""
+        with ExitStack() as killing:
+            for worker in self._workers.values():
+                killing.callback(worker.kill)
+            self._workers.clear()
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
         bench, known = self.roster.bench, self.roster.hellos.get(arm)

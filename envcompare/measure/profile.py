@@ -13,6 +13,7 @@ import msgspec
 from envcompare.errors import (
     EnvcompareError,
     ProfileError,
+    StillRunningError,
     TransportError,
     UnusableError,
     WorkloadError,
@@ -67,7 +68,6 @@ class Stand:
     environments: dict[str, str]  # of each arm
     scratch: Callable[[str], str]  # the folder that an arm may write to
     taken: Callable[[str], str]  # a folder that no arm is shown, for what was left by one
-    sweep: Callable[[str], object]  # ends what is left of an arm: nsys leaves an agent behind
     folder: RunFolder
 
 
@@ -103,6 +103,14 @@ class ProfilePass:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
+        try:
+            self._profile()
+        except StillRunningError as error:
+            self.decline(self.arms, *reason_and_hint(error), is_failure=True)
+        return summary(tuple(self._kept.values()))
+
+    def _profile(self) -> None:
+        """Run what is missing; raises StillRunningError where a worker goes on beside the rest."""
         if any(self._is_missing(arm, kind) for arm in self.arms for kind in (*INSIDE, *AROUND)):
             for arm in self.arms:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
@@ -112,14 +120,15 @@ class ProfilePass:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
-        return summary(tuple(self._kept.values()))
 
-    def decline(self, arms: tuple[str, ...], *, reason: str, hint: str) -> None:
+    def decline(
+        self, arms: tuple[str, ...], reason: str, hint: str, *, is_failure: bool = False
+    ) -> None:
         """Keep for every pass of these arms, but those there are, why there will be none."""
         for arm in arms:
             for kind in (*INSIDE, *AROUND):
                 if self._is_missing(arm, kind):
-                    self._keep(self._lacking(arm, kind, reason, hint))
+                    self._keep(self._lacking(arm, kind, reason, hint, is_failure=is_failure))
 
     def _is_missing(self, arm: str, kind: PassName) -> bool:
         return (arm, kind) not in self._kept
@@ -134,7 +143,7 @@ class ProfilePass:
                         self.bench.check_interruption()
                         self._keep(self._seen_inside(worker, hello, kind))
                 worker.quit()
-        except TransportError:
+        except (TransportError, StillRunningError):
             raise
         except (WorkloadError, UnusableError) as error:
             self.bench.check_interruption()
@@ -160,7 +169,7 @@ class ProfilePass:
         try:
             make_new_folder(self.stand.transport, folder)
             self._keep(self._seen_around(arm, kind, found))
-        except TransportError:
+        except (TransportError, StillRunningError):
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
@@ -223,7 +232,6 @@ class ProfilePass:
             lambda: self._launch(arm, profiler),
             self._spec,
             starts=TOOL_STARTS,
-            sweep=lambda: self.stand.sweep(arm),
         ) as (worker, hello):
             self._begin(worker, hello)
             reply = worker.profile(

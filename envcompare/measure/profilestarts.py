@@ -22,13 +22,12 @@ def started(
     spec: LaunchSpec,
     *,
     starts: int = 1,
-    sweep: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Worker, Hello]]:
     """Give a worker that has said hello, and end it and what is around it afterwards.
 
-    Where its process ends or is silent instead, it is started anew, `starts` times in all; `sweep`
-    ends what each start may leave. Raises WorkloadError where it does not come up, TransportError
-    when the host is lost.
+    Where its process ends or is silent instead, it is started anew, `starts` times in all; each is
+    ended with what it leaves, as nsys leaves an agent. Raises WorkloadError where it does not come
+    up, TransportError when the host is lost.
     """
     for further in reversed(range(starts)):
         worker = launch()
@@ -44,4 +43,3 @@ def started(
             return
         finally:
             worker.kill()
-            sweep()

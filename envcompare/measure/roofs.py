@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.command import Command, CommandResult
+from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
 from envcompare.profiles import Roofs
 from envcompare.records import FingerprintValue
 from envcompare.stack.cache import make_folder, shell
@@ -53,6 +53,7 @@ class Place:
     transport: Transport
     host: str
     cache: str
+    run: Callable[[Command], CommandResult]  # in the arm, for at most LIMIT_S
     busy: Callable[[], str] = str  # empty where nothing does
 
 
@@ -82,9 +83,11 @@ def measure_roofs(place: Place, command: Command, facts: Facts) -> Roofs:
         return _roofs(place.host, cached)
     busy = place.busy()
     try:
-        done = run(place.transport, command, timeout_s=LIMIT_S)
+        done = place.run(command)
     except CommandTimeoutError:
         return _unmeasured(place.host, facts, f"the program was not over after {LIMIT_S:.0f} s")
+    except StillRunningError as error:
+        return _unmeasured(place.host, facts, f"{error.brief}: {error.details}")
     measured = _read(done.stdout)
     if not done.succeeded or measured is None:
         return _unmeasured(place.host, facts, done.tail(1) or f"exit code {done.exit_code}")

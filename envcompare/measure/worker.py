@@ -64,9 +64,12 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """One live worker in an arm; raises WorkloadError for its faults, TransportError when lost."""
+    """One live worker in an arm; raises WorkloadError for its faults, TransportError when lost.
 
-    def __init__(
+    Who launches it kills it, however it ended: only then is it shown that nothing of it goes on.
+    """
+
+    def __init__(  # noqa: PLR0913 — what it is, where it writes, and how it is explained and ended
         self,
         spawn: Callable[[], Process],
         *,
@@ -74,6 +77,7 @@ class Worker:
         log: Path,
         log_name: str,
         explain: Callable[[int, str], Cause | None],
+        end: Callable[[], object] = lambda: None,
     ) -> None:
         self.arm = arm
         self.log = log
@@ -82,6 +86,8 @@ class Worker:
         self._log_start = log.stat().st_size if log.exists() else 0
         self._process = spawn()
         self._explain = explain
+        self._end = end
+        self._has_ended = False
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
@@ -181,7 +187,6 @@ class Worker:
         try:
             self._process.wait(ending_s)
         except CommandTimeoutError as error:
-            self.kill()
             raise self._fault(
                 "process",
                 f"it did not end within {ending_s:.0f} s after its worker had quit",
@@ -191,9 +196,19 @@ class Worker:
         return reply
 
     def kill(self) -> None:
-        """Kill the worker; safe to repeat."""
+        """Kill the worker and all that it started; safe to repeat.
+
+        Killing the client of an engine does not end what runs inside. Raises StillRunningError
+        where it cannot be shown to have ended.
+        """
         self._close_stdin()
-        self._process.kill()
+        try:
+            # first: what has lost its parent is found less surely
+            if not self._has_ended:
+                self._end()
+                self._has_ended = True
+        finally:
+            self._process.kill()
 
     def tail(self, lines: int = 10) -> str:
         """Return the last lines of what this worker wrote to its log."""
@@ -215,7 +230,6 @@ class Worker:
         try:
             line = self._lines.get(timeout=limit_s)
         except queue.Empty as error:
-            self.kill()
             hint = f"it hangs or waits for something: read {self.log_name} in the run folder"
             raise self._fault(
                 "process",
@@ -245,7 +259,6 @@ class Worker:
         try:
             code = self._process.wait(QUIT_LIMIT_S)
         except CommandTimeoutError:
-            self.kill()
             return self._fault("process", f"it closed its output during `{op}` and does not end")
         except TransportError as error:
             return error

@@ -15,12 +15,12 @@ import msgspec
 from envcompare import files
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
+from envcompare.environments.asking import run_inside
 from envcompare.environments.registry import environment as named
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
@@ -66,7 +66,7 @@ def inside(
         gid=65534,
     )
     command = Command(argv=(prepared.interpreter, *words), env=prepared.variables)
-    return run(transport, named(environment).wrap(command, isolation), timeout_s=_START_S)
+    return run_inside(transport, named(environment), command, isolation, timeout_s=_START_S)
 
 
 def prove(

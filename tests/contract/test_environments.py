@@ -16,7 +16,9 @@ from runs import BASE
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Gpu, Isolation, Mount, gpu
+from envcompare.environments.asking import run_inside
 from envcompare.environments.registry import environment
+from envcompare.errors import CommandTimeoutError
 from envcompare.stack import delivery, image, sif
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
@@ -46,6 +48,23 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(line.strip().upper(), flush=True)
 """
+# Hangs and computes, alone or in a child that has a session of its own.
+HUNG = """
+import os, signal, subprocess, sys
+kind, words = sys.argv[1:]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+spin = [sys.executable, "-c", "while True: pass", words]
+if kind == "child":
+    subprocess.Popen(spin, start_new_session=True)
+elif kind == "bare-child":
+    subprocess.Popen(spin, start_new_session=True, env={})
+elif kind == "orphan" and os.fork() == 0:
+    subprocess.Popen(spin, start_new_session=True)
+    os._exit(0)
+print("ready", flush=True)
+while True:
+    pass
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +93,11 @@ class Place:
     def shows(self, words: str) -> bool:
         """Tell whether a process of the host has these words in its command line."""
         return words in self.on_host("ps", "-eo", "args").splitlines()
+
+    def processes(self, words: str) -> list[str]:
+        """Return the command lines of the host's processes that have these words in them."""
+        lines = self.on_host("ps", "-ewwo", "stat,args").splitlines()
+        return [line for line in lines if words in line and not line.startswith("Z")]
 
     def containers(self) -> list[str]:
         """Return the containers of this run that the host's engine holds, in any state."""
@@ -259,6 +283,32 @@ def test_a_sweep_spares_other_runs(place: Place) -> None:
     assert process.stdout.readline() == b"ALIVE\n"
     assert place.environment.sweep(place.transport, other) >= 1
     assert process.wait(30) == 137
+
+
+@pytest.mark.parametrize("kind", ["spins", "child", "bare-child", "orphan"])
+def test_a_worker_that_hangs_is_ended_inside_with_all_it_started(place: Place, kind: str) -> None:
+    """Whatever signals it ignores and whatever session its children are in; others go on."""
+    words = f"hung-{uuid.uuid4().hex}"
+    other = place.start(Command(argv=("python3", "-c", ECHO)), worker="other")
+    assert other.stdout.readline() == b"ready\n"
+    process = place.start(Command(argv=("python3", "-c", HUNG, kind, words)), worker="hung")
+    assert process.stdout.readline() == b"ready\n"
+    _eventually(lambda: len(place.processes(words)) >= (1 if kind == "spins" else 2))
+    assert place.environment.sweep(place.transport, place.isolation.run_id, worker="hung") >= 1
+    process.kill()
+    assert place.processes(words) == []
+    other.stdin.write(b"alive\n")
+    assert other.stdout.readline() == b"ALIVE\n"
+    other.kill()
+
+
+def test_a_command_that_is_given_up_does_not_go_on_inside(place: Place) -> None:
+    """What makes data or proves a stack hangs as a worker does."""
+    words = f"hung-{uuid.uuid4().hex}"
+    command = Command(argv=("python3", "-c", HUNG, "child", words))
+    with pytest.raises(CommandTimeoutError):
+        run_inside(place.transport, place.environment, command, place.isolation, timeout_s=3)
+    assert place.processes(words) == []
 
 
 @docker_only

@@ -231,9 +231,11 @@ class PlantedSite(Site):
         command: Command,
         mounts: tuple[Mount, ...],
         profiler: Profiler | None = None,
+        *,
+        worker: str,
     ) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
-        argv = Site.wrapped(self, seat, command, mounts, profiler).argv
+        argv = Site.wrapped(self, seat, command, mounts, profiler, worker=worker).argv
         flags = self.flags if seat.arm.id == "planted" else ()
         return Command(argv=(*argv[:2], *flags, *argv[2:]))
 

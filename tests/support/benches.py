@@ -125,6 +125,7 @@ def launch(
     *,
     program: Path = WORKER,
     around: Callable[[Command], Command] = lambda command: command,
+    end: Callable[[], object] = lambda: None,
 ) -> Worker:
     """Start the worker of an arm, or its launcher; it knows its arm by a variable."""
     environment = (("ENVCOMPARE_ENVIRONMENT", arm), *variables)
@@ -135,6 +136,7 @@ def launch(
         log=path / f"{arm}.log",
         log_name=f"{arm}.log",
         explain=lambda _code, _text: None,
+        end=end,
     )
 
 

@@ -25,6 +25,7 @@ WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREA
 ISOLATION = Isolation(
     run_id="20260101-000000-abcd",
     arm="new",
+    worker="0f",
     reference="sha256:0123",
     uid=1000,
     gid=1001,
@@ -44,6 +45,7 @@ def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewh
         ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
         ("ENVCOMPARE_ARM", "new"),
         ("ENVCOMPARE_ENVIRONMENT", "vm"),
+        ("ENVCOMPARE_WORKER", "0f"),
         ("OMP_NUM_THREADS", "1"),
     )
 
@@ -87,13 +89,14 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
     expected = shlex.split("""
         docker run --interactive --rm --pull never --network none --log-driver none
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
+        --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch
         --mount type=bind,source=/w,destination=/w,ro
         --mount type=bind,source=/out,destination=/out
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
         --env USER=envcompare
         --env ENVCOMPARE_RUN=20260101-000000-abcd --env ENVCOMPARE_ARM=new
-        --env ENVCOMPARE_ENVIRONMENT=docker
+        --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f
         --env HOME=/home/ann/scratch --env OMP_NUM_THREADS=1
         --entrypoint '' sha256:0123 /venv/bin/python /w/worker.py
     """)
@@ -110,7 +113,8 @@ def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
         --mount type=bind,source=/home/ann/scratch,destination=/home/ann/scratch
         sha256:0123 env
         ENVCOMPARE_RUN=20260101-000000-abcd ENVCOMPARE_ARM=new
-        ENVCOMPARE_ENVIRONMENT=singularity HOME=/home/ann/scratch OMP_NUM_THREADS=1
+        ENVCOMPARE_ENVIRONMENT=singularity ENVCOMPARE_WORKER=0f
+        HOME=/home/ann/scratch OMP_NUM_THREADS=1
         /venv/bin/python /w/worker.py
     """)
     wrapped = environment("singularity").wrap(WORKER, ISOLATION)
@@ -119,6 +123,7 @@ def test_singularity_shows_the_mounts_alone_and_sets_variables_inside() -> None:
         ("ENVCOMPARE_RUN", "20260101-000000-abcd"),
         ("ENVCOMPARE_ARM", "new"),
         ("ENVCOMPARE_ENVIRONMENT", "singularity"),
+        ("ENVCOMPARE_WORKER", "0f"),
     )
 
 

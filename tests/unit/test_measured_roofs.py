@@ -25,6 +25,7 @@ from envcompare.measure.roofs import (
     roofs_command,
 )
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
 
 ANSWER = {
     "device": "NVIDIA H200", "bytes_per_s": 4.3e12, "flops_per_s": {"fp32": 5e13},
@@ -48,14 +49,19 @@ def scripted(folder: Path, answer: str) -> Command:
 
 def here(cache: Path) -> Place:
     """Return this machine with a cache."""
-    return Place(transport=LOCAL, host="h", cache=str(cache))
+    return Place(
+        transport=LOCAL,
+        host="h",
+        cache=str(cache),
+        run=lambda command: run(LOCAL, command, timeout_s=roofs.LIMIT_S),
+    )
 
 
 def test_roofs_are_measured_once_for_a_device_and_its_clocks(tmp_path: Path) -> None:
     """The second cell reads the cache of the host; another driver is measured again."""
     command = scripted(tmp_path, json.dumps(ANSWER))
     runs = tmp_path / "runs"
-    place = Place(transport=LOCAL, host="gpu01", cache=str(tmp_path / "cache of the host"))
+    place = replace(here(tmp_path / "cache of the host"), host="gpu01")
     first = measure_roofs(place, command, GPU)
     again = measure_roofs(place, command, GPU)
     assert (first == again, runs.read_text()) == (True, "x")

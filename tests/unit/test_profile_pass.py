@@ -286,7 +286,7 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     launched: list[str] = []
     stand = _stand(made, tmp_path, launched)
     profiles = ProfilePass(made, stand)
-    profiles.decline(("docker",), reason="it hangs", hint="mend it")
+    profiles.decline(("docker",), "it hangs", "mend it")
     profiles.measure()
     stand.folder.close()
     assert launched == ["vm"]
@@ -512,17 +512,14 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
 def test_a_tool_that_falls_before_the_worker_is_there_is_started_again(
     tmp_path: Path, workload: Callable[[str], str], falls: int, starts: int
 ) -> None:
-    """As nsys does now and then; what a start leaves is swept each time."""
-    swept: list[None] = []
-    launch_worker = _falling(tmp_path, falls)
+    """As nsys does now and then; what a start leaves is ended each time."""
+    ended: list[None] = []
+    launch_worker = _falling(tmp_path, falls, end=lambda: ended.append(None))
     spec = bench(tmp_path, workload("Light")).spec
-    with started(launch_worker, spec, starts=TOOL_STARTS, sweep=lambda: swept.append(None)) as (
-        worker,
-        hello,
-    ):
+    with started(launch_worker, spec, starts=TOOL_STARTS) as (worker, hello):
         assert hello.device == "cpu"
         worker.quit()
-    assert len(swept) == starts
+    assert len(ended) == starts
 
 
 def test_a_tool_that_always_falls_is_not_started_for_ever(
@@ -558,7 +555,9 @@ def test_no_tool_is_started_again_once_the_user_stops(
         pytest.fail("no worker can be there")
 
 
-def _falling(path: Path, falls: int) -> Callable[[], Worker]:
+def _falling(
+    path: Path, falls: int, *, end: Callable[[], object] = lambda: None
+) -> Callable[[], Worker]:
     """Return what starts a worker under a tool whose first starts end with exit code 1."""
     script = path / "falling"
     count = path / "starts"
@@ -568,7 +567,8 @@ def _falling(path: Path, falls: int) -> Callable[[], Worker]:
     )
     script.chmod(0o755)
     tool = Tool(name="nsys", program=str(script), folder=str(path), version="1.0")
-    return lambda: _wrapped(path, Profiler(tool=tool, arguments=(), folder=str(path)))
+    profiler = Profiler(tool=tool, arguments=(), folder=str(path))
+    return lambda: _wrapped(path, profiler, end=end)
 
 
 def _without_marks(profiler: Profiler) -> Profiler:
@@ -583,8 +583,8 @@ def _greeted(
     return started(lambda: _wrapped(path, profiler), spec, starts=TOOL_STARTS)
 
 
-def _wrapped(path: Path, profiler: Profiler) -> Worker:
-    return launch(path, "vm", around=profiler.wrap)
+def _wrapped(path: Path, profiler: Profiler, *, end: Callable[[], object] = lambda: None) -> Worker:
+    return launch(path, "vm", around=profiler.wrap, end=end)
 
 
 def _measure(made: Bench, stand: Stand, prior: tuple[ProfileRecord, ...] = ()) -> None:
@@ -614,7 +614,6 @@ def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
         environments=dict.fromkeys(made.arms, "vm"),
         scratch=lambda arm: str(path / f"scratch-{arm}"),
         taken=lambda arm: str(path / f"taken-{arm}"),
-        sweep=lambda _arm: None,
         folder=made.recorder.folder,
     )
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benches import Measured, bench, measure
+from benches import Kept, Measured, bench, launch, measure
 
+from envcompare.environments.registry import environment
+from envcompare.errors import StillRunningError
 from envcompare.measure import limits
+from envcompare.measure.crew import Roster
 from envcompare.measure.limits import begin_limit_s
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.worker import Worker
+from envcompare.transport.local import LOCAL
 
 SOURCE = """
 import os, signal, time
@@ -78,6 +86,52 @@ def test_hang_in_setup_is_not_tried_again_beyond_the_budget(
     assert "docker: setup or the first step took longer than 4 s" in found.failures()
     assert "raise --budget" in found.failures()
     assert [row.arm for row in found.comparison.failures] == ["docker"]
+
+
+def test_nothing_is_measured_beside_a_worker_that_cannot_be_ended(tmp_path: Path) -> None:
+    """The cell ends with that reason; the other workers are killed all the same."""
+    (tmp_path / "own.py").write_text(SOURCE)
+    made = bench(tmp_path, f"{tmp_path}/own.py:ReferenceDies", budget_s=30.0)
+    ended: list[str] = []
+
+    def launched(arm: str, variables: tuple[tuple[str, str], ...] = ()) -> Worker:
+        def end() -> None:
+            ended.append(arm)
+            if arm == "vm":
+                raise StillRunningError("cannot show that all has ended")
+
+        return launch(tmp_path, arm, variables, end=end)
+
+    own = replace(made, launch=launched)
+    with pytest.raises(StillRunningError):
+        Lockstep(own, Roster(own)).measure()
+    assert sorted(ended) == sorted(made.arms)
+    assert isinstance(made.recorder, Kept)
+    made.recorder.folder.close()
+    assert [one.what for one in made.recorder.events if one.arm == "vm"][-1] == "arm-failed"
+
+
+ALWAYS_THERE = """#!/bin/sh
+case $1 in
+  ps) echo 0123456789ab ;;
+  rm) printf 'Error: 0123456789ab: \\033[31mdevice or resource busy\\n' >&2; exit 1 ;;
+esac
+"""
+
+
+def test_container_that_stays_is_no_proof_of_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is asked for a bounded time, and what it says is told without its colours."""
+    client = tmp_path / "docker"
+    client.write_text(ALWAYS_THERE)
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(StillRunningError) as caught:
+        environment("docker").sweep(LOCAL, "20260101-000000-abcd", worker="0f")
+    assert "device or resource busy" in caught.value.details
+    assert "\033" not in caught.value.details
+    assert "label=envcompare.worker=0f" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,196 @@
+"""An arm that hangs on real engines: it is ended inside before anything is measured again."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Lab, need
+from runs import BASE
+
+from envcompare import runner
+from envcompare.cellrun import CellRun
+from envcompare.config import Settings
+from envcompare.console import Display
+from envcompare.errors import WorkloadError
+from envcompare.job import Job
+from envcompare.measure import limits, processes, startup
+from envcompare.planning import planned
+from envcompare.records import Block, Event, ProcessRun, Sample, Startup
+from envcompare.results import RunFolder
+from envcompare.stack import delivery, image, sif
+from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
+
+pytestmark = pytest.mark.timeout(240)
+SOURCE = """
+import collections, itertools, os, signal, subprocess, sys, time
+
+HUNG = os.environ["ENVCOMPARE_ARM"] == "hung"
+
+
+def hang(*, session):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if session:
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    collections.deque(itertools.repeat(None), maxlen=0)  # in C: no other thread gets its turn
+
+
+class Steady:
+    batch = 1
+
+    def setup(self, seed, device):
+        self.steps = 0
+
+    def step(self):
+        time.sleep(0.002)
+        self.steps += 1
+        return 1.0
+
+
+class HangsInAStep(Steady):
+    def step(self):
+        if HUNG and self.steps == 6:
+            hang(session=True)
+        return super().step()
+
+
+class HangsInSetup(Steady):
+    def setup(self, seed, device):
+        if HUNG:
+            hang(session=False)
+        super().setup(seed, device)
+
+
+class DiesAndLeavesAChild(Steady):
+    def step(self):
+        if HUNG and self.steps == 6:
+            subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+            os._exit(3)
+        return super().step()
+"""
+# Of the hung arm, in the run: what its worker left anywhere on the machine, and computes.
+COMPUTING = r"""
+for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
+  tr '\000' '\n' <"$file" 2>/dev/null | grep -qx ENVCOMPARE_ARM=hung || continue
+  read -r line <"${file%environ}stat" 2>/dev/null || continue
+  case ${line##*) } in R*) echo "$line" ;; esac
+done
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Return a workload file whose arm `hung` hangs."""
+    path = tmp_path / "own.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up a worker that hangs after seconds, not after a minute."""
+    monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 3.0)
+    monkeypatch.setattr(limits, "MIN_BEGIN_LIMIT_S", 6.0)
+    monkeypatch.setattr(limits, "MAX_BEGIN_LIMIT_S", 6.0)
+    monkeypatch.setattr(processes, "_GRACE_S", 3.0)
+    monkeypatch.setattr(startup, "MAX_REPETITIONS", 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A host, and the arm that is to hang there."""
+
+    lab: Lab
+    host: str
+    hung: str
+
+    def computing(self, run_id: str) -> list[str]:
+        """Return the processes of the hung arm that compute there now."""
+        argv = ("sh", "-c", COMPUTING, "sh", run_id)
+        if self.host != "local":
+            return self.lab.as_root(*argv).splitlines()
+        done = subprocess.run(argv, check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()
+
+
+PLACES = [("local", "docker"), ("lab", "docker"), ("lab", "singularity"), ("local", "vm"),
+          ("lab", "vm")]  # fmt: skip
+
+
+@pytest.fixture(params=PLACES, ids="-".join)
+def place(request: pytest.FixtureRequest, lab: Lab, host: Transport) -> Place:
+    """Give each environment, with an image that holds Python."""
+    need("docker")
+    where, environment = request.param
+    base = image.find(LOCAL, BASE)
+    assert base is not None, f"{BASE} is not here; script/lab up makes it"
+    there = delivery.deliver(host, base, local=LOCAL, progress=print)
+    hung = {"docker": f"docker:{BASE}", "vm": "vm@host"}.get(environment)
+    if hung is None:
+        made = sif.make(host, there, compression="zstd", local=LOCAL, progress=print)
+        hung = f"singularity:{made.path}"
+    return Place(lab=lab, host=lab.alias if where == "lab" else where, hung=f"hung={hung}")
+
+
+class Watch:
+    """Looks for the hung arm at each sample of another arm that is taken after the hang."""
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.beside: list[str] = []
+        self.taken = 0
+        self._has_failed = False
+        keep_sample, keep_event = CellRun.sample, CellRun.event
+
+        def sample(run: CellRun, one: Sample) -> None:
+            if self._has_failed and isinstance(one, Block | Startup | ProcessRun):
+                self.taken += 1
+                self.beside += place.computing(run.folder.path.name)
+            keep_sample(run, one)
+
+        def event(run: CellRun, one: Event) -> None:
+            self._has_failed |= one.what == "arm-failed" and one.arm == "hung"
+            keep_event(run, one)
+
+        monkeypatch.setattr(CellRun, "sample", sample)
+        monkeypatch.setattr(CellRun, "event", event)
+
+
+def run(out: Path, **settings: Any) -> tuple[int, RunFolder]:
+    """Carry out a run in this process; return its exit code and folder."""
+    given = Settings(
+        profile="none",
+        quiet_gate=False,
+        budget=20.0,
+        generation="rebuild",
+        base_image=BASE,
+        preset="quick",
+        **settings,
+    )
+    experiment, plan, hosts = planned(given, Settings(), accept_many=True)
+    record = runner.run_record(plan, experiment, command_line=("envcompare", "run"))
+    folder = RunFolder.create(out, record)
+    job = Job(
+        folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=Display(is_quiet=True)
+    )
+    return runner.run(job), folder
+
+
+@pytest.mark.parametrize("name", ["HangsInAStep", "HangsInSetup", "DiesAndLeavesAChild"])
+def test_nothing_is_measured_beside_an_arm_that_was_given_up(
+    place: Place, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It spins in C, ignores SIGTERM, and has a child in a session of its own."""
+    envs = (f"one=docker:{BASE}", place.hung, f"two=docker:{BASE}")
+    watch = Watch(place, monkeypatch)
+    code, folder = run(
+        tmp_path / "out", envs=envs, hosts=place.host, workload=f"{own}:{name}", startup=False
+    )
+    assert watch.beside == []
+    assert watch.taken > 0
+    assert code == WorkloadError.exit_code
+    (ended,) = [one for one in folder.read_events().events if one.what == "cell-ended"]
+    assert (ended.state, ended.text.split(":")[0]) == ("ok", "stopped by budget")
