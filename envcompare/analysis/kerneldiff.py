@@ -45,6 +45,7 @@ def kernel_diff(
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
     factor = launch_factor(before, after)
+    is_of_program = "ncu" not in (before.tool, after.tool)
     return KernelDiff(
         arm=names[1],
         source=source,
@@ -63,8 +64,8 @@ def kernel_diff(
                 if one.kind == "both" and one.first.before is not None
             }
         ),
-        reference_ns=whole.reference_ns,
-        arm_ns=whole.arm_ns,
+        reference_ns=whole.reference_ns if is_of_program else None,
+        arm_ns=whole.arm_ns if is_of_program else None,
         reference_launches=whole.reference_launches,
         arm_launches=whole.arm_launches,
         rows=tuple(
@@ -211,6 +212,11 @@ def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterab
         yield (
             f"{names[0]} was profiled with {before.tool} and {names[1]} with {after.tool}; they "
             "may write the name of one kernel differently."
+        )
+    if "ncu" in (before.tool, after.tool):
+        yield (
+            "Nsight Compute runs each kernel alone, by default with empty caches and a locked "
+            "clock: its times are not those of the program."
         )
     for profile, name in zip((before, after), names, strict=True):
         if any(is_truncated(kernel.name) for kernel in profile.kernels):

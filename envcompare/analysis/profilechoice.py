@@ -47,6 +47,11 @@ def is_trace(record: ProfileRecord) -> bool:
     return timed or (not profile.kernels and bool(profile.copies))
 
 
+def is_of_program(record: ProfileRecord) -> bool:
+    """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
+    return is_trace(record) and profile_of(record).tool != "ncu"
+
+
 def has_kernels(record: ProfileRecord) -> bool:
     """Tell whether a profile names kernels."""
     return record.profile is not None and bool(record.profile.kernels)

@@ -27,6 +27,7 @@ from envcompare.analysis.profilechoice import (
     choose,
     choose_pair,
     has_kernels,
+    is_of_program,
     is_trace,
     profile_of,
     source_of,
@@ -165,7 +166,7 @@ def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
 
 
 def _has_timed_kernels(record: ProfileRecord) -> bool:
-    return has_kernels(record) and is_trace(record)
+    return has_kernels(record) and is_of_program(record)
 
 
 def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
@@ -186,7 +187,7 @@ def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
 
 def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
     """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
-    pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_trace)
+    pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
         timed = timing_ledger(
             cell.blocks.get(cell.reference, ()),

@@ -48,16 +48,18 @@ def has_times(run: RunComparison) -> bool:
     """Say whether any profile of the run tells times, of kernels, copies or operators."""
     return any(
         one.ledgers
-        or any(
-            arm.activities or arm.operators or any(_is_time(row) for row in arm.quantities)
-            for arm in one.arms
-        )
+        or any(arm.operators or any(_is_time(row) for row in arm.quantities) for arm in one.arms)
         for one in run.profiles
     )
 
 
 def _is_time(row: QuantityRow) -> bool:
-    return row.unit == "ns" and row.value is not None
+    return row.unit == "ns" and row.value is not None and not is_of_ncu(row)
+
+
+def is_of_ncu(row: QuantityRow) -> bool:
+    """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
+    return row.source.partition(" ")[0] == "ncu"
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     found = []
     for one, arm, known, diff in _compared(run):
         ledger = None if (one.cell, arm) in undecided else known
-        parts = [largest_parts(ledger)] if ledger else []
+        parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
         parts += [short_sentence(diff, reference=one.reference)] if diff else []
         if parts:
             size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0

@@ -14,7 +14,7 @@ from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, Quantity
 from envcompare.analysis.quantities import gpu_of
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import NOT_MEASURED, listed
-from envcompare.report.profilewords import is_timed
+from envcompare.report.profilewords import is_of_ncu, is_timed
 from envcompare.report.quantitynames import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.units import bytes_text, quantity_text, ratio_text
 from envcompare.texts import one_line, visible_line
@@ -86,7 +86,8 @@ def leading_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
 
     Of those that are 0 in every arm there is nothing to compare.
     """
-    lines = (one for one in quantity_lines(one) if one.quantity in _LEADING and not one.is_zero)
+    every = _measured(_lines(one, lambda row: row.unit != "ns" or not is_of_ncu(row)))
+    lines = (line for line in every if line.quantity in _LEADING and not line.is_zero)
     chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
     return (*fact_lines(one), *chosen[:_MOST_LEADING])
 

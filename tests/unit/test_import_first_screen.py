@@ -93,6 +93,27 @@ def test_an_import_without_times_says_nothing_of_time(tmp_path: Path) -> None:
     assert "spends its time" not in markdown(run)
 
 
+def test_times_of_kernels_that_ran_alone_are_no_times_of_the_program(tmp_path: Path) -> None:
+    """Nsight Compute runs each by itself, by default with empty caches and a locked clock."""
+    data = Path(__file__).resolve().parents[1] / "data" / "profiles" / "ncu_raw_2024.csv"
+    other = tmp_path / "other.csv"
+    other.write_text(data.read_text().replace("gemm", "sgemm"), encoding="utf-8")
+    run = imported(tmp_path, "ncu", vm=data, docker=other)
+    said = answer(run).replace("not timed", "").replace("Nothing was timed", "")
+    assert "time" not in said
+    assert "on the GPU" not in markdown(run)
+    (cell,) = run.profiles
+    assert cell.ledgers == ()
+    assert any("runs each kernel alone" in text for text in cell.kernel_diffs[0].cautions)
+
+
+def test_one_environment_has_no_ratios_to_name(tmp_path: Path) -> None:
+    """Nothing stands beside it yet."""
+    run = imported(tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4))
+    assert "Tesla T4" in answer(run)
+    assert "ratios" not in answer(run)
+
+
 def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
     """With both names; that nothing else is known to differ is not said."""
     run = imported(
