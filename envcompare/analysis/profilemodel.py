@@ -51,6 +51,9 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
     raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
 
 
+Unlike = Literal["", "tool", "page", "rule"]
+
+
 class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     """A quantity of one arm: of the whole profile, a step and a sample, and against the reference.
 
@@ -70,6 +73,10 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     per_sample: float | None = None
     ratio: Annotated[float | None, Meta(description="arm ÷ reference, of a step if known")] = None
     agreement: Agreement = "unknown"
+    page: Annotated[str, Meta(description="of Nsight Compute: raw, details or summary")] = ""
+    unlike: Annotated[
+        Unlike, Meta(description="in what the reference's number is of another kind: no ratio")
+    ] = ""
     tolerance: Annotated[float, Meta(description="ratios within 1 ± this are equal")] = 0.0
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.intensity import NAME, joined_intensity
 from envcompare.analysis.profilechoice import profile_of, usable
-from envcompare.analysis.profilemodel import QuantityRow
+from envcompare.analysis.profilemodel import QuantityRow, Unlike
 from envcompare.profiles import PassName, Profile, ProfileRecord, Quantity, Rule
 
 _PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
@@ -34,6 +34,7 @@ _BY_TICKS: Final = frozenset({"user_ns", "sys_ns"})
 _ENOUGH_NS: Final = 1e9
 _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
+_LAUNCHES: Final = "launch_count"
 Rows = tuple[QuantityRow, ...]
 Key = tuple[str, str, str, str, int]
 """Name, pass, tool and GPU, and which of several that one profile has of these."""
@@ -66,7 +67,8 @@ def quantity_rows(
 
     `partial` are the arms and records that lack launches of their steps.
 
-    A quantity is compared with the one of the same name, pass, tool and GPU in the reference.
+    A quantity is compared with the one of the same name, pass, tool and GPU in the reference; where
+    that is of another tool, page or rule of averaging, both stand without a ratio.
     """
     rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
     for arm, quantities in timed.items():
@@ -76,11 +78,37 @@ def quantity_rows(
     against = rows.get(reference, {})
     return {
         arm: tuple(
-            _compared(row, against.get(key), is_reference=arm == reference)
+            _held_against(row, key, against, is_reference=arm == reference)
             for key, row in found.items()
         )
         for arm, found in rows.items()
     }
+
+
+def _held_against(
+    row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow], *, is_reference: bool
+) -> QuantityRow:
+    """Return a row with its ratio, or with what makes its number one of another kind."""
+    same = against.get(key)
+    if is_reference or row.value is None:
+        return _compared(row, same, is_reference=is_reference)
+    if same is not None and same.value is not None:
+        unlike = _unlike(row, same)
+        return replace(row, unlike=unlike) if unlike else _compared(row, same, is_reference=False)
+    name, kind, tool, gpu, _ = key
+    is_told = any(
+        other.value is not None
+        for (of, pass_name, by, device, _), other in against.items()
+        if (of, pass_name, device) == (name, kind, gpu) and by != tool
+    )
+    return replace(row, unlike="tool") if is_told else row
+
+
+def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
+    """Return in what two numbers are of another kind; launches are counted alike everywhere."""
+    if row.rule != other.rule:
+        return "rule"
+    return "page" if row.page != other.page and row.name != _LAUNCHES else ""
 
 
 def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterable[str]:
@@ -132,13 +160,23 @@ def _of_record(
 ) -> Iterable[tuple[Key, QuantityRow]]:
     """Yield the quantities of one record as rows; one that is partial has none of a step."""
     profile = profile_of(record)
+    page = _page(profile)
     steps = None if (record.arm, record.name) in partial else profile.steps
     seen: Counter[Key] = Counter()
     for quantity in profile.quantities:
         first = _key(quantity, record.kind, profile.tool)
         key = _key(quantity, record.kind, profile.tool, place=seen[first])
         seen[first] += 1
-        yield key, _row(quantity, record.kind, steps=steps, batch=record.batch)
+        row = _row(quantity, record.kind, steps=steps, batch=record.batch)
+        yield key, replace(row, page=page)
+
+
+def _page(profile: Profile) -> str:
+    """Return which pages of Nsight Compute a profile is of: they round and average differently."""
+    if profile.tool != "ncu":
+        return ""
+    parts = (one.removeprefix("csv ") for one in profile.format.split(" + "))
+    return " + ".join(sorted({"raw" if one.startswith("report") else one for one in parts}))
 
 
 def _agree(one: QuantityRow, other: QuantityRow) -> bool:

@@ -42,7 +42,7 @@ class Cell:
     ratio: str = ""
     word: str = ""  # "equal", "differs"
     is_zero: bool = False
-    note: str = ""  # the reason where it is missing, the tool where it is another
+    note: str = ""  # the reason where it is missing or has no ratio, the tool if another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,8 +253,18 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
         is_zero=not value,
-        note=row.source if with_source else "",
+        note="; ".join(filter(None, (row.source if with_source else "", _why_no_ratio(row)))),
     )
+
+
+def _why_no_ratio(row: QuantityRow) -> str:
+    """Return in what a number is of another kind than the reference's; empty: in nothing."""
+    kinds = {
+        "tool": "another tool",
+        "page": f"of the {row.page} page",
+        "rule": f"averaged otherwise ({row.rule})",
+    }
+    return f"no ratio: {kinds[row.unlike]}" if row.unlike else ""
 
 
 def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:

@@ -113,7 +113,10 @@ def _quantity_rows(one: CellProfiles) -> tuple[Columns, ...]:
 
 
 def _quantity_row(line: QuantityLine) -> Columns:
-    cells = (" ".join(part for part in (one.text, one.ratio) if part) for one in line.cells)
+    cells = (
+        " ".join(part for part in (one.text, one.ratio, f"({one.note})" * bool(one.note)) if part)
+        for one in line.cells
+    )
     name = f"{line.name}, {line.per}" if line.per else line.name
     return tuple(flat(text) for text in (name, *cells))
 

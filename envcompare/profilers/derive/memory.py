@@ -18,7 +18,7 @@ from envcompare.texts import counted
 
 SECTOR_BYTES: Final = 32
 NS: Final = 1e9  # of a second
-_LEAST_SHARE: Final = 0.9  # of the bytes must have a rate
+_MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move some in one replay alone
 _ROUNDING: Final = 1e-6  # of what scaled units print with six decimals
 _UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
@@ -89,24 +89,32 @@ def _speeds(facts: Facts) -> list[Quantity]:
 
 
 def _speed(facts: Facts, name: str, ways: Sequence[str]) -> list[Quantity]:
-    """Return Σ bytes ÷ Σ time: of the kernels' own time, else of their bytes ÷ their rate."""
-    moved = [(_moved(kernel, ways), _rate(kernel, ways)) for kernel in facts.profile.kernels]
-    sizes = [size for size, _ in moved if size is not None]
-    if len(sizes) < len(moved) or not sum(sizes):
+    """Return Σ bytes ÷ Σ time: of the kernels' own time, else of their bytes ÷ their rate.
+
+    What moved nothing has no rate, and counts for nothing in it.
+    """
+    sizes = [_moved(kernel, ways) for kernel in facts.profile.kernels]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or not sum(known):
         return []
     if facts.kernel_ns and facts.profile.tool != "nvprof":
-        return [facts.ok(name, NS * sum(sizes) / facts.kernel_ns, "B/s", "ratio of sums")]
-    rated = [(size, rate) for size, rate in moved if size and rate]
-    if not rated:
+        return [facts.ok(name, NS * sum(known) / facts.kernel_ns, "B/s", "ratio of sums")]
+    timed = [
+        (size, _seconds(kernel, ways))
+        for size, kernel in zip(known, facts.profile.kernels, strict=True)
+        if size
+    ]
+    seconds = [time for _, time in timed if time]
+    if not seconds:
         return []
-    share = sum(size for size, _ in rated) / sum(sizes)
-    lacking = sum(1 for size, rate in moved if size and not rate)
-    why = f"{counted(lacking, 'kernel')} of {len(moved)} without a rate moved {1 - share:.2%} of it"
-    if share < _LEAST_SHARE:
+    rated = sum(size for size, time in timed if time)
+    lacking = f"{counted(len(timed) - len(seconds), 'kernel')} of {len(timed)} without a rate moved"
+    why = f"{lacking} {100 - 100 * rated / sum(known):.3g} % of it"
+    if rated < (1 - _MOST_UNRATED) * sum(known):
         return [facts.missing(name, "B/s", "time-weighted", why)]
-    value = sum(size for size, _ in rated) / sum(size / rate for size, rate in rated)
-    reason = f"of each kernel the mean rate of its launches{f'; {why}' if lacking else ''}"
-    return [facts.ok(name, value, "B/s", "time-weighted", reason=reason)]
+    reason = "of each kernel the mean rate of its launches"
+    reason += f"; {why}" if len(seconds) < len(timed) else ""
+    return [facts.ok(name, rated / sum(seconds), "B/s", "time-weighted", reason=reason)]
 
 
 def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
@@ -121,10 +129,15 @@ def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
     return total
 
 
-def _rate(kernel: Kernel, ways: Sequence[str]) -> float | None:
-    """Return the bytes per second of a kernel in these ways together."""
-    rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in ways]
-    return None if None in rates else sum(rate or 0.0 for rate in rates)
+def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
+    """Return the time that bytes and rate of a kernel imply, by another way where these lack it."""
+    for own in (ways, ("_read",), ("_write",)):
+        size = _moved(kernel, own)
+        rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in own]
+        rate = sum(one or 0.0 for one in rates)
+        if size and rate and None not in rates:
+            return size / rate
+    return None
 
 
 def _hit_rate(facts: Facts) -> Quantity:

@@ -51,7 +51,9 @@ def refuse_cut_end(last: str, part: Part, *, widths: Collection[int], file: str,
         pairs = (("(", ")"), ("[", "]"), ("<", ">"))[: 2 if "operator" in row.name else 3]
         is_cut = any(row.name.count(one) != row.name.count(two) for one, two in pairs)
     else:
-        is_cut = not row.is_even or (len(widths) == 1 and len(last.rstrip()) < min(widths))
+        # a number before its unit is whole, whether or not it fits its range
+        is_cut = not row.has_one_unit or (not row.average.unit and not row.is_even)
+        is_cut = is_cut or (len(widths) == 1 and len(last.rstrip()) < min(widths))
     if is_cut:
         why = f"the last row has no end, and is not whole: {last.strip()!r}"
         raise refusal(file, line=line, why=why, hint=_CUT)
@@ -110,7 +112,7 @@ def _check_order(row: Metric, file: str) -> None:
     if not row.is_count or row.is_even:
         return
     why = f"the average of {row.name} lies outside its minimum and maximum"
-    if not row.least.unit == row.most.unit == row.average.unit:
+    if not row.has_one_unit:
         why = f"{row.name} has a unit in one column and another in the next"
     raise refusal(file, line=row.line, why=why)
 

@@ -53,9 +53,14 @@ class Metric:
         return is_count(self.name)
 
     @property
+    def has_one_unit(self) -> bool:
+        """Say whether all three numbers are of one unit."""
+        return self.least.unit == self.most.unit == self.average.unit
+
+    @property
     def is_even(self) -> bool:
         """Say whether its average lies within its range; a rate's may lie a little beside it."""
-        if not self.least.unit == self.most.unit == self.average.unit:
+        if not self.has_one_unit:
             return False
         slack = self.average.step + _RATE_SLACK * self.average.value
         low = self.least.value - self.least.step - slack

@@ -314,20 +314,32 @@ def test_log_of_nvprof_gives_flops_transactions_and_throughput(tmp_path: Path) -
     assert found["dram_bytes_per_s"].rule == "time-weighted"
 
 
-@pytest.mark.parametrize(
-    ("row", "uneven", "value"),
-    [("32.000MB/s", "999.00MB/s", 64e9), ("64.000GB/s", "99.000GB/s", None)],
-)
-def test_throughput_says_what_has_no_rate(
-    tmp_path: Path, row: str, uneven: str, value: float | None
-) -> None:
-    """A row that is left out takes its bytes along; where those are many there is no value."""
+def throughput(folder: Path, **left_out: str) -> Quantity:
+    """Return what is read from device memory by time, of a log with rows that do not fit."""
     text = (DATA / "nvprof_unended.log").read_text(encoding="utf-8")
-    (tmp_path / "a.log").write_text(text.replace(row, uneven))
-    found = {one.name: one for one in read("nvprof", [tmp_path / "a.log"]).quantities}
-    assert found["dram_read_bytes_per_s"].value == value
-    assert "1 kernel of 2 without a rate moved" in found["dram_read_bytes_per_s"].reason
+    for row in left_out.values():
+        text = text.replace(row, f"999.00{row[-4:]}")
+    (folder / "a.log").write_text(text, encoding="utf-8")
+    found = {one.name: one for one in read("nvprof", [folder / "a.log"]).quantities}
     assert found["dram_read_bytes"].value == 32 * 2_000_320
+    return found["dram_read_bytes_per_s"]
+
+
+def test_time_of_a_kernel_without_a_read_rate_comes_from_what_it_wrote(tmp_path: Path) -> None:
+    """A row that was left out changes nothing where another tells the same time."""
+    expected = throughput(tmp_path).value
+    assert throughput(tmp_path, small="32.000MB/s").value == pytest.approx(expected)
+    assert throughput(tmp_path, large="64.000GB/s").value == pytest.approx(expected)
+
+
+def test_throughput_says_what_has_no_rate(tmp_path: Path) -> None:
+    """Where more than 1 % of the bytes have none, there is no value."""
+    small = throughput(tmp_path, read="32.000MB/s", written="8.0000GB/s")
+    assert small.value == pytest.approx(64e9)
+    assert "1 kernel of 2 without a rate moved 0.016 % of it" in small.reason
+    large = throughput(tmp_path, read="64.000GB/s", written="32.000GB/s")
+    assert (large.value, large.status) == (None, "missing")
+    assert "1 kernel of 2 without a rate moved 100 % of it" in large.reason
 
 
 def test_throughput_of_ncu_is_bytes_over_kernel_time() -> None:

@@ -83,6 +83,34 @@ def test_one_gpu_is_not_held_against_one_of_two() -> None:
     assert list(gpu_cautions({"vm": records["vm"]}, reference="vm")) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after", "unlike"),
+    [
+        ("l2_hit_rate", {"rule": "ratio of sums"}, {"rule": "time-weighted"}, "rule"),
+        ("dram_bytes", {"format": "csv raw"}, {"format": "csv details"}, "page"),
+        ("dram_bytes", {"format": "csv raw + csv raw"}, {"format": "report by ncu_report"}, ""),
+        ("launch_count", {"format": "csv raw"}, {"format": "csv summary"}, ""),
+        ("dram_bytes", {"tool": "nvprof"}, {"tool": "ncu"}, "tool"),
+    ],
+)
+def test_numbers_of_another_kind_have_no_ratio(
+    name: str, before: dict[str, Any], after: dict[str, Any], unlike: str
+) -> None:
+    """Another rule of averaging, page or tool: both are told, and why they are not divided."""
+    records = {}
+    for arm, value, changes in (("vm", 10.0, before), ("docker", 12.0, after)):
+        quantity = Quantity(
+            name=name, value=value, unit="", rule=changes.get("rule", "sum"), source="a"
+        )
+        held = {key: one for key, one in changes.items() if key != "rule"}
+        profile = Profile(**{"tool": "ncu", "quantities": (quantity,), **held})
+        records[arm] = [record(profile, arm=arm)]
+    (found,) = quantity_rows(records, {}, reference="vm")["docker"]
+    expected = (12.0, None, "unknown") if unlike else (12.0, 1.2, "differs")
+    assert (found.value, found.ratio, found.agreement) == expected
+    assert found.unlike == unlike
+
+
 def test_short_times_of_the_operating_system_are_given_and_not_compared() -> None:
     """0 and 2 ms of one tick each are the same work, seen by chance."""
     short = row(13e6, 0.0, "sys_ns", unit="ns")
