@@ -11,6 +11,7 @@ import pytest
 from htmltree import parse
 from imports import compared, request
 from kinetotraces import DEVICE, Event, kernel, operator, write
+from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
 from envcompare.analysis.model import RunComparison
@@ -192,3 +193,42 @@ def test_quantities_of_an_import_are_rows_of_the_table(tmp_path: Path, form: str
     )  # fmt: skip
     assert docker["outcome"] in {"", None}
     assert found["sif", "dram_sectors"]["workload"] == "workload"
+
+
+def test_logs_of_a_study_are_compared_as_they_are(tmp_path: Path) -> None:
+    """Two have no last end of line, the third a rate that does not fit: all have all numbers."""
+    files = {}
+    for arm, build, flops in (
+        ("vm", 70, 1_000_000),
+        ("docker", 86, 3_000_000),
+        ("sif", 86, 3_000_000),
+    ):
+        text = METRICS.format(kernel=CLAMP.format(build), flops=flops)
+        if arm == "sif":
+            text = text.replace(
+                "100.00GB/s  100.00GB/s  100.00GB/s", "100.00GB/s  100.00GB/s  107.00GB/s"
+            )
+        files[arm] = tmp_path / f"{arm}.log"
+        files[arm].write_text(text if arm == "sif" else text.rstrip("\n"), encoding="utf-8")
+    run = imported(tmp_path, "nvprof", **files)
+    rows = [line.split(" | ") for line in markdown(run).splitlines() if line.startswith("| ")]
+    table = {row[0].removeprefix("| "): [cell.rstrip(" |") for cell in row[1:]] for row in rows}
+    assert table["builds in kernel names"] == ["compute\\_70", "compute\\_86", "compute\\_86"]
+    flops = table["FLOP, FP32, CUDA cores, whole profile"]
+    assert flops == ["200 MFLOP", "600 MFLOP ×3.00", "600 MFLOP ×3.00"]
+    sectors = table["device memory, 32 B transactions, whole profile"]
+    assert sectors == ["300 M", "300 M ×1.0000", "300 M ×1.0000"]
+    throughput = table["device memory throughput, both ways"]
+    assert throughput == ["150 GB/s", "150 GB/s ×1.0000", "150 GB/s ×1.0000"]
+    page = answer(run)
+    assert all(text in page for text in ("×3.00", "150 GB/s", "300 M", "compute_86"))
+
+
+def test_numbers_of_two_pages_stand_side_by_side_without_a_ratio(tmp_path: Path) -> None:
+    """The reason stands where the ratio would."""
+    files = {"vm": tmp_path / "raw.csv", "docker": tmp_path / "details.csv"}
+    files["vm"].write_text(raw({BYTES: "byte"}, launch(0, "64")), encoding="utf-8")
+    files["docker"].write_text(details((0, BYTES, "byte", "96")), encoding="utf-8")
+    run = imported(tmp_path, "ncu", **files)
+    assert "64 B | 96 B (no ratio: of the details page)" in markdown(run)
+    assert "no ratio: of the details page" in answer(run)
