@@ -139,8 +139,9 @@ class CellFolders:
         if not shell(self.site.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
             raise WorkloadError(
                 f"the data in {folder} on {self.site.host.label} is not a folder",
-                details="what made the data put something else in its place",
-                hint=f"remove {folder} there, and look at what starts with Python in each image",
+                details="the program that made the data put something else there",
+                hint=f"remove {folder} on that host, and check what Python runs at startup in each "
+                "image, such as sitecustomize.py and .pth files",
                 phase="data",
             )
 

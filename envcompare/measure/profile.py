@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -156,7 +157,8 @@ class ProfilePass:
         if self._hello is None:
             self._keep(self._lacking(arm, kind, _UNKNOWN, "", is_failure=True))
             return
-        folder = f"{self.stand.scratch(arm)}/{kind}"
+        # of a name that is new: files of root, of a pass that was killed, could not be removed
+        folder = f"{self.stand.scratch(arm)}/{kind}-{secrets.token_hex(4)}"
         found = self.stand.toolbox.profiler(
             kind,
             environment=self.stand.environments[arm],

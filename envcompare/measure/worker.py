@@ -134,8 +134,8 @@ class Worker:
         if reply.file not in ("", out):
             raise self._fault(
                 "protocol",
-                "the answer to `profile` names a file that was not asked for, which was not read",
-                details=f"{shortened(reply.file, most=200)!r} in place of {out!r}",
+                "the worker named a file that envcompare had not asked for; it was not read",
+                details=f"it named {shortened(reply.file, most=200)!r}, not {out!r}",
                 hint=DISTRUST,
             )
         return reply

@@ -60,7 +60,7 @@ _FILE_TYPES: Final = {
     FileType.SOCKET: "a socket",
     FileType.BLOCK_DEVICE: "a block device",
     FileType.CHARACTER_DEVICE: "a character device",
-    FileType.REGULAR: "a file with a second name",
+    FileType.REGULAR: "a file with a second name (a hard link)",
 }
 
 
@@ -106,9 +106,9 @@ class Shelf:
             raise _unfetched(error) from error
         if taken is not None and not taken.is_plain:
             raise WorkloadError(
-                f"{self.arm}: its profile {names[-1]} is {_FILE_TYPES[taken.type]}, not a plain "
-                "file, and was not read",
-                details="no profiler leaves that; a program in the arm put it there",
+                f"{self.arm}: the profile {taken.name} is {_FILE_TYPES[taken.type]}; it was not "
+                "read",
+                details="a profiler writes regular files: another program in the arm put it there",
                 hint=DISTRUST,
                 phase="protocol",
             )
@@ -126,7 +126,7 @@ class Shelf:
 
 
 DISTRUST: Final = (
-    "do not trust what this arm reports; look at what its Python starts by itself, such as "
+    "do not trust what this arm reports; check what its Python runs at startup, such as "
     "sitecustomize.py and .pth files"
 )
 
@@ -135,15 +135,15 @@ def _of_allowed_size(taken: Taken) -> Taken:
     if taken.size_bytes <= MOST_BYTES:
         return taken
     raise ProfileError(
-        f"its file {taken.name} is too large to be read",
-        details=f"it has {taken.size_bytes / 2**30:.1f} GiB, and at most {MOST_BYTES >> 30} GiB "
-        "are fetched",
+        f"the file {taken.name} is too large to be read",
+        details=f"it has {taken.size_bytes / 2**30:.1f} GiB, and the limit is "
+        f"{MOST_BYTES >> 30} GiB",
         hint="profile smaller steps, for example with a smaller batch by --set",
     )
 
 
 def _unfetched(error: CopyError) -> ProfileError:
-    return ProfileError("its file could not be fetched", details=error.details, hint=error.hint)
+    return ProfileError("the file could not be fetched", details=error.details, hint=error.hint)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_what_is_no_plain_file_is_refused(
     planted(transport, place, PLANT[what])
     with pytest.raises(WorkloadError) as caught:
         own.take(f"{place}/scratch", "nsys", NAME)
-    assert caught.value.brief.startswith(f"docker: its profile {NAME} is a")
+    assert caught.value.brief.startswith(f"docker: the profile {NAME} is a")
     assert (caught.value.phase, caught.value.exit_code) == ("protocol", 4)
     assert caught.value.hint
     assert secret(transport, place) == SECRET
@@ -108,9 +108,9 @@ def test_a_huge_file_without_content_fills_no_disk(
 ) -> None:
     """A sparse file costs who makes it nothing; its size is looked at before it is read."""
     planted(transport, place, f"mkdir nsys && truncate -s {MOST_BYTES + 1} nsys/{NAME}")
-    with pytest.raises(ProfileError, match=f"its file {NAME} is too large to be read") as caught:
+    with pytest.raises(ProfileError, match=f"the file {NAME} is too large to be read") as caught:
         own.take(f"{place}/scratch", "nsys", NAME)
-    assert "at most 1 GiB" in caught.value.details
+    assert "the limit is 1 GiB" in caught.value.details
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+from images import build_image
 from lab import Lab, forget
 from runs import BASE, STEPS_ALONE
 from small import Small, small_project
@@ -75,7 +74,7 @@ def other_numpy(
     subprocess.run([*argv, *wanted], check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     recipe = NUMPY.format(base=built, wheel=wheel.name)
-    return image(
+    return build_image(
         host, "planted:numpy", {"Dockerfile": recipe.encode(), "numpy.whl": wheel.read_bytes()}
     )
 
@@ -151,7 +150,7 @@ def test_a_variable_of_the_allocator_in_an_image_is_found(
 ) -> None:
     """The image sets it, glibc reads it, and the image it was made from is not mistaken for it."""
     recipe = FEWER_ARENAS.format(base=built)
-    tuned = image(host, "planted:malloc", {"Dockerfile": recipe.encode()})
+    tuned = build_image(host, "planted:malloc", {"Dockerfile": recipe.encode()})
     done = small.run("doctor", "--envs", f"vm,docker,tuned=docker:{tuned}", *small.plain)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✓ stack of docker: the software of vm" in done.stdout
@@ -262,17 +261,3 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         finally:
             own.close()
     return {one.key: one for one in found.differences}
-
-
-def image(host: Transport, name: str, content: dict[str, bytes]) -> str:
-    """Build an image on the lab host from a Dockerfile and what it copies; return its name."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, data in content.items():
-            entry = tarfile.TarInfo(path)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    argv = ("docker", "build", "--network=none", "--tag", name, "-")
-    done = run(host, Command(argv=argv), stdin=packed.getvalue())
-    assert done.succeeded, done.tail(5)
-    return name

@@ -139,10 +139,10 @@ class LeavesATrace(Attack):
 """
 )
 WITHOUT_PROFILE = {
-    "NamesAnotherFile": "names a file that was not asked for",
-    "LeavesALink": "is a symbolic link, not a plain file",
-    "LeavesAPipe": "is a named pipe, not a plain file",
-    "LeavesAFolder": "is a folder, not a plain file",
+    "NamesAnotherFile": "named a file that envcompare had not asked for",
+    "LeavesALink": "is a symbolic link; it was not read",
+    "LeavesAPipe": "is a named pipe; it was not read",
+    "LeavesAFolder": "is a folder; it was not read",
     "LeavesALargeFile": "is too large to be read",
     "LeavesNothing": "wrote no torch.json.gz",
 }
