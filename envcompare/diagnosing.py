@@ -15,7 +15,7 @@ from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.examination import HostExamination, Trouble, compared_stack, trouble_of
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.remedies import SEPARATE, other_options
-from envcompare.fingerprint.words import fact_name
+from envcompare.fingerprint.words import describe, fact_name
 from envcompare.interrupt import Interruption
 from envcompare.likeness import Likeness, NotComparedError, Noting, compare_stacks
 from envcompare.opening import open_site, ssh_options
@@ -177,7 +177,7 @@ def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, .
     head = f"  {_head(found, arms, is_other=bool(told))}"
     broken = (f"{_MARGIN}⚠ {found.mismatch}",) if found.mismatch else ()
     others = [one for one in found.unexpected if one not in told and not one.part_of]
-    more = (f"{_MARGIN}⚠ {fact_name(one.key)}: {one.sentence}" for one in others)
+    more = (f"{_MARGIN}⚠ {describe(one)}: {one.sentence}" for one in others)
     counts = _counts(found.differences)
     return (f"{head}, {where}", *broken, *_try(found.hint), *_confounders(told), *more, *counts)
 

@@ -14,6 +14,7 @@ from envcompare.errors import UnusableError
 from envcompare.experiment import Experiment
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
+from envcompare.fingerprint.words import INSTALLED_PARTS
 from envcompare.folders import CellFolders, Entry
 from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
@@ -199,6 +200,6 @@ def _facts_of(site: Site, arm: ArmRecord) -> dict[str, str]:
 
 def _is_other_software(one: FactDifference) -> bool:
     """Say whether a difference is one of software; a hash that could not be taken says nothing."""
-    if one.key == TREE:
+    if one.key in {TREE, INSTALLED_PARTS}:
         return None not in (one.reference, one.value)
     return one.fact_class == "confounder" and not one.part_of

@@ -20,6 +20,7 @@ from envcompare.environments.registry import environment as named
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.texts import visible
 from envcompare.transport import Transport
 
 TREE = "site_packages.sha256"
@@ -28,6 +29,7 @@ LOCK = "lock.sha256"
 UNPROVEN = "unproven"
 MOST_PARTS: Final = 20  # packages that are looked into
 MOST_FILES: Final = 50  # of each that are named
+_MOST_NAMED: Final = 3  # packages, in an error
 _START_S = 300.0
 _KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
@@ -191,7 +193,7 @@ def mismatch(
             return StackError(
                 f"{arm} and {other} on {host} have different software, made from the same wheels",
                 details=f"site-packages of {arm} has the hash {tree[:16]}, that of {other} "
-                f"{facts[TREE][:16]}{_said_of(both)}",
+                f"{facts[TREE][:16]}{_said_of(both)}{_which(both)}",
                 hint=f"{_remedy(both)}; --allow-mismatch compares them as they are",
             )
     if tree and mine.meant and tree != mine.meant:
@@ -211,6 +213,16 @@ def _said_of(both: Mapping[str, Prepared]) -> str:
     if not meant or not wrong:
         return ""
     return f"; the image was built with {meant[:16]}, so {' and '.join(wrong)} changed"
+
+
+def _which(both: Mapping[str, Prepared]) -> str:
+    """Name the packages whose files differ, and the files of none."""
+    if not all(prepared.parts for prepared in both.values()):
+        return ""
+    names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = ", ".join(name.replace("==", " ") for name in names[:_MOST_NAMED])
+    return f"; what differs: {visible(listed)}{more}" if names else ""
 
 
 def _meant(both: Mapping[str, Prepared]) -> str:

@@ -74,6 +74,16 @@ def test_the_error_names_host_arms_and_hashes() -> None:
     )
 
 
+def test_the_error_names_the_packages_that_differ() -> None:
+    """Whoever changed a file knows at once which it was."""
+    same = "numpy==2.4.6 00"
+    mine = replace(_prepared(IMAGE), parts=("torch==2.13.0 1", same))
+    other = replace(_prepared("", tree="b" * 64), parts=("torch==2.13.0 2", same))
+    error = mismatch("docker", mine, {"vm": other}, host="h1")
+    assert error is not None
+    assert error.details.endswith("; what differs: torch 2.13.0")
+
+
 @pytest.mark.parametrize(
     ("image_tree", "sif_tree", "wrong", "remedy"),
     [
