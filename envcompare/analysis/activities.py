@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from envcompare.analysis.kernelnames import classify, shown
-from envcompare.analysis.profilechoice import profile_of, source_of
+from envcompare.analysis.profilechoice import has_gpu_work, profile_of, source_of
 from envcompare.analysis.profilemodel import (
     ActivityRow,
     ActivityTable,
@@ -19,7 +19,6 @@ from envcompare.analysis.profilemodel import (
 from envcompare.profiles import Kernel, Operator, Profile, ProfileRecord
 from envcompare.tensorcores import is_tensor_core
 
-_OF_GPUS: Final = ("nsys", "ncu", "kineto", "nvprof")
 MOST_ROWS: Final = 25  # of one table and type; the rest is summed
 
 
@@ -35,16 +34,10 @@ def pass_state(record: ProfileRecord) -> PassState:
         tool=f"{profile.tool} {profile.version}".strip() if profile else "",
         steps=(profile.steps if profile else None) or record.steps,
         has_time=profile.has_time if profile else True,
-        has_gpu_work=_has_gpu_work(profile),
+        has_gpu_work=None if profile is None else has_gpu_work(profile),
         notes=profile.notes if profile else (),
         raw=record.raw,
     )
-
-
-def _has_gpu_work(profile: Profile | None) -> bool | None:
-    if profile is None or profile.tool not in _OF_GPUS:
-        return None
-    return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))
 
 
 def activity_table(record: ProfileRecord) -> ActivityTable:

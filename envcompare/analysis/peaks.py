@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from envcompare.analysis.profilechoice import has_gpu_work
 from envcompare.profiles import Device, Profile, Roofs
 
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
@@ -108,12 +109,7 @@ def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:
 
 
 def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
-    return (
-        device
-        for profile in profiles
-        if profile.kernels or profile.copies
-        for device in profile.devices
-    )
+    return (device for profile in profiles if has_gpu_work(profile) for device in profile.devices)
 
 
 def device_of(devices: Sequence[Device]) -> Device | str:

@@ -9,6 +9,7 @@ from envcompare.analysis.kernelnames import family
 from envcompare.analysis.peaks import gpu_models
 from envcompare.analysis.profilechoice import (
     choose,
+    has_gpu_work,
     has_kernels,
     is_trace,
     profile_of,
@@ -70,9 +71,7 @@ def unnamed_gpu_cautions(by_arm: Mapping[str, Records], *, among: int) -> Iterab
     """Say of which of the profiled arms the GPU model is not known, since another is a cause."""
     profiles = {arm: [profile_of(one) for one in usable(own)] for arm, own in by_arm.items()}
     unnamed = [
-        arm
-        for arm, own in profiles.items()
-        if any(one.kernels or one.copies for one in own) and not gpu_models(own)
+        arm for arm, own in profiles.items() if any(map(has_gpu_work, own)) and not gpu_models(own)
     ]
     if unnamed and among > 1:
         yield (

@@ -14,6 +14,7 @@ _KINDS: Final[tuple[PassName, ...]] = (
 )  # fmt: skip
 # what disturbs the time of kernels least comes first
 _TOOLS: Final[tuple[Tool, ...]] = ("nsys", "kineto", "torch", "nvprof", "ncu", "perf")
+_OF_GPUS: Final[tuple[Tool, ...]] = ("nsys", "ncu", "kineto", "nvprof")
 Records = Sequence[ProfileRecord]
 
 
@@ -50,6 +51,13 @@ def is_trace(record: ProfileRecord) -> bool:
 def is_of_program(record: ProfileRecord) -> bool:
     """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
     return is_trace(record) and profile_of(record).tool != "ncu"
+
+
+def has_gpu_work(profile: Profile) -> bool | None:
+    """Tell whether work of a GPU was seen; None for a tool that would not show it."""
+    if profile.tool not in _OF_GPUS:
+        return None
+    return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))
 
 
 def has_kernels(record: ProfileRecord) -> bool:

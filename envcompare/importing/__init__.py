@@ -24,6 +24,7 @@ from envcompare.records import Event
 from envcompare.results import RunFolder
 from envcompare.texts import counted
 
+_NO_LAUNCHES = ("launch_count", "missing")  # of a trace that counted in ranges of a profiler
 COPY_LIMIT_BYTES = 256 * 2**20
 
 
@@ -284,7 +285,9 @@ def _sentence(record: ProfileRecord) -> str:
             "copy, no operator and no call"
         )
     operators = len(profile.operators)
-    counts = [launched(profile.kernels)] * bool(profile.kernels)
+    ranges = [one.scope for one in profile.quantities if (one.name, one.status) == _NO_LAUNCHES]
+    counts = [f"counters of {scope}" for scope in ranges]
+    counts += [launched(profile.kernels)] * bool(profile.kernels and not ranges)
     counts += [counted(operators, "operator")] * bool(operators)
     covered = profile.steps or record.steps
     steps = f" in {counted(covered, 'step')}" if covered else ""

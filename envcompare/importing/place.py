@@ -64,10 +64,14 @@ class Place:
 
 
 def holds_any(record: ProfileRecord) -> bool:
-    """Say whether anything was seen: a kernel, a copy, an operator or a call."""
+    """Say whether anything was seen: a kernel, a copy, an operator, a call or a counter."""
     seen = record.profile
     return seen is not None and bool(
-        seen.kernels or seen.copies or seen.operators or seen.api_calls
+        seen.kernels
+        or seen.copies
+        or seen.operators
+        or seen.api_calls
+        or any(one.value for one in seen.quantities)
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from htmltree import parse
 from imports import compared, request
-from kinetotraces import DEVICE, Event, kernel, operator, write
+from kinetotraces import DEVICE, Event, event, kernel, operator, write
 from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
@@ -113,6 +113,26 @@ def test_one_environment_has_no_ratios_to_name(tmp_path: Path) -> None:
     run = imported(tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4))
     assert "Tesla T4" in answer(run)
     assert "ratios" not in answer(run)
+
+
+def test_ranges_of_the_profiler_are_imported_as_counters(tmp_path: Path) -> None:
+    """One of the whole program holds something to compare, and its GPU was at work."""
+    kinds = ("fadd", "fmul", "ffma")
+    counters = {f"smsp__sass_thread_inst_executed_op_{one}_pred_on.sum": 100 for one in kinds}
+    folder: Path | None = None
+    for arm in ("vm", "docker"):
+        events = [event("cuda_profiler_range", "__profile__", 0, len(arm), **counters)]
+        path = traced(tmp_path, arm, events, H100)
+        made = import_files(request(tmp_path, path, tool="kineto", arm=arm, into=folder))
+        assert (
+            made.lines[0] == f"{arm}: counters of 1 range of the CUPTI profiler, read from kineto"
+        )
+        folder = made.folder.path
+    run = compared(made.folder)
+    assert not made.is_alone
+    assert "GPU NVIDIA H100 80GB HBM3" in answer(run)
+    assert "400 FLOP" in answer(run)
+    assert "GPU model" not in answer(run)
 
 
 def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
