@@ -29,12 +29,12 @@ def read_unit(text: str) -> Unit | None:
 
     Times become ns, sizes B, rates are per second; multiples are of 1000, as ncu's are.
     """
-    upper, _, lower = text.strip().partition("/")
+    upper, line, lower = text.strip().partition("/")
     above = _part(upper)
-    if above is None or not lower:
-        return above if not lower else None
+    if above is None or not line:
+        return above
     below = _part(lower)
-    if below is None:
+    if below is None or not lower:
         return None
     if below.base == "ns":
         return Unit(above.factor * (1e9 / below.factor), f"{above.base}/s")

@@ -23,6 +23,7 @@ from envcompare.analysis.model import (
 from envcompare.analysis.profilemodel import QuantityRow
 from envcompare.analysis.quantities import gpu_of
 from envcompare.records import Scalar
+from envcompare.report.quantities import why_no_ratio
 from envcompare.texts import visible
 
 Value = str | int | float | bool | None
@@ -170,8 +171,9 @@ def _metric(source: Source) -> Value:
 
 
 def _reason(source: Source) -> Value:
-    holder = source.comparison if source.quantity is None else source.quantity
-    return getattr(holder, "reason", None)
+    if source.quantity is None:
+        return getattr(source.comparison, "reason", None)
+    return "; ".join(filter(None, (source.quantity.reason, why_no_ratio(source.quantity))))
 
 
 def _failure(name: str) -> Callable[[Source], Value]:
@@ -297,8 +299,8 @@ COLUMNS: Final = (
     _text("stopped_by", "What ended the measuring of the cell", _of("cell", "stopped_by")),
     _text(
         "reason",
-        "Why it failed, was not run or is inconclusive; of a quantity why it has no value, or what "
-        "to know of it",
+        "Why it failed, was not run or is inconclusive; of a quantity why it has no value or "
+        "ratio, or what to know of it",
         _reason,
     ),
     _text("failure_phase", "Where it failed", _failure("phase")),

@@ -253,11 +253,11 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
         is_zero=not value,
-        note="; ".join(filter(None, (row.source if with_source else "", _why_no_ratio(row)))),
+        note="; ".join(filter(None, (row.source if with_source else "", why_no_ratio(row)))),
     )
 
 
-def _why_no_ratio(row: QuantityRow) -> str:
+def why_no_ratio(row: QuantityRow) -> str:
     """Return in what a number is of another kind than the reference's; empty: in nothing."""
     kinds = {
         "tool": "another tool",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from envcompare.profilers.refusing import refusal
 _WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us average 9.2470us
 _SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof computes
 _CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
+_SAID: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
 _OF_NVPROF: Final = ("=", " ", '"', "Device", "Invocations", "Time(%)", "Type")
 _NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
@@ -42,8 +44,9 @@ def refuse_cut_end(last: str, part: Part, *, widths: Collection[int], file: str,
     """
     rows: tuple[Activity | Metric, ...] = (*part.activities, *part.metrics)
     if not rows or rows[-1].line != line:
-        if not last.startswith(_OF_NVPROF) and not part.is_empty:
-            return  # the program's own output
+        is_of_table = last.strip() and last.startswith(_OF_NVPROF) and not _SAID.match(last)
+        if not is_of_table and not part.is_empty:
+            return  # the program's own output, or a word of nvprof behind its tables
         why = "the last line has no end, and is no row of a table: the log was cut off"
         raise refusal(file, line=line, why=why, hint=_CUT)
     row = rows[-1]

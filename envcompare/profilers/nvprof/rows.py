@@ -54,8 +54,9 @@ class Metric:
 
     @property
     def has_one_unit(self) -> bool:
-        """Say whether all three numbers are of one unit."""
-        return self.least.unit == self.most.unit == self.average.unit
+        """Say whether all three numbers are of one unit; 0 may have none."""
+        numbers = (self.least, self.most, self.average)
+        return len({one.unit for one in numbers if one.value}) < 2
 
     @property
     def is_even(self) -> bool:

@@ -110,7 +110,7 @@ def test_unit_becomes_its_base_unit(unit: str, factor: float, base: str) -> None
     assert (pytest.approx(factor), base) == (read.factor, read.base)
 
 
-@pytest.mark.parametrize("unit", ["parsec", "byte/parsec", "Kinst", "/second/", "bit"])
+@pytest.mark.parametrize("unit", ["parsec", "byte/", "byte/parsec", "Kinst", "/second/", "bit"])
 def test_unknown_unit_is_no_unit(unit: str) -> None:
     """What a unit is not known to mean is not guessed."""
     assert read_unit(unit) is None

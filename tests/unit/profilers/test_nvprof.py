@@ -171,6 +171,22 @@ def test_log_without_its_last_end_of_line_is_read(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize(
+    "last", ["   ", "Test accuracy 0.98", "==77== Generated result file: /home/a/run.nvvp"]
+)
+def test_what_follows_the_tables_may_lack_its_end(tmp_path: Path, last: str) -> None:
+    """It is no row, so that nothing can be missing of one."""
+    assert profile_of(tmp_path, METRICS + last).kernels == profile_of(tmp_path, METRICS).kernels
+
+
+def test_a_zero_may_have_no_unit(tmp_path: Path) -> None:
+    """What moved no byte has none in any unit."""
+    text = METRICS.replace(
+        "222.94MB/s  222.94MB/s  222.94MB/s", "         0  222.94MB/s  111.47MB/s"
+    )
+    assert profile_of(tmp_path, text).kernels[1].metrics["dram_read_throughput"] == 111.47e6
+
+
+@pytest.mark.parametrize(
     ("was", "written"),
     [
         ("100.00GB/s  120.00GB/s  114.22GB/s", "100.00GB/s  120.00GB/s  134.22GB/s"),
