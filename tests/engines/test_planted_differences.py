@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 from images import build_image
 from lab import Lab, forget
-from runs import BASE, STEPS_ALONE
+from runs import BASE, STEPS_ALONE, Done, run_folder
 from small import Small, small_project
 
 from envcompare import files
@@ -38,6 +40,51 @@ NUMPY = """FROM {base}
 COPY numpy.whl /tmp/{wheel}
 RUN /opt/envcompare/venv/bin/python -m pip install -q --no-index --no-deps --force-reinstall \
     /tmp/{wheel}
+"""
+# A library of each name that a setting is read by, whatever it holds: what is loaded is seen.
+CAUSES_BASE = """FROM {base}
+RUN mkdir /planted && cd /planted && cp "$(find / -xdev -name 'libz.so.1*' -type f | head -n 1)" \
+    libtorch_cpu.so && cp libtorch_cpu.so libplanted.so
+COPY felt.py /planted/
+"""
+WRAPPED = r"""RUN printf '#!/bin/sh\nexec {words} /opt/envcompare/venv/bin/python "$@"\n' \
+    >/planted/python3 && chmod 755 /planted/python3
+ENV PATH=/planted:$PATH
+"""
+PATCHED = """RUN file=$(echo /opt/envcompare/venv/lib/python3*/site-packages/numpy/__init__.py) \\
+    && echo 'planted = True' >>$file && /opt/envcompare/venv/bin/python -m compileall -q -f \\
+    --invalidation-mode unchecked-hash $file
+"""
+KNOWN_NAMES = (
+    "ATEN_CPU_CAPABILITY none → default, LD_PRELOAD none → /planted/libplanted.so and "
+    "PYTHONMALLOC none → malloc differ."
+)
+KNOWN = "ENV ATEN_CPU_CAPABILITY=default LD_PRELOAD=/planted/libplanted.so PYTHONMALLOC=malloc\n"
+CAUSES = {
+    "onednn": ("ENV ONEDNN_MAX_CPU_ISA=SSE41\n", "ONEDNN_MAX_CPU_ISA none → SSE41 differs."),
+    "known": (KNOWN, KNOWN_NAMES),
+    "patched": (PATCHED, "the installed files (numpy {numpy}: numpy/__init__.py) differ."),
+    "taskset": (WRAPPED.format(words="taskset -c 0"), "the CPU set 0-1 → 0 differs and may be"),
+    "nice": (WRAPPED.format(words="nice -n 10"), "the priority (nice) 0 → 10 differs."),
+}
+# What was planted is felt at once and by itself, so that a few processes decide.
+FELT = """
+import ctypes
+import os
+import time
+
+import numpy
+
+SET = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "LD_PRELOAD", "PYTHONMALLOC")
+
+ctypes.CDLL("/planted/libtorch_cpu.so")
+is_planted = (
+    any(name in os.environ for name in SET)
+    or os.getpriority(os.PRIO_PROCESS, 0) > 0
+    or len(os.sched_getaffinity(0)) == 1
+    or hasattr(numpy, "planted")
+)
+time.sleep(1.2 if is_planted else 0.2)  # the same on a busy machine
 """
 FEWER_ARENAS = "FROM {base}\nENV MALLOC_ARENA_MAX=1\n"
 
@@ -192,10 +239,11 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
     shell(host, script.format("sed -i '/# planted/d' \"$file\""), folder)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
-    assert "the installed files differ. This workload imports numpy of them." in done.stdout
+    files = f"the installed files (numpy {small.numpy}: numpy/version.py)"
+    assert f"{files} differ. numpy was imported by this workload in both arms." in done.stdout
     assert f"try: rm -r {folder}/venv-" in done.stdout
     assert unused.returncode == 3
-    assert "⚠ the installed files: This workload imports no installed package." in unused.stdout
+    assert f"⚠ {files}: They were not imported by this workload." in unused.stdout
 
 
 @pytest.mark.parametrize(
@@ -216,6 +264,97 @@ def test_a_flag_of_the_engine_is_found(
     found = planted(small, flags)[key]
     assert found.fact_class == fact_class
     assert words in found.sentence
+
+
+@pytest.fixture(scope="module")
+def causes(host: Transport, built: str) -> dict[str, str]:
+    """Return arms of images that differ from the first in one planted cause each."""
+    content = {"Dockerfile": CAUSES_BASE.format(base=built).encode(), "felt.py": FELT.encode()}
+    base = build_image(host, "planted:base", content)
+    arms = {"base": f"base=docker:{base}"}
+    for name, (recipe, _) in CAUSES.items():
+        content = {"Dockerfile": f"FROM {base}\n{recipe}".encode()}
+        arms[name] = f"{name}=docker:{build_image(host, f'planted:{name}', content)}"
+    return arms
+
+
+@pytest.fixture(scope="module")
+def causes_run(small: Small, causes: dict[str, str]) -> Done:
+    """Return one run over all of them."""
+    out = small.root / "causes"
+    done = small.run(
+        *("run", "--envs", ",".join(causes.values()), "--quick", "--budget", "60", *STEPS_ALONE),
+        *("--command", "python3 /planted/felt.py", "--command-dir", "/srv", "--out", str(out)),
+    )
+    return Done(
+        exit_code=done.returncode,
+        stdout=done.stdout,
+        stderr=done.stderr,
+        folder=run_folder(out),
+    )
+
+
+@pytest.mark.parametrize("arm", CAUSES)
+def test_a_planted_cause_is_named_on_the_first_screen(
+    small: Small, causes_run: Done, arm: str
+) -> None:
+    """Page, Markdown and terminal name it in the lines of the verdict."""
+    assert causes_run.folder, causes_run.stderr
+    assert causes_run.outcomes()["felt", arm] == "slower"
+    expected = f"Besides the environment, {CAUSES[arm][1].format(numpy=small.numpy)}"
+    page = (causes_run.folder / "report.html").read_text()
+    answer = page.partition('<section id="answer"')[2].partition('<div class="three">')[0]
+    assert expected in " ".join(re.sub(r"<[^>]+>", " ", html.unescape(answer)).split())
+    argv = [sys.executable, "-m", "envcompare", "report", str(causes_run.folder)]
+    shown = subprocess.run([*argv, "--format", "md"], capture_output=True, text=True, check=True)
+    (line,) = (one for one in shown.stdout.replace("\\", "").splitlines() if f"▶ {arm} is" in one)
+    assert expected in line
+    assert expected in " ".join(causes_run.stdout.split())
+
+
+def test_a_wrapper_around_the_python_of_an_image_is_in_effect(
+    small: Small, causes: dict[str, str]
+) -> None:
+    """A worker starts as a user of the image starts it: what it is restricted to is found."""
+    arms = ",".join(causes[name] for name in ("base", "taskset", "nice"))
+    done = small.run("doctor", "--envs", arms, *small.plain)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "Besides the environment, the priority (nice) 0 → 10 differs." in shown
+    assert "without `nice` or `renice`: look at the image's `python3`" in shown
+    assert "the CPU set" in shown
+
+
+@pytest.mark.engine("singularity")
+def test_a_wrapper_in_a_sif_is_in_effect(
+    small: Small, host: Transport, causes: dict[str, str]
+) -> None:
+    """The PATH that the SIF has from its image finds it."""
+    folder = f"{host_cache(host)}/planted"
+    reference = causes["nice"].partition(":")[2]
+    quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
+    build = ("apptainer", "-q", "build", "--force", *quick)
+    shell(host, 'mkdir -p -- "$1"', folder)
+    made = run(host, Command(argv=(*build, f"{folder}/nice.sif", f"docker-daemon:{reference}")))
+    assert made.succeeded, made.tail(5)
+    arms = f"{causes['base']},sif=singularity:{folder}/nice.sif"
+    done = small.run("doctor", "--envs", arms, *small.plain)
+    shell(host, 'rm -r -- "$1"', folder)
+    shown = " ".join(done.stdout.split())
+    assert "Besides the environment, the priority (nice) 0 → 10 differs." in shown, done.stderr
+
+
+def test_an_image_without_python_on_its_path_is_refused(
+    small: Small, host: Transport, causes: dict[str, str]
+) -> None:
+    """The error says what is missing and how to mend it."""
+    recipe = f"FROM {causes['base'].partition(':')[2]}\nENV PATH=/planted\n"
+    bare = build_image(host, "planted:bare", {"Dockerfile": recipe.encode()})
+    done = small.run("doctor", "--envs", f"{causes['base']},bare=docker:{bare}", *small.plain)
+    assert done.returncode == 3, done.stdout + done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "no python3 is on the PATH of the image" in shown
+    assert "ENV PATH=/its/folder:$PATH" in shown
 
 
 @dataclass(slots=True, kw_only=True)
