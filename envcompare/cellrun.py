@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from envcompare.console import Display
 from envcompare.eventlog import elapsed_s, waited_s
 from envcompare.experiment import Experiment
+from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
+from envcompare.fingerprint.words import entries
 from envcompare.folders import LAUNCHER, WORKER, CellFolders, Entry
+from envcompare.identity import ended, mixed_text
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
@@ -33,8 +36,15 @@ from envcompare.records import (
     Block,
     CellState,
     Event,
+    FactDifference,
+    Failure,
+    FingerprintRecord,
+    FingerprintValue,
+    GpuReading,
+    IdentityChange,
     ProcessRun,
     Sample,
+    Scalar,
     Startup,
     Taken,
 )
@@ -44,6 +54,7 @@ from envcompare.stats.intervals import Interval
 
 _NO_STEPS = "a plain command has no steps that could be marked"
 _NO_STEPS_HINT = "profile it by hand and give the file to envcompare import"
+_UNSEEN = "its worker ended before its software could be compared with that of the first part"
 _SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
 
 
@@ -61,10 +72,19 @@ class CellRun:
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
     folders: CellFolders = field(init=False)
+    _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
+    _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
+
+    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
 
     def __post_init__(self) -> None:
-        """Begin with what every cell is shown."""
+        """Begin with what every cell is shown, and what an earlier part of the run found."""
         self.folders = CellFolders(site=self.site)
+        if self.prior_events:
+            found = self.folder.read_fingerprints()
+            self._first = {one.arm: one for one in found if one.cell == self.cell.id}
+        if self.cell.workload.program is None:  # processes wait for it by themselves
+            self._held = {arm: [] for arm, one in self._first.items() if one.taken == "step"}
 
     def run(self) -> tuple[CellState, str]:
         """Return the state the cell ended in, and why.
@@ -77,9 +97,15 @@ class CellRun:
         if self._lacks_arms():
             return "failed", "no arm to compare with the reference is usable here"
         bench = self._bench()
-        if self.cell.workload.program is not None:
-            return self._run_program(bench, self.cell.workload.program)
-        roster = Roster(bench, code_hash=self._code_hash())
+        try:
+            if self.cell.workload.program is not None:
+                return self._run_program(bench, self.cell.workload.program)
+            return self._run_steps(bench)
+        finally:
+            self._note_held(bench)
+
+    def _run_steps(self, bench: Bench) -> tuple[CellState, str]:
+        roster = self._roster(bench)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
         lockstep = Lockstep(bench, roster, blocks, self._tuning())
         stopped_by = self._stopped_by()
@@ -94,10 +120,9 @@ class CellRun:
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
 
     def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
-        roster = Roster(bench)
+        roster = self._roster(bench)
         runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
-        codes = {e.arm: c for e in self.prior_events if isinstance(c := e.values.get("code"), str)}
-        processes = ProcessPass(bench, roster, program, runs, codes)
+        processes = ProcessPass(bench, roster, program, runs)
         with self._sampling(bench):
             processes.measure()
         if processes.is_timeout:
@@ -200,13 +225,22 @@ class CellRun:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
         return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
-    def _code_hash(self) -> str:
-        codes = (event.values.get("code") for event in self.prior_events)
-        return next((code for code in codes if isinstance(code, str)), "")
+    def _roster(self, bench: Bench) -> Roster:
+        """Return the arms with what each did before an interruption."""
+        noted = (event for event in reversed(self.prior_events) if "code" in event.values)
+        return Roster(
+            bench,
+            before={event.arm: event.values for event in noted},
+            allow_mismatch=self.experiment.allow_mismatch,
+        )
 
     def sample(self, sample: Sample) -> None:
-        """Keep one measurement."""
-        self.folder.append_sample(sample)
+        """Keep one measurement; that of a resumed arm once it is seen to be what it was."""
+        held = None if isinstance(sample, GpuReading) else self._held.get(sample.arm)
+        if held is None:
+            self.folder.append_sample(sample)
+        else:
+            held.append(sample)
 
     def event(self, event: Event) -> None:
         """Keep one event; a failure, a caution and a wait are shown at once."""
@@ -218,10 +252,52 @@ class CellRun:
         if said:
             self.display.say(f"  {event.cell}: {said}")
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
-        """Keep what a worker found around itself, with the proof of its stack."""
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> Failure | None:
+        """Keep what a worker found around itself, with the proof of its stack.
+
+        The first part of a resumed run keeps its own: what a later one finds is compared with it,
+        and stands beside it where it differs. Return why the arm ends where the software does.
+        """
         record = self.site.fingerprint(arm, self.cell.id, found, taken=taken)
-        self.folder.write_fingerprint(record)
+        first = self._first.get(arm)
+        if first is None:
+            self.folder.write_fingerprint(record)
+            return None
+        differing = compare_fingerprints(first, record)
+        is_later = (first.taken, taken) == ("start", "step")
+        if is_later or any(one.fact_class != "identity" for one in differing):
+            self.folder.write_fingerprint(record, part=self._part)
+        changed = tuple(map(_change, changed_software(first, record)))
+        if changed and not self.experiment.allow_mismatch:
+            self._held.get(arm, []).clear()
+            return ended(arm, changed)
+        self._say_mixed(arm, changed)
+        if taken == "step":
+            for sample in self._held.pop(arm, []):
+                self.folder.append_sample(sample)
+        return None
+
+    @property
+    def _part(self) -> int:
+        """Return the number of times that the cell was begun before."""
+        return sum(event.what == "cell-started" for event in self.prior_events)
+
+    def _say_mixed(self, arm: str, changed: tuple[IdentityChange, ...]) -> None:
+        """Say once of each property that an arm goes on although it changed."""
+        new = tuple(one for one in changed if (arm, one.key) not in self._mixed)
+        if not new:
+            return
+        self._mixed.update((arm, one.key) for one in new)
+        text, host = mixed_text(ended(arm, new)), self.cell.host
+        self.event(
+            Event(t=time.time(), what="caution", host=host, cell=self.cell.id, arm=arm, text=text)
+        )
+
+    def _note_held(self, bench: Bench) -> None:
+        """Note what is lost of arms that ended before they were seen to be what they were."""
+        for arm, samples in self._held.items():
+            if samples:
+                bench.note("round-dropped", arm=arm, text=f"{len(samples)} samples: {_UNSEEN}")
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show how far the cell is: the live intervals and the time left."""
@@ -262,6 +338,16 @@ class CellRun:
         entry = Entry(program=program, variables=variables, profiler=profiler)
         log_name = str(log.relative_to(self.folder.path))
         return self.folders.launch(arm, entry, log=log, log_name=log_name)
+
+
+def _change(one: FactDifference) -> IdentityChange:
+    """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
+    before, after = (_scalar(value) for value in (one.reference, one.value))
+    return IdentityChange(host=one.host, arm=one.arm, key=one.key, before=before, after=after)
+
+
+def _scalar(value: FingerprintValue) -> Scalar:
+    return ", ".join(entries(value)) if isinstance(value, tuple) else value
 
 
 def _why_failed(roster: Roster) -> str:

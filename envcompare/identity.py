@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import ConfigError
-from envcompare.records import Event, IdentityChange, Scalar
+from envcompare.fingerprint.words import fact_name
+from envcompare.records import Event, Failure, IdentityChange, Scalar
 
 Identity = dict[str, Scalar]
 Place = tuple[str, str]
@@ -53,7 +54,7 @@ _REMEDIES: Final = {
 
 def property_name(key: str) -> str:
     """Return what a property is called in a sentence."""
-    return _NAMES.get(key, key)
+    return f"the {key}" if key.startswith("program ") else _NAMES.get(key) or fact_name(key)
 
 
 def changes(
@@ -106,19 +107,37 @@ def subject(one: IdentityChange) -> str:
 
 def change_text(one: IdentityChange) -> str:
     """Return a change with both values."""
-    return f"{one.key} {_value(one.before)} then, {_value(one.after)} now"
+    return f"{one.key} {_values(one)}"
 
 
 def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
     """Return the error for a run whose hosts or arms are not what they were."""
     first = found[0]
     return ConfigError(
-        f"{folder} cannot be resumed: {property_name(first.key)} of {subject(first)} is not what "
-        "was measured before",
+        f"{folder} cannot be resumed: {property_name(first.key)} of {subject(first)} changed "
+        "since it was begun",
         details="; ".join(f"{subject(one)}: {change_text(one)}" for one in found),
         hint=f"{' and '.join(_remedies(found))}, or start a new run; with --allow-mismatch this "
         "one goes on, and its report says that it mixes both",
     )
+
+
+def ended(arm: str, found: tuple[IdentityChange, ...]) -> Failure:
+    """Return why an arm of a cell ends: only inside it could be seen that it changed."""
+    first = found[0]
+    return Failure(
+        phase="checksum",
+        brief=f"{arm}: {property_name(first.key)} changed since the run was begun: "
+        f"{_values(first)}",
+        details="; ".join(change_text(one) for one in found),
+        hint=f"{' and '.join(_remedies(found))}, or start a new run; --resume with "
+        "--allow-mismatch goes on, and the report says that it mixes both",
+    )
+
+
+def mixed_text(failure: Failure) -> str:
+    """Return what is said of an arm that goes on although it changed."""
+    return f"{failure.brief}; its numbers mix both (--allow-mismatch)"
 
 
 def unknown(folder: Path) -> ConfigError:
@@ -134,6 +153,10 @@ def unknown(folder: Path) -> ConfigError:
 def _remedies(found: tuple[IdentityChange, ...]) -> tuple[str, ...]:
     texts = (_REMEDIES[one.key].format(before=one.before) for one in found if one.key in _REMEDIES)
     return tuple(dict.fromkeys(texts)) or ("restore what changed",)
+
+
+def _values(one: IdentityChange) -> str:
+    return f"{_value(one.before)} then, {_value(one.after)} now"
 
 
 def _value(value: Scalar) -> str:

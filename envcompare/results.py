@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -126,11 +126,15 @@ class RunFolder:
         for event in held:
             self.append_event(event)
 
-    def write_fingerprint(self, record: FingerprintRecord) -> None:
-        """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded."""
+    def write_fingerprint(self, record: FingerprintRecord, *, part: int = 0) -> None:
+        """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded.
+
+        That of a later `part` of a resumed run goes beside it, to <arm>/later/<cell>-<part>.json.
+        """
         cell = cell_name(record.cell.removeprefix(f"{record.host}/"))
-        name = f"fingerprints/{distinct_name(record.host)}/{distinct_name(record.arm)}/{cell}.json"
-        self.write_json(name, record)
+        folder = f"fingerprints/{distinct_name(record.host)}/{distinct_name(record.arm)}"
+        name = f"later/{cell}-{part}" if part else cell
+        self.write_json(f"{folder}/{name}.json", record)
 
     def write_json(self, name: str, content: object) -> None:
         """Write a file atomically (temporary name, sync, rename)."""
@@ -170,8 +174,15 @@ class RunFolder:
         return run
 
     def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
-        """Read all fingerprints, sorted by path."""
-        found = _below(self.path / "fingerprints", levels=3)
+        """Read the first fingerprint of each arm in each cell, sorted by path."""
+        return self._read_fingerprints(_below(self.path / "fingerprints", levels=3))
+
+    def read_later_fingerprints(self) -> tuple[FingerprintRecord, ...]:
+        """Read those that resumed runs took and found different, sorted by path."""
+        found = _below(self.path / "fingerprints", levels=4)
+        return self._read_fingerprints(path for path in found if path.parent.name == "later")
+
+    def _read_fingerprints(self, found: Iterable[Path]) -> tuple[FingerprintRecord, ...]:
         names = sorted(path.relative_to(self.path) for path in found if path.suffix == ".json")
         return tuple(self.read_json(str(name), FingerprintRecord) for name in names)
 

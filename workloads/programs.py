@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from failures import DataError, PhaseError, ProcessError, ProtocolError, failure_reply, phase
 from output import Output
@@ -80,6 +80,7 @@ def _look(request: Dict[str, Any]) -> Dict[str, Any]:
     found = fingerprint(threads=None, device="cpu", data=request["cwd"])
     return {
         "program": find(request["argv"][0]),
+        "programs": _programs_hashes(request["argv"]),
         "code_hash": _files_hash(request["argv"]),
         "fingerprint": {**found, **dict.fromkeys(OF_ONE_PROCESS)},
     }
@@ -97,6 +98,16 @@ def find(name: str) -> str:
         if os.path.exists(name):
             raise ProcessError(f"{name} is not executable there (exit 126)", hint=_FIND_HINT)
         raise ProcessError(f"{name} is not found there (exit 127)", hint=_FIND_HINT)
+
+
+def _programs_hashes(argv: List[str]) -> Dict[str, Optional[str]]:
+    """Return the hash of every program that a word names: `env` and `nice` start another."""
+    # a launch that measures does without
+    from libraries import whole_hash  # noqa: PLC0415
+
+    words = [argv[0], *(word for word in argv[1:] if not word.startswith("-"))]
+    paths = {word: sys.executable if word in PYTHONS else shutil.which(word) for word in words}
+    return {word: whole_hash(os.path.realpath(path)) for word, path in paths.items() if path}
 
 
 def _files_hash(argv: List[str]) -> str:

@@ -17,7 +17,7 @@ from envcompare.analysis.changemodel import Mismatch
 from envcompare.analysis.model import RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.classes import longest_rule
-from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.comparing import LOADED, compare_fingerprints, measured_alike
 from envcompare.fingerprint.sides import Pair
 from envcompare.fingerprint.words import INSTALLED_PARTS, describe
 from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue, RunRecord
@@ -28,7 +28,6 @@ _WORK: Final = {"code": "the code", "device": "the device", "batch": "the batch 
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
 _LATER: Final = ("process", "thp.is_disabled", INSTALLED_PARTS)
-_LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell
@@ -89,18 +88,15 @@ def changed_facts(
         if one.fact_class != "identity"
         and one.key not in own
         and _is_proven(before, after, one)
-        and not (longest_rule(one.key, _LATER) and None in _values(one))
+        and not (longest_rule(one.key, _LATER) and None in (one.reference, one.value))
     ]
-    if before.taken != after.taken:
-        # what is loaded late stands only in the one that was taken after steps
-        kept = [one for one in kept if one.key not in _LOADED and None not in _values(one)]
-    return (*kept, *_engines(before, after))
+    return (*measured_alike(before, after, kept), *_engines(before, after))
 
 
 def _is_proven(before: FingerprintRecord, after: FingerprintRecord, one: FactDifference) -> bool:
     """Say whether a difference was seen: of a plain command a list may have gaps by chance."""
     is_watched = "programs" in before.facts and "programs" in after.facts
-    is_list = one.key in {*_LOADED, "programs"}
+    is_list = one.key in {*LOADED, "programs"}
     return one.fact_class == "confounder" or not (is_watched and is_list)
 
 
@@ -108,10 +104,6 @@ def mismatch_text(one: Mismatch, cells: tuple[str, ...]) -> str:
     """Return what differs and in which of the cells compared, unless it is of the whole run."""
     where = "every cell" if one.cells == cells and len(cells) > 1 else ", ".join(one.cells)
     return f"{one.text} ({where})" if one.cells else one.text
-
-
-def _values(one: FactDifference) -> tuple[FingerprintValue, FingerprintValue]:
-    return one.reference, one.value
 
 
 def told_facts(found: Iterable[FactDifference]) -> tuple[FactDifference, ...]:

@@ -12,6 +12,7 @@ from envcompare.analysis.cells import CellData, by_cell
 from envcompare.analysis.explaining import Sources
 from envcompare.errors import RunFolderError
 from envcompare.eventlog import elapsed_s, standing, written_samples
+from envcompare.fingerprint.comparing import changed_software
 from envcompare.profilefiles import read_profiles, read_roofs
 from envcompare.profiles import ProfileRecord, Roofs
 from envcompare.records import (
@@ -115,7 +116,7 @@ def read_files(folder: RunFolder) -> RunFiles:
     run, samples, journal = folder.read_run(), folder.read_samples(), folder.read_events()
     # an import may come days after the run: it is no part of its course
     events = tuple(event for event in journal.events if event.what != "imported")
-    fingerprints = folder.read_fingerprints()
+    fingerprints = _fingerprints(folder)
     _check_measured(folder, samples.samples, events)
     _check_names(folder, "samples.jsonl", run, samples.samples)
     _check_names(folder, "events.jsonl", run, events)
@@ -131,6 +132,24 @@ def read_files(folder: RunFolder) -> RunFiles:
         torn=samples.torn + journal.torn,
         imports=tuple(dict.fromkeys(_commands(journal.events))),
     )
+
+
+def _fingerprints(folder: RunFolder) -> tuple[FingerprintRecord, ...]:
+    """Return the fingerprints; for one that was taken before any work, a later one of the same.
+
+    An interruption came before the first part of the run could look after steps.
+    """
+    later = folder.read_later_fingerprints()
+    return tuple(
+        next((one for one in later if _completes(first, one)), first)
+        for first in folder.read_fingerprints()
+    )
+
+
+def _completes(first: FingerprintRecord, later: FingerprintRecord) -> bool:
+    is_same = (first.host, first.arm, first.cell) == (later.host, later.arm, later.cell)
+    is_after = (first.taken, later.taken) == ("start", "step")
+    return is_same and is_after and not changed_software(first, later)
 
 
 def _batch(events: Iterable[Event]) -> int | None:

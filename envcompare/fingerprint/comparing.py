@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -39,6 +39,7 @@ from envcompare.records import FactDifference, FingerprintRecord, FingerprintVal
 
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
 _ABSENT: Final = ("env.", "allocator.", "gpu.", "cuda.")  # None is a value: not set, not there
+LOADED: Final = ("loaded_libraries", "loaded_packages")
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 
 _Values = tuple[FingerprintValue, FingerprintValue]
@@ -64,6 +65,35 @@ def compare_fingerprints(
     )
     worded = [_worded(sides, one) for one in found]
     return tuple(sorted(worded, key=lambda one: (CLASS_ORDER.index(one.fact_class), one.key)))
+
+
+def changed_software(
+    before: FingerprintRecord, after: FingerprintRecord
+) -> tuple[FactDifference, ...]:
+    """Return the confounders in which an arm is not what an earlier fingerprint of it says."""
+    found = compare_fingerprints(before, after)
+    software = (one for one in found if one.fact_class == "confounder" and not one.part_of)
+    return tuple(one for one in measured_alike(before, after, software) if not _is_chance(one))
+
+
+def measured_alike(
+    before: FingerprintRecord, after: FingerprintRecord, found: Iterable[FactDifference]
+) -> tuple[FactDifference, ...]:
+    """Return the differences but those that come of looking before any work, and after steps.
+
+    What is loaded late stands only in the one that was taken after steps.
+    """
+    if before.taken == after.taken:
+        return tuple(found)
+    return tuple(
+        one for one in found if one.key not in LOADED and None not in (one.reference, one.value)
+    )
+
+
+def _is_chance(one: FactDifference) -> bool:
+    """Tell whether a list differs only in what was loaded by the moment of looking."""
+    names = [{stem(entry) for entry in entries(side)} for side in (one.reference, one.value)]
+    return one.key in LOADED and not names[0] & names[1]
 
 
 def _parts(sides: Sides, key: str) -> Iterator[_Part]:

@@ -49,8 +49,12 @@ class Recorder(Protocol):
         """Keep one event."""
         ...
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
-        """Keep what a worker found around itself; a later one takes the place of an earlier."""
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> Failure | None:
+        """Keep what a worker found around itself; a later one takes the place of an earlier.
+
+        The first part of a resumed run keeps its own; where software differs from it, that is
+        returned as the reason to end the arm.
+        """
         ...
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:

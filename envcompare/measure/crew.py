@@ -11,11 +11,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
-from envcompare.measure.bench import Bench, Values, failure_of, keep_surroundings
+from envcompare.identity import changes, ended, mixed_text
+from envcompare.measure.bench import Bench, Facts, Values, failure_of, keep_surroundings
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
-from envcompare.records import Failure
+from envcompare.records import Failure, Taken
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -33,11 +34,13 @@ class Roster:
     failed: dict[str, Failure] = field(default_factory=dict)
     hellos: dict[str, Hello] = field(default_factory=dict)
     generation: str = ""  # how all arms begin one, where they would not all do it alike
-    code_hash: str = ""  # of the part measured before an interruption
+    before: dict[str, Values] = field(default_factory=dict)  # the work before an interruption
+    allow_mismatch: bool = False  # go on where it is another, and say so
     clocks: ClockWatch = field(default_factory=ClockWatch)
     looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
     is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
     _deaths: Counter[str] = field(default_factory=Counter)
+    _mixed: set[str] = field(default_factory=set)  # arms that go on all the same
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -59,6 +62,19 @@ class Roster:
         is_over = self.bench.remaining_s <= 0
         if failure.phase != "process" or self._deaths[arm] > RETRIES or is_over:
             self.failed[arm] = failure
+
+    def changed(self, arm: str, now: Values) -> Failure | None:
+        """Return why an arm must end: its work is not what was measured before an interruption."""
+        found = changes(self.bench.host, arm, self.before.get(arm, now), now)
+        if not found:
+            return None
+        failure = ended(arm, found)
+        if not self.allow_mismatch:
+            return failure
+        if arm not in self._mixed:
+            self._mixed.add(arm)
+            self.bench.note("caution", text=mixed_text(failure))
+        return None
 
 
 @dataclass(slots=True)
@@ -145,7 +161,7 @@ class Crew:
             hello = replace(self.roster.hellos[arm], fingerprint=found.fingerprint)
             self.roster.hellos[arm] = hello
             self.roster.looked_after_steps.add(arm)
-            self.roster.bench.recorder.fingerprint(arm, found.fingerprint, taken="step")
+            self._keep(arm, found.fingerprint, taken="step")
 
     def dismiss(self) -> None:
         """Let every worker quit by itself, and end what it leaves."""
@@ -163,23 +179,31 @@ class Crew:
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
         bench, known = self.roster.bench, self.roster.hellos.get(arm)
+        self.roster.hellos[arm] = hello
         if known is None:
-            bench.recorder.fingerprint(arm, hello.fingerprint or {}, taken="start")
-            bench.note("note", arm=arm, values=_identity(hello))
+            bench.note("note", arm=arm, values=work_of(hello))
+            self._keep(arm, hello.fingerprint or {}, taken="start")
+            if arm not in self._workers:
+                return
             text = f"generations by {hello.generation}: {hello.generation_reason}"
             bench.note("arm-ready", arm=arm, text=text)
             if arm == bench.reference and (caution := one_cpu_caution(hello)):
                 bench.note("caution", text=caution)
         else:
-            hello = replace(hello, fingerprint=known.fingerprint)
-        self.roster.hellos[arm] = hello
+            self.roster.hellos[arm] = replace(hello, fingerprint=known.fingerprint)
+
+    def _keep(self, arm: str, found: Facts, *, taken: Taken) -> None:
+        """Keep what a worker found; one with other software than before an interruption ends."""
+        failure = self.roster.bench.recorder.fingerprint(arm, found, taken=taken)
+        if failure is not None:
+            self.drop(arm, failure)
 
     def _check_same(self) -> None:
         """Drop an arm that would not do the same work as the reference, or as before."""
-        before = self.roster.code_hash
-        for arm in self.arms if before else ():
-            if self.roster.hellos[arm].code_hash != before:
-                self.drop(arm, _changed(arm))
+        for arm in self.arms:
+            failure = self.roster.changed(arm, work_of(self.roster.hellos[arm]))
+            if failure is not None:
+                self.drop(arm, failure)
         reference = self.roster.hellos.get(self.roster.bench.reference)
         for arm in self.arms if reference is not None else ():
             hello = self.roster.hellos[arm]
@@ -204,7 +228,8 @@ class Crew:
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
 
 
-def _identity(hello: Hello) -> Values:
+def work_of(hello: Hello) -> Values:
+    """Return what a worker does, as it is noted and compared after an interruption."""
     return {
         "batch": hello.batch,
         "device": hello.device,
@@ -226,13 +251,4 @@ def _other_work(arm: str, what: str, details: str) -> Failure:
         brief=f"{arm}: does not do the same work as the reference, {what}",
         details=details,
         hint="give both arms the same device, data, parameters and library versions",
-    )
-
-
-def _changed(arm: str) -> Failure:
-    return Failure(
-        phase="checksum",
-        brief=f"{arm}: its code changed since the run was interrupted",
-        details="the hash of workload and worker differs",
-        hint="start a new run; what was measured stays readable",
     )

@@ -25,7 +25,6 @@ from envcompare.stats.intervals import Interval
 WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 LEAST_LIMIT_S = 1.0
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
-_CHANGED = "a file of the command changed since the run was interrupted"
 
 
 @dataclass(slots=True)
@@ -36,7 +35,6 @@ class ProcessPass:
     roster: Roster
     program: Program
     runs: list[ProcessRun] = field(default_factory=list)
-    codes: dict[str, str] = field(default_factory=dict)  # of the part before an interruption
     stopped_by: StopReason | Literal["budget", "failure"] | None = None
     _number: int = 0
     _round_s: float | None = None  # of the last round since the start or the resumption
@@ -118,13 +116,14 @@ class ProcessPass:
                 worker.kill()
 
     def _take_look(self, arm: str, found: Looked) -> None:
-        values: Values = {"code": found.code_hash, "program": found.program}
-        self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
+        programs = {f"program {word}": digest for word, digest in found.programs.items()}
+        values: Values = {"code": found.code_hash, "program": found.program, **programs}
+        failure = self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
         self._looks[arm] = found.fingerprint
         self.bench.note("note", arm=arm, values=values)
-        if self.codes.get(arm, found.code_hash) != found.code_hash:
-            hint = "start a new run; what was measured stays readable"
-            self._fail(arm, Failure(phase="checksum", brief=f"{arm}: {_CHANGED}", hint=hint))
+        failure = self.roster.changed(arm, values) or failure
+        if failure is not None:
+            self._fail(arm, failure)
         else:
             self.bench.note("arm-ready", arm=arm, text=f"runs {found.program}")
 
@@ -187,7 +186,10 @@ class ProcessPass:
             return None
         finally:
             worker.kill()
-        self._take_seen(arm, done)
+        changed = self._take_seen(arm, done)
+        if changed is not None:
+            self._fail(arm, changed)
+            return None
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
             self.bench.note("caution", text=_LEAVING)
@@ -198,11 +200,16 @@ class ProcessPass:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
 
-    def _take_seen(self, arm: str, done: Finished) -> None:
-        """Keep what the first process of an arm had loaded, beside what its launcher found."""
+    def _take_seen(self, arm: str, done: Finished) -> Failure | None:
+        """Keep what the first process of an arm had loaded, beside what its launcher found.
+
+        Return why the arm must end where that is other software than before an interruption.
+        """
         looked = self._looks.pop(arm, None)
-        if looked is not None and done.fingerprint:
-            self.bench.recorder.fingerprint(arm, {**looked, **done.fingerprint}, taken="step")
+        if looked is None or not done.fingerprint:
+            return None
+        seen = {**looked, **done.fingerprint}
+        return self.bench.recorder.fingerprint(arm, seen, taken="step")
 
     def _process_run(self, arm: str, order: int, done: Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(

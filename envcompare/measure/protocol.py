@@ -113,6 +113,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """What a launcher of plain commands found in its arm."""
 
     program: str
+    programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
     code_hash: str
     fingerprint: dict[str, FingerprintValue]
 

@@ -10,12 +10,12 @@ import msgspec
 
 from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure.bench import Bench, failure_of, keep_surroundings
-from envcompare.measure.crew import Roster
+from envcompare.measure.crew import Roster, work_of
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
 from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Startup
+from envcompare.records import Failure, Startup
 
 SHARE = 0.2  # of the budget of a cell
 MAX_REPETITIONS = 5  # of each kind, warm and cold
@@ -147,15 +147,12 @@ class StartupPass:
         budget_s = bench.design.budget_s
         hello = worker.await_hello(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
         arrived_ns = time.monotonic_ns()
+        _refuse(self.roster.changed(worker.arm, work_of(hello)))
         seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
         worker.send_begin(seed, 0)
         began = worker.await_begin(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
         step_s = began.first_step_ns / 1e9
-        refused = too_long(worker.arm, step_s, budget_s)
-        if refused is not None:
-            raise WorkloadError(
-                refused.brief, details=refused.details, hint=refused.hint, phase=refused.phase
-            )
+        _refuse(too_long(worker.arm, step_s, budget_s))
         steps = self._steps(hello, step_s)
         sent_ns = time.monotonic_ns()
         ran = worker.run(steps, block_limit_s(steps * step_s))
@@ -190,6 +187,13 @@ class StartupPass:
             affordable = int(SHARE * design.budget_s / arms / max(step_s, 1e-9))
             self._train_steps = _train_steps(hello, max(1, min(design.train_steps, affordable)))
         return self._train_steps
+
+
+def _refuse(failure: Failure | None) -> None:
+    if failure is not None:
+        raise WorkloadError(
+            failure.brief, details=failure.details, hint=failure.hint, phase=failure.phase
+        )
 
 
 def _train_steps(hello: Hello, most: int) -> int:

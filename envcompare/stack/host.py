@@ -162,8 +162,8 @@ def prepare_host(
     identity = (("stack", "host"), ("python", found.version), *found.imported.items())
     variables = tuple(found.variables.items())
     plain = Prepared(interpreter=found.path, identity=identity, variables=variables)
-    # a container is shown these very files, so that they are read once and outside of it
-    proven = prove(transport, "vm", plain, progress=progress)
+    # a container is shown these very files; nobody promised anything of what is installed there
+    proven = prove(transport, "vm", plain, progress=lambda _text: None)
     software = (*_software(found), *proven.software)
     if environment == "vm":
         return replace(plain, software=software)

@@ -395,7 +395,7 @@ class TestResumedWithOtherSoftware:
         samples = (folder / "samples.jsonl").read_bytes()
         events = (folder / "events.jsonl").read_bytes()
         said = resume(folder, exit_code=2)
-        assert "own on lab-h1 is not what was measured before" in said
+        assert "own on lab-h1 changed since it was begun" in said
         assert f"{values[0]} then, {values[1]} now" in said
         assert (folder / "samples.jsonl").read_bytes() == samples
         assert (folder / "events.jsonl").read_bytes() == events

@@ -29,11 +29,11 @@ def launch(path: Path, arm: str) -> Worker:
 def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[Bench, ProcessPass]:
     """Make a cell of a command ready."""
     fields = {name: changes.pop(name) for name in ("measures", "timeout_s") if name in changes}
-    runs, codes = changes.pop("runs", []), changes.pop("codes", {})
+    runs, before = changes.pop("runs", []), changes.pop("before", {})
     made = bench(folder / "run", "command", **{"budget_s": 60.0, **changes})
     made = replace(made, launch=lambda arm, _variables=(): launch(folder, arm))
     program = Program(argv=argv, cwd=str(folder), **fields)
-    return made, ProcessPass(made, Roster(made), program, runs, codes)
+    return made, ProcessPass(made, Roster(made, before=before), program, runs)
 
 
 def concluded(made: Bench) -> Measured:

@@ -95,11 +95,11 @@ def run_folder(out: Path) -> Path | None:
 
 
 def unfinish(folder: Path) -> None:
-    """Let a run be as it was when it was killed, before its first cell was decided."""
+    """Let a run be as it was when it was killed, with nearly all of its budget to come."""
     path = folder / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    end = next(n for n, line in enumerate(lines) if json.loads(line)["what"] == "stopped")
-    path.write_text("".join(lines[:end]))
+    ready = [json.loads(line)["what"] == "arm-ready" for line in lines]
+    path.write_text("".join(lines[: len(ready) - ready[::-1].index(True)]))
 
 
 def resume(folder: Path, *, exit_code: int = 0) -> str:

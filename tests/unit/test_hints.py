@@ -71,7 +71,10 @@ def test_workload_that_changed_during_an_interruption_asks_for_a_new_run(tmp_pat
     """Both arms do the same work, only not what was measured before."""
     (tmp_path / "threaded.py").write_text(STEADY)
     made = bench(tmp_path, f"{tmp_path}/threaded.py:Steady", budget_s=1.5)
-    Lockstep(made, Roster(made, code_hash="another")).measure()
+    Lockstep(made, Roster(made, before={"vm": {"code": "another"}})).measure()
     failures = concluded(made).failures()
-    assert "vm: its code changed since the run was interrupted | start a new run" in failures
+    assert (
+        "vm: the code of the workload changed since the run was begun: another then, " in failures
+    )
+    assert "start a new run" in failures
     assert "same device" not in failures

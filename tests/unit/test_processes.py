@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import Measured
+from benches import ARMS, Measured
 from commands import IN_DOCKER, measured, prepared, runs_of
 
 from envcompare.errors import InterruptedRunError
 from envcompare.fingerprint.words import entries, entry_name
+from envcompare.measure.bench import Values
 from envcompare.plan import derive_seed, shuffled
 from envcompare.records import ProcessRun
 from envcompare.report.page import render
@@ -158,9 +159,10 @@ def test_interrupted_cell_goes_on_with_the_next_round(tmp_path: Path) -> None:
 
 def test_file_that_changed_during_an_interruption_is_refused(tmp_path: Path) -> None:
     """Two halves of one number must be of one program."""
-    codes = {"vm": "another", "docker": "another", "vm~control": "another"}
-    found = measured(tmp_path, "true", codes=codes)
-    assert "changed since the run was interrupted" in found.failures()
+    before: dict[str, Values] = {arm: {"code": "another"} for arm in ARMS}
+    found = measured(tmp_path, "true", before=before)
+    changed = "vm: the code of the workload changed since the run was begun: another then, "
+    assert changed in found.failures()
 
 
 def test_memory_of_a_large_process_is_its_own(tmp_path: Path) -> None:

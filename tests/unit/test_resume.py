@@ -19,6 +19,20 @@ from envcompare.report.summary import markdown
 from envcompare.results import RunFolder
 
 WORK = "#!/bin/sh\nexec sleep 0.01\n"
+STEPS = """
+import ctypes, os
+
+
+class LoadsLate:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        ctypes.CDLL(os.path.join({place!r}, "libopenblas.so"))
+        return float(sum(i * i for i in range(20000)) % 97)
+"""
 REMEDY = "start a new run"
 
 
@@ -33,15 +47,44 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = [sys.executable, "-m", "venv", "--without-pip", str(place / "venv")]
     subprocess.run(venv, check=True)
     (site_packages(place) / "own.py").write_text("VALUE = 1\n")
+    words = ("--command", "./work", "--data", str(place / "data"), "--budget", "5")
+    measure(place, "out", *words)
+    unfinish(only_run(place))
+    return place
+
+
+@pytest.fixture(scope="module")
+def stepping(origin: Path) -> Path:
+    """Give the same place with a run of a workload that loads a library in its steps."""
+    with Path("/proc/self/maps").open() as maps:
+        library = next(line.split()[-1] for line in maps if "/libm.so" in line or "/libm-" in line)
+    shutil.copy(library, origin / "libopenblas.so")
+    (origin / "steps.py").write_text(STEPS.format(place=str(origin)))
+    words = ("--workload", f"{origin / 'steps.py'}:LoadsLate", "--no-startup", "--budget", "9")
+    measure(origin, "steps", *words)
+    leave_one_restart(only_run(origin, "steps"))
+    return origin
+
+
+def leave_one_restart(run: Path) -> None:
+    """Let a run be as it was when it was killed after its first restart."""
+    events = read_events(run)
+    second = [one["values"].get("restart") for one in events].index(1)
+    (run / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events[:second]))
+    lines = (run / "samples.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["restart"] == 0]
+    (run / "samples.jsonl").write_text("".join(kept))
+
+
+def measure(place: Path, out: str, *words: str) -> None:
+    """Measure until the cell has ended."""
     done = envcompare(
         *("run", "--envs", "vm@host", "--host-python", str(place / "venv" / "bin" / "python")),
-        *("--command", "./work", "--data", str(place / "data"), "--out", str(place / "out")),
-        *("--budget", "2", "--no-quiet-gate", "--profile", "none"),
+        *("--out", str(place / out), "--no-quiet-gate", "--profile", "none"),
+        *words,
         cwd=place,
     )
     assert done.returncode == 0, done.stderr
-    unfinish(only_run(place))
-    return place
 
 
 @pytest.fixture
@@ -60,9 +103,9 @@ def site_packages(place: Path) -> Path:
     return found
 
 
-def only_run(place: Path) -> Path:
+def only_run(place: Path, out: str = "out") -> Path:
     """Return the run folder."""
-    (found,) = (place / "out").iterdir()
+    (found,) = (place / out).iterdir()
     return found
 
 
@@ -89,9 +132,9 @@ def written(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in (*names, *prints)}
 
 
-def resume(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def resume(place: Path, *words: str, out: str = "out") -> subprocess.CompletedProcess[str]:
     """Go on with the run."""
-    return envcompare("run", "--resume", str(only_run(place)), *words, cwd=place)
+    return envcompare("run", "--resume", str(only_run(place, out)), *words, cwd=place)
 
 
 def add_a_file(place: Path) -> None:
@@ -209,3 +252,75 @@ def test_a_mismatch_that_is_allowed_is_measured_on_and_said(
     # it is not forgotten: what was allowed once is compared again
     unfinish(only_run(place))
     assert resume(place).returncode == 2
+
+
+def test_another_program_at_the_same_path_ends_its_arms(place: Path) -> None:
+    """It is known once the arms are asked, before one process is timed."""
+    before = written(only_run(place))
+    (place / "work").write_text(f"{WORK}# changed\n")
+    done = resume(place)
+    assert done.returncode == 4, done.stderr
+    after = written(only_run(place))
+    assert after["samples.jsonl"] == before["samples.jsonl"]
+    failed = [one["failure"] for one in read_events(only_run(place)) if one["what"] == "arm-failed"]
+    assert failed
+    assert all("changed since the run was begun" in one["brief"] for one in failed)
+    assert all("then, " in one["details"] and REMEDY in one["hint"] for one in failed)
+
+
+def test_other_surroundings_of_a_worker_end_its_arm(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a process inside the arm sees them; the first fingerprint is kept, the other beside."""
+    before = written(only_run(place))
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    done = resume(place)
+    assert done.returncode == 4, done.stderr
+    assert "MALLOC_ARENA_MAX" in done.stderr
+    after = written(only_run(place))
+    assert {name: after[name] for name in before if name != "events.jsonl"} == {
+        name: content for name, content in before.items() if name != "events.jsonl"
+    }
+    later = list(only_run(place).glob("fingerprints/*/*/later/*.json"))
+    assert {json.loads(path.read_text())["facts"]["env.MALLOC_ARENA_MAX"] for path in later} == {
+        "1"
+    }
+
+
+def test_a_program_that_is_allowed_to_differ_is_said_in_the_report(place: Path) -> None:
+    """What is known only inside an arm is let through by the same flag."""
+    (place / "work").write_text(f"{WORK}# changed\n")
+    done = resume(place, "--allow-mismatch")
+    assert done.returncode == 0, done.stderr
+    comparison, _ = conclude(RunFolder.open(only_run(place)))
+    assert "changed since the run was begun" in markdown(comparison)
+
+
+def test_steps_of_the_same_software_are_measured_on(stepping: Path) -> None:
+    """What is measured before the arms are looked at again is kept once they are the same."""
+    run = only_run(stepping, "steps")
+    before = written(run)
+    done = resume(stepping, out="steps")
+    assert done.returncode == 0, done.stderr
+    after = written(run)
+    assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
+    assert after["samples.jsonl"].startswith(before["samples.jsonl"])
+    assert {name: after[name] for name in before if name.startswith("fingerprints")} == {
+        name: content for name, content in before.items() if name.startswith("fingerprints")
+    }
+    leave_one_restart(run)
+
+
+def test_another_library_that_only_steps_load_takes_what_was_measured_with_it(
+    stepping: Path,
+) -> None:
+    """It is seen after the first steps: their times are of other software, and are not kept."""
+    run = only_run(stepping, "steps")
+    with (stepping / "libopenblas.so").open("ab") as library:
+        library.write(b"changed")
+    before = written(run)
+    done = resume(stepping, out="steps")
+    assert done.returncode == 4, done.stderr
+    assert "libopenblas.so" in done.stderr
+    assert "changed since the run was begun" in done.stderr
+    assert written(run)["samples.jsonl"] == before["samples.jsonl"]

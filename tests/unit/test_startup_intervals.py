@@ -17,6 +17,7 @@ from envcompare.choice import Known
 from envcompare.command import CommandResult
 from envcompare.config import Settings
 from envcompare.experiment import resolve
+from envcompare.measure.bench import Values
 from envcompare.measure.crew import Roster
 from envcompare.measure.startup import StartupPass
 from envcompare.plan import make_plan
@@ -166,7 +167,9 @@ def test_caches_are_dropped_before_each_cold_launch_and_no_other(tmp_path: Path)
     assert [view.cell for view in startup_views(run)][-1].endswith(", cold page cache")
 
 
-def resumed(folder: Path, prior: list[Startup], **changes: Any) -> list[Startup]:
+def resumed(
+    folder: Path, prior: list[Startup], before: dict[str, Values] | None = None, **changes: Any
+) -> list[Startup]:
     """Run what is left of a pass after these launches; return what was launched then."""
     folder.mkdir(exist_ok=True)
     path = folder / "own.py"
@@ -178,7 +181,7 @@ def resumed(folder: Path, prior: list[Startup], **changes: Any) -> list[Startup]
         **{"has_startup": True, "cold_start": True, "budget_s": 600.0, **changes},
     )
     assert isinstance(made.recorder, Kept)
-    StartupPass(made, Roster(made), tuple(prior)).measure()
+    StartupPass(made, Roster(made, before=before or {}), tuple(prior)).measure()
     made.recorder.folder.close()
     samples = made.recorder.folder.read_samples().samples
     return [one for one in samples if isinstance(one, Startup)]
@@ -240,3 +243,10 @@ def test_cold_start_is_off_unless_asked_for() -> None:
         experiment = resolve(Settings(envs="vm,docker", cold_start=asked), Settings(), known=known)
         plan = make_plan(experiment, ("local",), accept_many=False)
         assert plan.design.cold_start is bool(asked)
+
+
+def test_launch_of_other_code_or_data_than_before_is_not_kept(tmp_path: Path) -> None:
+    """An arm that would do other work than the first part of the run gives no start-up."""
+    before: dict[str, Values] = {"docker": {"code": "another", "data": "another"}}
+    found = resumed(tmp_path, prior(1, seconds=0.1), before, budget_s=30.0)
+    assert {one.arm for one in found} == {"vm"}
