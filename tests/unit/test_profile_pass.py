@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benches import Kept, bench, launch
+from nsysexports import plain
 from runs import LIGHT
 
 from envcompare.environments import Check
@@ -138,6 +139,49 @@ class LeavesATrace(Attack):
         return out
 """
 )
+# Without a GPU: workers that claim one, and a tool around them that writes a made report.
+TRACED = (
+    LIGHT
+    + """
+import os
+import pathlib
+
+import generation
+import torchparts
+
+HOST = pathlib.Path(__file__).parent
+torchparts.compute_capability = lambda device: "8.0"
+honest = generation.profile
+
+
+class LinksTheExport(Light):
+    links = "trace.sqlite"
+
+    def setup(self, seed, device):
+        super().setup(seed, device)
+        generation.profile = self.answer
+
+    def answer(self, step, kind, k, out):
+        if kind == "marks" and os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker":
+            file = pathlib.Path(os.environ["TMPDIR"], self.links)
+            file.unlink(missing_ok=True)
+            file.symlink_to(HOST / "secret")
+        return {**honest(step, kind, k, out), "reason": ""}
+
+
+class LinksTheReport(LinksTheExport):
+    links = "trace.nsys-rep"
+"""
+)
+NSYS = """#!/bin/sh
+if [ "$1" = export ]; then shift 6; exec cp {export} "$1"; fi
+shift
+while case $1 in -*) true ;; *) false ;; esac; do
+  case $1 in --output=*) echo report >"${{1#--output=}}.nsys-rep" ;; esac
+  shift
+done
+exec "$@"
+"""
 WITHOUT_PROFILE = {
     "NamesAnotherFile": "named a file that envcompare had not asked for",
     "LeavesALink": "is a symbolic link; it was not read",
@@ -294,7 +338,7 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     assert found == {("missing", "it hangs")}
 
 
-def _attacked(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event]]:
+def _attacked(path: Path, name: str) -> tuple[dict[PassName, ProfileRecord], list[Event]]:
     """Return the profiles of the arm that a workload of ATTACKS is met in, and what was noted."""
     (path / "attacks.py").write_text(ATTACKS)
     (path / "secret").write_text(SECRET)
@@ -341,6 +385,61 @@ def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert list((tmp_path / "scratch-docker").iterdir()) == []
     assert not (tmp_path / "taken-docker").exists()
     assert all(event.failure is None for event in events)
+
+
+def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event]]:
+    """Return the traces of each arm by a tool that stands around workers which claim a GPU."""
+    (path / "traced.py").write_text(TRACED)
+    (path / "secret").write_text(SECRET)
+    plain().write(path / "whole.sqlite")
+    program = path / "nsys"
+    program.write_text(NSYS.format(export=path / "whole.sqlite"))
+    program.chmod(0o755)
+    made = bench(path / "run", f"{path / 'traced.py'}:{name}")
+    tool = Tool(name="nsys", program=str(program), folder=str(path), version="2024.5.1")
+    missing = Check(is_usable=False, reason="ncu is not installed")
+    box = Toolbox(transport=LOCAL, choice="trace", _tools={"nsys": tool, "ncu": missing})
+    stand = replace(_stand(made, path, []), toolbox=box, launch=_around(path))
+    for arm in made.arms:
+        Path(stand.scratch(arm)).mkdir()
+    _measure(made, stand)
+    assert isinstance(made.recorder, Kept)
+    found = {one.arm: one for one in read_profiles(stand.folder) if one.kind == "nsys"}
+    return found, [event for event in made.recorder.events if event.what == "profiled"]
+
+
+def _around(path: Path) -> Callable[[str, Profiler | None], Worker]:
+    def start(arm: str, profiler: Profiler | None) -> Worker:
+        return launch(path, arm, around=profiler.wrap if profiler else lambda command: command)
+
+    return start
+
+
+def test_what_a_tool_leaves_is_read_and_kept_without_a_trace_on_the_host(tmp_path: Path) -> None:
+    """A link under the name of its export is neither read nor written to."""
+    records, events = _traced(tmp_path, "LinksTheExport")
+    for arm in ("vm", "docker"):
+        one = records[arm]
+        assert (one.state, one.reason, one.steps) == ("ok", "", STEPS)
+        assert one.profile is not None
+        assert sum(kernel.calls for kernel in one.profile.kernels) == 60
+        (raw,) = one.raw
+        (file,) = (tmp_path / "run").glob(f"*/{raw}")
+        assert (file.name, file.read_text()) == ("nsys-trace.nsys-rep", "report\n")
+    assert (tmp_path / "secret").read_text() == SECRET
+    assert list(tmp_path.glob("taken-*")) == []
+    assert all(event.failure is None for event in events)
+
+
+def test_a_report_that_an_arm_has_replaced_by_a_link_is_not_exported(tmp_path: Path) -> None:
+    """The other arm has its trace, and the run ends as one in which an arm failed."""
+    records, events = _traced(tmp_path, "LinksTheReport")
+    assert records["vm"].state == "ok"
+    assert (records["docker"].state, records["docker"].raw) == ("missing", ())
+    assert "docker: the profile trace.nsys-rep is a symbolic link" in records["docker"].reason
+    (failure,) = (event.failure for event in events if event.failure is not None)
+    assert exit_code_of(failure.phase) == 4
+    assert (tmp_path / "secret").read_text() == SECRET
 
 
 def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
