@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -188,10 +189,11 @@ def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
 
 def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
     level = facts.get("perf")
-    is_open = facts.get("uid") == "0" or (level is not None and int(level) <= 2)
+    is_known = level is not None and re.fullmatch(r"-?[0-9]+", level) is not None
+    is_open = facts.get("uid") == "0" or (is_known and int(level or 0) <= 2)
     check = Check(
         is_usable=is_open,
-        version=None if level is None else f"perf_event_paranoid {level}",
+        version=f"perf_event_paranoid {level}" if is_known else None,
         reason="" if is_open else "CPU profilers see nothing of this user's processes",
         hint="" if is_open else "sudo sysctl -w kernel.perf_event_paranoid=2",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from envcompare.command import Command
@@ -12,6 +13,7 @@ from envcompare.identity import Identity
 from envcompare.interrupt import Interruption
 from envcompare.sites import Roads, Site
 from envcompare.stack.cache import host_cache, shell
+from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec, connect
 from envcompare.transport.local import LocalTransport
@@ -42,6 +44,7 @@ tell gpu.driver /proc/driver/nvidia/version
 exit 0
 """
 _IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+_IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
 
 
 def open_site(
@@ -66,21 +69,21 @@ def open_site(
 
 def _site(host: HostSpec, roads: Roads, run_id: str, *, may_use_gpu: bool) -> Site:
     identity = run(roads.watched, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
-    numbers = identity.stdout.split()
-    if len(numbers) < 2:
+    said = _IDENTITY.match(identity.stdout)
+    if said is None:
         raise UnusableError(
             f"{host.label} does not answer as a POSIX host",
-            details=identity.tail(2),
-            hint="the login shell there must run `id -u`",
+            details=f"to `id -u` and `id -g` it said: {spoken(identity.stdout + identity.stderr)}",
+            hint="the login shell there must run `id -u`, and print nothing beside it",
         )
     return Site(
         host=host,
         roads=roads,
-        boot_id=numbers[2] if len(numbers) > 2 else "",
+        boot_id=said["boot"] or "",
         run_id=run_id,
         cache=host_cache(roads.watched),
-        uid=int(numbers[0]),
-        gid=int(numbers[1]),
+        uid=int(said["uid"]),
+        gid=int(said["gid"]),
         has_gpu=may_use_gpu and shell(roads.watched, "ls /dev/nvidia[0-9]*").succeeded,
         machine=_machine(roads.watched),
     )

@@ -31,7 +31,8 @@ from envcompare.transport.operations import put_tree, run
 
 ASK_LIMIT_S = 60.0
 DATA_LIMIT_S = 600.0
-_REMOVE = 'rm -rf -- "$1"'
+# The folder of the run above it goes with the last of its hosts: several may share one home.
+_REMOVE = 'rm -rf -- "$1" || exit; rmdir -- "${1%/*}" 2>/dev/null || :'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class Site:
     @property
     def folder(self) -> str:
         """Return the folder of this run on the host; it goes when the site is closed."""
-        return f"{self.cache}/runs/{self.run_id}"
+        return f"{self.cache}/runs/{self.run_id}/{distinct_name(self.host.label)}"
 
     def add_arm(self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]) -> Seat:
         """Make an arm usable; raises UnusableError or StackError saying why it is not."""

@@ -15,6 +15,7 @@ from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_li
 from envcompare.environments.marks import inside, swept
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
+from envcompare.texts import spoken
 from envcompare.transport import Transport
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ ARM_LABEL = "envcompare.arm"
 WORKER_LABEL = "envcompare.worker"
 _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
+_VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 _SOCKET = "/var/run/docker.sock"
 # A container that removes itself is still listed for a moment.
 _REMOVE = r"""
@@ -33,6 +35,7 @@ command -v docker >/dev/null || { echo 0; exit; }
 while :; do
   ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || exit 4
   [ -n "$ids" ] || break
+  case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
   [ "$rounds" -lt 100 ] || exit 5
   for id in $(docker rm --force --volumes $ids); do
     case $removed in *" $id "*) ;; *) removed="$removed$id " ;; esac
@@ -133,7 +136,14 @@ class Docker:
             return result
         if not result.succeeded:
             return _unusable(result)
-        client, server = result.stdout.split()[:2]
+        said = _VERSIONS.match(result.stdout)
+        if said is None:
+            return Check(
+                is_usable=False,
+                reason=f"docker does not tell its versions, it said: {spoken(result.stdout)}",
+                hint=f"docker version --format '{_FORMAT}' there should print two versions alone",
+            )
+        client, server = said.groups()
         if min(_numbers(client), _numbers(server)) < _OLDEST:
             return Check(
                 is_usable=False,
@@ -223,7 +233,7 @@ def _socket(transport: Transport) -> str:
     if scheme != "unix":
         raise UnusableError(
             f"docker on {transport.name} does not listen on a UNIX socket",
-            details=f"its current context is {scheme}://{path}",
+            details=f"its current context is {spoken(result.stdout)}",
             hint="name the host of that engine with --hosts, or run: docker context use default",
         )
     return path

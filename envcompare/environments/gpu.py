@@ -103,7 +103,7 @@ def read_files(text: str) -> Gpu:
 
     There is no way to a GPU where the user's own CUDA_VISIBLE_DEVICES hides them all.
     """
-    found = [line.split(" ", 1) for line in text.splitlines()]
+    found = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     pairs = [tuple(rest[0].split(" ", 1)) for word, *rest in found if word == "variable"]
     variables = tuple((name, value[0] if value else "") for name, *value in pairs)
     chosen = dict(variables).get("CUDA_VISIBLE_DEVICES")

@@ -12,10 +12,12 @@ from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_li
 from envcompare.environments.marks import inside, kill_marked, marks
 from envcompare.environments.mounts import all_binds, bind
 from envcompare.errors import UnusableError
+from envcompare.texts import spoken
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import not_understood, run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
+_ENGINES = ("apptainer", "singularity")
 _VERSION = re.compile(r"(apptainer|singularity\S*) version (\d+)\.(\d+)\S*")
 
 _FIND = r"""
@@ -113,7 +115,11 @@ def find_engine(transport: Transport) -> str:
         raise UnusableError(
             f"singularity is not usable on {transport.name}", details=_MISSING, hint=_MISSING_HINT
         )
-    return result.stdout.strip()
+    engine = result.stdout.partition("\n")[0]
+    if engine not in _ENGINES:
+        hint = "command -v apptainer there should print a path alone"
+        raise not_understood(transport, "which engine there is", result.stdout, hint=hint)
+    return engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +162,13 @@ class Singularity:
         if result.exit_code == 3:
             return Check(is_usable=False, reason=_MISSING, hint=_MISSING_HINT)
         engine = result.stdout.partition("\n")[0]
+        if engine not in _ENGINES:
+            said = spoken(result.stdout + result.stderr)
+            return Check(
+                is_usable=False,
+                reason=f"the host does not tell which engine it has, it said: {said}",
+                hint="command -v apptainer there should print a path alone",
+            )
         version = _VERSION.search(result.stdout)
         if version and version[1] != "apptainer" and _numbers(version) < _OLDEST:
             return Check(

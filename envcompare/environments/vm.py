@@ -9,6 +9,7 @@ from envcompare.environments import Check, Isolation, gpu
 from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.marks import kill_marked, marks
+from envcompare.texts import spoken
 from envcompare.transport import Transport
 
 # A login may lead every Python to other files by these, past the software that is compared. No
@@ -41,12 +42,12 @@ class Vm:
         result = ask(transport, Command(argv=("uname", "-sr")), what="the host", hint=hint)
         if isinstance(result, Check):
             return result
-        system, _, release = result.stdout.strip().partition(" ")
+        system, _, release = result.stdout.partition("\n")[0].strip().partition(" ")
         if system == "Linux":
             return Check(is_usable=True, version=release)
         return Check(
             is_usable=False,
-            reason=f"the host runs {system or 'an unknown system'}, not Linux",
+            reason=f"the host runs {spoken(system) if system else 'an unknown system'}, not Linux",
             hint="name a Linux host with --hosts",
         )
 

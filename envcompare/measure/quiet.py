@@ -56,13 +56,14 @@ def parse_look(text: str) -> Reading | None:
         # the task that reads is running as well
         tasks = [int(sample[1].split()[3].partition("/")[0]) - 1 for sample in samples]
         seconds = float(samples[-1][0].split()[0]) - float(samples[0][0].split()[0])
+        count = int(cpus)
         first, last = (_field(sample[2:], "total") for sample in (samples[0], samples[-1]))
     except (ValueError, IndexError):
         return None
     known = first is not None and last is not None and seconds > 0
     # the uptime has two decimals, so that the share may come out above the whole
     pressure = min(100.0, (last - first) / seconds / 1e4) if known else None  # type: ignore[operator]
-    return Reading(cpus=int(cpus), load=max(0, min(tasks)), pressure=pressure)
+    return Reading(cpus=count, load=max(0, min(tasks)), pressure=pressure)
 
 
 def _field(lines: list[str], key: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from envcompare.command import Command
@@ -53,11 +54,12 @@ def find_rights(transport: Transport) -> Rights | Check:
 def read_rights(text: str) -> Rights:
     """Read the lines `name=value` that a host has answered; a driver that tells nothing is open."""
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    effective = int(facts.get("capabilities", "0"), 16)
+    said, uid = facts.get("capabilities", ""), facts.get("uid", "")
+    effective = int(said, 16) if re.fullmatch(r"[0-9a-fA-F]+", said) else 0
     return Rights(
         is_restricted=facts.get("restricted") == "1",
         is_admin=bool(effective >> _SYS_ADMIN & 1) and facts.get("namespace") == "initial",
-        uid=int(facts.get("uid", "-1")),
+        uid=int(uid) if uid.isdecimal() else -1,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments.diagnosis import is_full
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack.ownership import is_built_on_ours
+from envcompare.texts import spoken
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import not_understood, run
 
 LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
 
-_WHERE = 'printf %s "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
+_WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
@@ -42,6 +44,7 @@ _OUR_NAMES = (
 )
 _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _ANSWER_S = 60.0
 _NO_PROGRAM = 127
 
@@ -54,7 +57,12 @@ def local_cache() -> Path:
 
 def host_cache(transport: Transport) -> str:
     """Return the cache folder of the host; it need not exist."""
-    return shell(transport, _WHERE).stdout
+    said = shell(transport, _WHERE).stdout
+    path = said.partition("\n")[0]
+    if not path.startswith("/") or not path.isprintable():
+        hint = "HOME or XDG_CACHE_HOME there must name a folder by its absolute path"
+        raise not_understood(transport, "the place of the cache", said, hint=hint)
+    return path
 
 
 def shell(transport: Transport, script: str, *words: str) -> CommandResult:
@@ -77,7 +85,7 @@ def free_bytes(transport: Transport, path: str) -> int | None:
     """Return the room on the disk of `path`; None where `df` does not say."""
     lines = shell(transport, _FREE, path).stdout.splitlines()
     words = lines[-1].split() if lines else []
-    numbers = [int(word) for word in words if word.isdigit()]
+    numbers = [int(word) for word in words if word.isdecimal()]
     return numbers[2] * 1024 if len(numbers) >= 3 else None
 
 
@@ -168,7 +176,8 @@ def remove_pins(transport: Transport) -> None:
     """Take from base images the names that a build gave them and was killed before it ended."""
     ask = ("docker", "image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
     with suppress(CommandTimeoutError):
-        names = run(transport, Command(argv=ask), timeout_s=_ANSWER_S).stdout.split()
+        listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S).stdout.split()
+        names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
         if names:
             run(transport, Command(argv=("docker", "image", "rm", "--no-prune", *names)))
 
@@ -187,11 +196,16 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
         ids = dict.fromkeys(listed.stdout.split())
         if not ids:
             return {}, ""
+        if not all(map(_IMAGE_ID.fullmatch, ids)):
+            return {}, f"docker image ls said: {spoken(listed.stdout)}"
         asked = run(transport, Command(argv=(*inspect, *ids)), timeout_s=_ANSWER_S)
     except CommandTimeoutError:
         return {}, f"no answer within {_ANSWER_S:g} s"
-    found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
-    return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
+    try:
+        found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
+        return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}, f"docker image inspect said: {spoken(asked.stdout)}"
 
 
 def gigabytes(*sizes_bytes: int) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def _send(local: Transport, transport: Transport, image: Image, *, progress: Pro
             hint="run it again; docker save and docker load by hand show what is wrong",
             room_hint=ENGINE_ROOM_HINT,
         )
-    return piped.text.split()[-1]
+    return "".join(piped.text.split()[-1:])
 
 
 def _given_name(image: Image) -> str:

@@ -14,6 +14,7 @@ from envcompare.stack.cache import shell
 from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
+from envcompare.transport.operations import not_understood
 
 DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
@@ -115,7 +116,12 @@ def find_python(transport: Transport, *, python: str | None, imports: tuple[str,
             details=result.tail(1) or "it printed nothing",
             hint=f"name an interpreter that {what} with --host-python",
         )
-    return msgspec.json.decode(lines[-1], type=Found)
+    try:
+        return msgspec.json.decode(lines[-1], type=Found)
+    except msgspec.DecodeError as error:
+        hint = "name another interpreter with --host-python"
+        what = f"what {asked} tells of itself"
+        raise not_understood(transport, what, result.stdout, hint=hint) from error
 
 
 def layout(found: Found) -> Layout:

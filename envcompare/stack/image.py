@@ -18,6 +18,7 @@ from envcompare.stack.cache import LOCK_LABEL
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
+from envcompare.transport.operations import not_understood
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
@@ -108,7 +109,12 @@ def look_up(transport: Transport, reference: str) -> Image | None:
     if isinstance(asked, Check):
         raise _silent(transport, asked.reason, asked.hint)
     if asked.succeeded:
-        return _image(json.loads(asked.stdout)[0], reference, reference)
+        try:
+            return _image(json.loads(asked.stdout)[0], reference, reference)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            hint = f"run docker image inspect {reference} there"
+            said = asked.stdout
+            raise not_understood(transport, "docker image inspect", said, hint=hint) from error
     if "No such image" in asked.stderr:
         return None
     hint = f"envcompare doctor --envs docker --hosts {transport.name}"

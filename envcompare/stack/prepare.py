@@ -17,6 +17,7 @@ from envcompare.stack.building import build
 from envcompare.stack.delivery import deliver
 from envcompare.stack.proof import inside, prove
 from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
@@ -24,6 +25,7 @@ _PYTHON = "python3"  # as a user of an image starts it, by the PATH of the image
 _OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/pinning.py)
 # Docker's words, and those of `env`, which Singularity starts it by.
 _NO_PYTHON = re.compile(r'"python3": executable file not found|env: \W?python3\W')
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\S*")
 _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 
 
@@ -245,7 +247,13 @@ def _asked(
         raise StackError(
             f"{brief} on {transport.name}", details=cause.reason, hint=cause.hint or hint
         )
-    interpreter, version = result.stdout.split("\n")[:2]
+    interpreter, _, version = result.stdout.strip().partition("\n")
+    if not interpreter.startswith("/") or not _VERSION.fullmatch(version):
+        raise StackError(
+            f"{brief} on {transport.name}",
+            details=f"its python3 does not tell where it is, it said: {spoken(result.stdout)}",
+            hint=hint,
+        )
     started = (("python", version), ("started_as", _PYTHON))
     return replace(
         prepared,

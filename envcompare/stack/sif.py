@@ -17,6 +17,7 @@ from envcompare.stack.packing import Wanted, pack
 from envcompare.stack.stream import moving, put
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import not_understood
 
 _SUM = r"""
 [ -e "$1" ] || exit 3
@@ -105,8 +106,13 @@ def promised_bytes(header: bytes) -> int | None:
 
 
 def _check_length(transport: Transport, path: str) -> None:
-    words = shell(transport, _HEADER, path).stdout.split()
-    header, length = bytes.fromhex("".join(words[:-1])), int(words[-1])
+    said = shell(transport, _HEADER, path).stdout
+    try:
+        *words, size = said.split()
+        header, length = bytes.fromhex("".join(words)), int(size)
+    except ValueError as error:
+        hint = "od and wc there should print numbers alone"
+        raise not_understood(transport, f"the header of {path}", said, hint=hint) from error
     promised = promised_bytes(header)
     if promised is not None and length < promised:
         raise StackError(
@@ -174,7 +180,8 @@ def can_make(wanted: Wanted) -> bool:
 
 def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
     """Fetch what another host made; return its hash."""
-    size_bytes = int(shell(transport, 'wc -c <"$1"', made.path).stdout or 0)
+    said = shell(transport, 'wc -c <"$1"', made.path).stdout.strip()
+    size_bytes = int(said) if said.isdecimal() else 0
     begin(wanted.progress, f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     make_folder(wanted.local, str(path.parent))
     with moving(wanted.progress, path.name, size_bytes) as told:

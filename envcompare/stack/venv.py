@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
+
+import msgspec
 
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, begin
@@ -12,6 +13,7 @@ from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
+from envcompare.transport.operations import not_understood
 
 # Reads on any Python: what answers may be far from the version that is looked for.
 _DESCRIBE = """
@@ -60,6 +62,14 @@ class Interpreter:
     digest: str
 
 
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    real_path: str
+    sha256: str
+    version: str
+    build: str
+
+
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
     """Return the chosen interpreter, else the system's of that version, else the one on PATH.
 
@@ -74,12 +84,17 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
             details=f"looked for {' and '.join(candidates)}{found}",
             hint=f"install python{python} there, or name one with --vm-python",
         )
-    facts = json.loads(result.stdout)
-    build = "\n".join((facts["real_path"], facts["sha256"], facts["build"]))
+    try:
+        facts = msgspec.json.decode(result.stdout.partition("\n")[0], type=_Description)
+    except msgspec.DecodeError as error:
+        hint = f"run {candidates[-1]} there, or name another one with --vm-python"
+        what = f"what {candidates[-1]} tells of itself"
+        raise not_understood(transport, what, result.stdout, hint=hint) from error
+    build = f"{facts.real_path}\n{facts.sha256}\n{facts.build}"
     return Interpreter(
-        path=facts["path"],
-        real_path=facts["real_path"],
-        version=facts["version"],
+        path=facts.path,
+        real_path=facts.real_path,
+        version=facts.version,
         digest=hashlib.sha256(build.encode()).hexdigest(),
     )
 

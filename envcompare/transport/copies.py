@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import TransportError
+from envcompare.texts import spoken
 from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain, Exchange
 from envcompare.transport.operations import file_sha256, not_copied, run
@@ -214,11 +215,14 @@ def look(transport: Transport, path: str) -> Taken | None:
 
 def _listed(path: str, line: str) -> Taken:
     """Return what `ls -ldn` says: mode, names, two owners and, of a file, its size."""
-    mode, *words = line.split(maxsplit=5)
-    kind = FileType(mode[0])
-    if kind is not FileType.REGULAR:
-        return Taken(path=path, type=kind)
-    return Taken(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
+    try:
+        mode, *words = line.split(maxsplit=5)
+        kind = FileType(mode[0])
+        if kind is not FileType.REGULAR:
+            return Taken(path=path, type=kind)
+        return Taken(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
+    except (ValueError, IndexError) as error:
+        raise not_copied(path, "here", f"the host said of it: {spoken(line)}") from error
 
 
 def fetch(transport: Transport, taken: Taken, target: Path) -> None:
@@ -337,7 +341,7 @@ def _fetch(transport: Transport, taken: Taken, target: Path) -> None:
             result = Exchange(transport, Command(argv=command), sink=file).result()
         if not result.succeeded:
             raise not_copied(origin, str(target), result.tail(1))
-        if file_sha256(part) != result.stderr.split()[-1]:
+        if file_sha256(part) != "".join(result.stderr.split()[-1:]):
             raise not_copied(origin, str(target), _ARRIVED_CHANGED)
         part.replace(target)
     finally:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import CopyError, StackError
+from envcompare.errors import CopyError, StackError, UnusableError
+from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.exchange import Exchange
 
@@ -64,6 +65,15 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
         raise not_copied(str(source), goal, str(error)) from error
     if not result.succeeded:
         raise not_copied(str(source), goal, result.tail(1))
+
+
+def not_understood(transport: Transport, what: str, said: str, *, hint: str) -> UnusableError:
+    """Return the error for what a host says in another form than it should."""
+    return UnusableError(
+        f"{what} on {transport.name} is not understood",
+        details=f"the host said: {spoken(said)}",
+        hint=hint,
+    )
 
 
 def not_copied(source: str, target: str, why: str) -> CopyError:

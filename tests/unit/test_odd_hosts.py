@@ -1,0 +1,161 @@
+"""A host whose programs print what nobody asked for: it is not usable, and nothing else ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from envcompare import opening
+from envcompare.config import Settings
+from envcompare.diagnosing import examine
+from envcompare.doctor import diagnose
+from envcompare.environments.gpu import read_files
+from envcompare.environments.registry import environment
+from envcompare.environments.singularity import find_engine
+from envcompare.errors import EnvcompareError, UnusableError
+from envcompare.interrupt import Interruption
+from envcompare.measure.quiet import parse_glance, parse_look
+from envcompare.planning import resolved
+from envcompare.profilers.permissions import read_rights
+from envcompare.stack import Options, image, sif
+from envcompare.stack.cache import free_bytes, host_cache, remove_images
+from envcompare.stack.host import find_python
+from envcompare.stack.venv import find_interpreter
+from envcompare.transport.hosts import parse_hosts
+from envcompare.transport.local import LOCAL
+
+# What motd, proxies, wrappers and broken installations put in the place of an answer.
+SAID = {
+    "nothing": b"",
+    "one-word": b"maintenance",
+    "a-banner": b"\x1b[1;31m*** Welcome to gpu01 ***\x1b[0m\nLast login: never\n",
+    "one-number": b"1\n",
+    "words-and-numbers": b"a b c 1 2 3 \xc2\xb2\n",
+    "binary": bytes(range(256)),
+    "half-a-json": b'{"path": "/x", \n',
+    "another-json": b"[]\n",
+    "null": b"null\n",
+}
+Odd = Callable[..., None]
+
+
+@pytest.fixture(params=SAID.values(), ids=SAID)
+def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Odd:
+    """Give what makes programs of this machine say something odd, and end well."""
+    (tmp_path / "said").write_bytes(request.param)
+
+    def make(*names: str) -> None:
+        for name in names:
+            program = tmp_path / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\nexec /bin/cat {tmp_path}/said\n")
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return make
+
+
+def _opened(_: Path) -> None:
+    experiment, hosts = resolved(Settings(envs="vm"), Settings())
+    opening.open_site(hosts[0], experiment, "odd", Interruption()).close()
+
+
+ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
+    "docker version": (("docker",), lambda _: environment("docker").check(LOCAL)),
+    "docker ps": (("docker",), lambda _: environment("docker").sweep(LOCAL, "20260101-000000-a")),
+    "docker image": (("docker",), lambda _: image.look_up(LOCAL, "python:3")),
+    "docker context": (("docker",), lambda _: image.find(LOCAL, "python:3")),
+    "images": (("docker",), lambda _: remove_images(LOCAL)),
+    "uname": (("uname",), lambda _: environment("vm").check(LOCAL)),
+    "id": (("id",), _opened),
+    "id of a sweep": (("id",), lambda _: environment("vm").sweep(LOCAL, "20260101-000000-a")),
+    "apptainer": (("apptainer",), lambda _: environment("singularity").check(LOCAL)),
+    "engine": (("apptainer",), lambda _: find_engine(LOCAL)),
+    "df": (("df",), lambda path: free_bytes(LOCAL, str(path))),
+    "python": (
+        ("python3.11", "own"),
+        lambda path: find_interpreter(LOCAL, python="3.11", chosen=f"{path}/bin/own"),
+    ),
+    "host python": (
+        ("own",),
+        lambda path: find_python(LOCAL, python=f"{path}/bin/own", imports=()),
+    ),
+    "sif": (("sha256sum", "od", "wc"), lambda path: sif.inspect(LOCAL, f"{path}/said")),
+    "doctor": (
+        ("cat", "id", "uname", "df", "docker", "apptainer", "nvidia-smi", "ldconfig", "grep"),
+        lambda _: diagnose(LOCAL, (("vm", "host"), ("docker", "image")), options=Options()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_odd_answer_is_a_finding_or_an_error_of_that_host(
+    odd: Odd, tmp_path: Path, name: str
+) -> None:
+    """Nothing but the family's errors, which are recorded for a host or an arm, comes out."""
+    programs, ask = ASKED[name]
+    odd(*programs)
+    with suppress(EnvcompareError):
+        ask(tmp_path)
+
+
+@pytest.mark.parametrize("read", [read_rights, read_files, parse_glance, parse_look])
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
+@pytest.mark.parametrize("names", ["", "uid=", "capabilities=", "variable ", "variable", "device"])
+def test_odd_lines_are_read_as_not_known(
+    read: Callable[[str], object], said: bytes, names: str
+) -> None:
+    """A fact that is there and odd is as good as none."""
+    read(names + said.decode(errors="replace"))
+
+
+def test_docker_that_prints_a_banner_is_quoted_without_its_colours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason says what the host said, so that its owner finds it."""
+    _say(tmp_path, monkeypatch, "docker", "\\033[31mUnder maintenance\\033[0m until noon")
+    check = environment("docker").check(LOCAL)
+    assert not check.is_usable
+    assert "Under maintenance" in check.reason
+    assert "\x1b" not in check.reason
+
+
+def test_host_that_does_not_tell_its_user_is_refused_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number is never made of a greeting."""
+    _say(tmp_path, monkeypatch, "id", "hello 1000")
+    experiment, hosts = resolved(Settings(envs="vm"), Settings())
+    with pytest.raises(UnusableError) as caught:
+        opening.open_site(hosts[0], experiment, "odd", Interruption())
+    assert caught.value.brief == "local does not answer as a POSIX host"
+    assert "hello 1000" in caught.value.details
+
+
+def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made there would be made wherever a command happens to start."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    with pytest.raises(UnusableError, match="the place of the cache on local is not understood"):
+        host_cache(LOCAL)
+
+
+def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An odd one is a line with the reason, and exit code 3."""
+    _say(tmp_path, monkeypatch, "docker", "{")
+    monkeypatch.setattr("envcompare.diagnosing.connect", lambda _host, **_: LOCAL)
+    experiment, _ = resolved(Settings(envs="docker", device="cpu"), Settings())
+    reports = list(examine(experiment, parse_hosts(["local", "other"])))
+    assert [one.found.host for one in reports] == ["local", "other"]
+    assert [one.found.exit_code for one in reports] == [UnusableError.exit_code] * 2
+    assert any("docker does not tell its versions" in line for line in reports[0].lines)
+
+
+def _say(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
