@@ -55,6 +55,7 @@ WORKER = Command(argv=("/home/ann/venv/bin/python", "/w/worker.py"))
 ISOLATION = Isolation(
     run_id="r",
     arm="docker-host",
+    worker="0f",
     reference="sha256:0123",
     uid=1000,
     gid=1001,
@@ -80,10 +81,10 @@ def test_docker_binds_the_hosts_files_read_only_at_their_own_paths() -> None:
     """The skeleton stands where an image would, and nothing else changes."""
     expected = shlex.split(f"""
         docker run --interactive --rm --pull never --network none --log-driver none
-        --label envcompare.run=r --label envcompare.arm=docker-host
+        --label envcompare.run=r --label envcompare.arm=docker-host --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch {BINDS}
         --env USER=envcompare --env ENVCOMPARE_RUN=r --env ENVCOMPARE_ARM=docker-host
-        --env ENVCOMPARE_ENVIRONMENT=docker --env HOME=/home/ann/scratch
+        --env ENVCOMPARE_ENVIRONMENT=docker --env ENVCOMPARE_WORKER=0f --env HOME=/home/ann/scratch
         --entrypoint '' sha256:0123 /home/ann/venv/bin/python /w/worker.py
     """)
     assert environment("docker").wrap(WORKER, ISOLATION) == Command(argv=tuple(expected))
@@ -96,7 +97,7 @@ def test_singularity_binds_the_hosts_files_read_only_at_their_own_paths() -> Non
         apptainer -q exec --containall --no-home --cleanenv --pwd /home/ann/scratch
         --mount type=bind,source=/home/ann/scratch,destination=/tmp {BINDS}
         /home/ann/.cache/envcompare/skeleton-01 env
-        ENVCOMPARE_RUN=r ENVCOMPARE_ARM=docker-host ENVCOMPARE_ENVIRONMENT=singularity
+        ENVCOMPARE_RUN=r ENVCOMPARE_ARM=docker-host ENVCOMPARE_ENVIRONMENT=singularity ENVCOMPARE_WORKER=0f
         HOME=/home/ann/scratch /home/ann/venv/bin/python /w/worker.py
     """)
     assert environment("singularity").wrap(WORKER, there).argv == tuple(expected)
