@@ -97,7 +97,8 @@ def small(lab: Lab, host: Transport, tmp_path_factory: pytest.TempPathFactory) -
     assert done.returncode == 0, done.stderr
     yield project
     forget(host, project.lock)
-    shell(host, "docker image ls -q planted | xargs -r docker image rm -f")
+    names = "docker image ls --format '{{.Repository}}:{{.Tag}}' planted"
+    shell(host, f"{names} | xargs -r docker image rm -f")
     for where in (host, LOCAL):
         remove_images(where, label=f"{LOCK_LABEL}={project.lock}")
 
