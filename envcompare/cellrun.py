@@ -263,9 +263,7 @@ class CellRun:
         if first is None:
             self.folder.write_fingerprint(record)
             return None
-        differing = compare_fingerprints(first, record)
-        is_later = (first.taken, taken) == ("start", "step")
-        if is_later or any(one.fact_class != "identity" for one in differing):
+        if (first.taken, taken) == ("start", "step") or self._differs(first, record):
             self.folder.write_fingerprint(record, part=self._part)
         changed = tuple(map(_change, changed_software(first, record)))
         if changed and not self.experiment.allow_mismatch:
@@ -276,6 +274,12 @@ class CellRun:
             for sample in self._held.pop(arm, []):
                 self.folder.append_sample(sample)
         return None
+
+    def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
+        """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
+        own = {"env.PYTHONHASHSEED"} if self.plan.design.stabilise else set()
+        found = compare_fingerprints(first, later)
+        return any(one.fact_class != "identity" and one.key not in own for one in found)
 
     @property
     def _part(self) -> int:
