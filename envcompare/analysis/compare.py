@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import msgspec
 
-from envcompare.analysis.cells import summarise_cell
+from envcompare.analysis.cells import CellData, summarise_cell
 from envcompare.analysis.decompose import decompose
 from envcompare.analysis.explaining import explain
 from envcompare.analysis.judge import judge
@@ -17,9 +19,14 @@ from envcompare.analysis.model import (
 )
 from envcompare.analysis.passes import memory_summaries, startup_summaries
 from envcompare.analysis.picked import picked_values
-from envcompare.analysis.primaries import primaries
+from envcompare.analysis.primaries import Key, Primary, primaries
 from envcompare.analysis.runfiles import RunFiles, read_files
-from envcompare.analysis.surroundings import candidates, differences_by_cell, each_once
+from envcompare.analysis.surroundings import (
+    Differences,
+    candidates,
+    differences_by_cell,
+    each_once,
+)
 from envcompare.eventlog import elapsed_s
 from envcompare.identity import noted_changes
 from envcompare.records import ArmRecord, CellState, Event
@@ -42,25 +49,7 @@ def compare_files(read: RunFiles) -> RunComparison:
     profiles = explain(read.sources, data, differences=differing, settled=settled)
     for one in profiles:
         differing[one.cell] = (*differing.get(one.cell, ()), *one.betrayed)
-    confounded = {
-        (cell, found.arm)
-        for cell, differences in differing.items()
-        for found in differences
-        if found.fact_class == "confounder"
-    }
-    known = {(one.cell, one.arm) for one in read.fingerprints}
-    reference = next(arm.id for arm in run.arms if arm.is_reference)
-    comparisons = tuple(
-        msgspec.structs.replace(
-            judge(one, arm, cell, primary=settled.get((one.cell.id, arm.id))),
-            is_confounded=(one.cell.id, arm.id) in confounded,
-            candidates=candidates(differing.get(one.cell.id, ()), arm.id)
-            or (() if {(one.cell.id, arm.id), (one.cell.id, reference)} <= known else None),
-        )
-        for one, cell in zip(data, cells, strict=True)
-        for arm in run.arms
-        if arm.is_timed and not arm.is_reference
-    )
+    comparisons = _comparisons(read, zip(data, cells, strict=True), differing, settled)
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -79,7 +68,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         threads=design.threads,
         stabilise=design.stabilise,
         is_complete=read.is_complete,
-        reference_arm=reference,
+        reference_arm=next(arm.id for arm in run.arms if arm.is_reference),
         planned_comparisons=m,
         comparisons=comparisons,
         cells=cells,
@@ -95,6 +84,34 @@ def compare_files(read: RunFiles) -> RunComparison:
         torn_lines=max(read.torn, read.lost),
         duration_s=elapsed_s(read.events, beginning="run-resumed") if read.events else None,
     )
+
+
+def _comparisons(
+    read: RunFiles,
+    cells: Iterable[tuple[CellData, CellSummary]],
+    differing: Mapping[str, Differences],
+    settled: Mapping[Key, Primary],
+) -> tuple[Comparison, ...]:
+    """Judge every arm of every cell against the reference, and name what may explain it."""
+    known = {(one.cell, one.arm) for one in read.fingerprints}
+    reference = next(arm.id for arm in read.run.arms if arm.is_reference)
+    compared: list[Comparison] = []
+    for data, summary in cells:
+        cell = data.cell.id
+        confounded = {one.arm for one in differing.get(cell, ()) if one.fact_class == "confounder"}
+        for arm in read.run.arms:
+            if not arm.is_timed or arm.is_reference:
+                continue
+            is_known = {(cell, arm.id), (cell, reference)} <= known
+            found = candidates(differing.get(cell, ()), arm.id)
+            compared.append(
+                msgspec.structs.replace(
+                    judge(data, arm, summary, primary=settled.get((cell, arm.id))),
+                    is_confounded=arm.id in confounded,
+                    candidates=found or (() if is_known else None),
+                )
+            )
+    return tuple(compared)
 
 
 def _arms(

@@ -97,7 +97,8 @@ def test_singularity_binds_the_hosts_files_read_only_at_their_own_paths() -> Non
         apptainer -q exec --containall --no-home --cleanenv --pwd /home/ann/scratch
         --mount type=bind,source=/home/ann/scratch,destination=/tmp {BINDS}
         /home/ann/.cache/envcompare/skeleton-01 env
-        ENVCOMPARE_RUN=r ENVCOMPARE_ARM=docker-host ENVCOMPARE_ENVIRONMENT=singularity ENVCOMPARE_WORKER=0f
+        ENVCOMPARE_RUN=r ENVCOMPARE_ARM=docker-host ENVCOMPARE_ENVIRONMENT=singularity
+        ENVCOMPARE_WORKER=0f
         HOME=/home/ann/scratch /home/ann/venv/bin/python /w/worker.py
     """)
     assert environment("singularity").wrap(WORKER, there).argv == tuple(expected)
