@@ -88,6 +88,8 @@ def compare_stacks(
             "a plain command is not run without measuring it",
             hint="name a workload, as in --workloads cnn",
         )
+    for text in site.claim():
+        say(text)
     _seat(site, experiment, arms, say)
     site.tell_files_apart(say)
     site.stage()

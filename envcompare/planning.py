@@ -87,6 +87,14 @@ def resumed(
     return experiment, made, hosts
 
 
+def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]:
+    """Return experiment, hosts and ID of a run, whatever became of it."""
+    record = folder.read_run()
+    content = tomllib.loads(record.configuration)
+    settings = parse_settings(content, source=str(folder.path / "run.json"))
+    return *resolved(settings, Settings()), record.run_id
+
+
 def _check_whole(folder: RunFolder) -> None:
     written = written_samples(folder.read_events().events)
     found = folder.count_samples()

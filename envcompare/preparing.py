@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from envcompare import claims
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, InterruptedRunError
+from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
 from envcompare.experiment import Experiment
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.job import MAX_HOSTS_AT_ONCE
@@ -21,7 +24,6 @@ from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
 
-_RUN = "build"
 _AFTER = "what is being made"
 
 
@@ -73,17 +75,28 @@ def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
 def clean_everywhere(
     experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
 ) -> Outcome:
-    """Remove what envcompare keeps on every host, its images too."""
+    """Remove what envcompare keeps on every host, its images too, and what dead runs left."""
     return _everywhere(experiment, hosts, display, _clean)
+
+
+def clean_run(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, *, run_id: str
+) -> Outcome:
+    """Remove what one run left on its hosts, and nothing else."""
+    return _everywhere(experiment, hosts, display, partial(_clean_run, run_id))
 
 
 Action = Callable[["_Task", Site, Outcome], None]
 
 
 def _everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: Action
+    experiment: Experiment,
+    hosts: tuple[HostSpec, ...],
+    display: Display,
+    action: Action,
 ) -> Outcome:
-    task = _Task(experiment=experiment, display=display, action=action)
+    run_id = f"build-{uuid.uuid4().hex[:8]}"
+    task = _Task(experiment=experiment, display=display, action=action, run_id=run_id)
     with handling_signals(task.interruption, display.say, after=_AFTER):
         try:
             with display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
@@ -107,6 +120,7 @@ class _Task:
     experiment: Experiment
     display: Display
     action: Action
+    run_id: str
     interruption: Interruption = field(default_factory=Interruption)
     sites: list[Site] = field(default_factory=list)
 
@@ -115,7 +129,7 @@ class _Task:
         outcome = Outcome()
         try:
             self.interruption.check()
-            site = open_site(host, self.experiment, _RUN, self.interruption)
+            site = open_site(host, self.experiment, self.run_id, self.interruption)
             self.sites.append(site)
             self.action(self, site, outcome)
         except InterruptedRunError:
@@ -131,8 +145,13 @@ class _Task:
             outcome.errors.append(error)
 
 
-def _clean(_task: _Task, site: Site, outcome: Outcome) -> None:
+def _clean(task: _Task, site: Site, outcome: Outcome) -> None:
+    """Remove the cache, once what dead runs left is gone; a live run keeps both."""
     label = site.host.label
+    for claim in claims.survey(site.transport, site.cache):
+        if claim.is_live:
+            raise claims.refusal(claim, label)
+    _tell(task, site, outcome, claims.remove_dead(site.transport, site.cache))
     found = cache.remove_cache(site.transport)
     outcome.lines.append(f"{label}: {'removed' if found else 'nothing to remove at'} {site.cache}")
     cache.remove_pins(site.transport)
@@ -149,7 +168,30 @@ def _clean(_task: _Task, site: Site, outcome: Outcome) -> None:
         )
 
 
+def _clean_run(run_id: str, task: _Task, site: Site, outcome: Outcome) -> None:
+    found = [one for one in claims.survey(site.transport, site.cache) if one.run_id == run_id]
+    for claim in found:
+        if claim.is_live:
+            raise claims.refusal(claim, site.host.label)
+    used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
+    for claim in found or (claims.Claim(run_id=run_id),):
+        known = claim if claim.environments is not None else replace(claim, environments=used)
+        _tell(task, site, outcome, claims.remove(site.transport, site.cache, known))
+    if not outcome.lines and not outcome.errors:
+        outcome.lines.append(f"{site.host.label}: nothing is left of the run {run_id}")
+
+
+def _tell(task: _Task, site: Site, outcome: Outcome, left: claims.Removal) -> None:
+    label = site.host.label
+    outcome.lines += [f"{label}: {text}" for text in left.removed]
+    for text in left.failed:
+        hint = "see what the host says, then run envcompare clean again"
+        task.keep(UnusableError(f"{label} is not clean", details=text, hint=hint), outcome)
+
+
 def _build(task: _Task, site: Site, outcome: Outcome) -> None:
+    for text in site.claim():
+        outcome.lines.append(f"{site.host.label}: {text}")
     for arm in planned_arms(task.experiment):
         task.interruption.check()
         label = f"{site.host.label} {arm.id}"

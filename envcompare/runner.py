@@ -166,11 +166,17 @@ def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
 
 def _leave(job: Job, site: Site) -> None:
     for text in site.close():
-        job.note("swept", Where(host=site.host.label), text=text)
-        job.display.say(f"  {site.host.label}: {text}")
+        _tell_swept(job, site, text)
+
+
+def _tell_swept(job: Job, site: Site, text: str) -> None:
+    job.note("swept", Where(host=site.host.label), text=text)
+    job.display.say(f"  {site.host.label}: {text}")
 
 
 def _prepare_host(job: Job, site: Site) -> None:
+    for text in site.claim():
+        _tell_swept(job, site, text)
     for arm in job.plan.arms:
         job.check_interruption()
         if not arm.is_control:

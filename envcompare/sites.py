@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from envcompare import files
+from envcompare import claims, files
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu, new_worker_mark
 from envcompare.environments.diagnosis import Cause
@@ -30,6 +31,7 @@ from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import put_tree, run
 
 ASK_LIMIT_S = 60.0
+_CLAIM_S = 10.0  # for a client that was just killed to be gone
 DATA_LIMIT_S = 600.0
 # The folder of the run above it goes with the last of its hosts: several may share one home.
 _REMOVE = 'rm -rf -- "$1" || exit; rmdir -- "${1%/*}" 2>/dev/null || :'
@@ -82,6 +84,9 @@ class Site:
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()  # of every cell
     _sent: set[str] = field(default_factory=set)
+    _entered: set[str] = field(default_factory=set)  # environments that something was started in
+    _keeper: Process | None = None  # holds the claim of this run
+    _is_anothers: bool = False  # another client holds it
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
     @property
@@ -94,6 +99,24 @@ class Site:
         """Return the folder of this run on the host; it goes when the site is closed."""
         return f"{self.cache}/runs/{self.run_id}/{distinct_name(self.host.label)}"
 
+    def claim(self) -> tuple[str, ...]:
+        """Remove what dead runs left on the host, then claim it for this run; say what there was.
+
+        Raises UnusableError where another client is at this very run.
+        """
+        bare, deadline = self.roads.bare, time.monotonic() + _CLAIM_S
+        while True:
+            held = next(filter(self._is_own, claims.survey(bare, self.cache)), None)
+            if held is None:
+                break
+            if time.monotonic() > deadline:
+                self._is_anothers = True
+                raise claims.refusal(held, self.host.label)
+            time.sleep(0.5)
+        left = claims.remove_dead(bare, self.cache)
+        self._keeper = claims.hold(bare, self.folder)
+        return left.lines
+
     def add_arm(self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]) -> Seat:
         """Make an arm usable; raises UnusableError or StackError saying why it is not."""
         where = environment(arm.environment)
@@ -103,6 +126,7 @@ class Site:
                 where.check_gpu(self.transport), engine=check.engine, version=check.version
             )
         self._require(check, arm)
+        self._enter(arm.environment)
         prepared = self._prepared(arm, experiment, say)
         built = {o.arm.id: o.prepared for o in self.seats.values() if not o.arm.reference}
         # an image of the user's is what it is, whatever it was made from
@@ -119,6 +143,16 @@ class Site:
             self._require(self._check_gpu(seat), arm)
         self.seats[arm.id] = seat
         return seat
+
+    def _is_own(self, claim: claims.Claim) -> bool:
+        host = distinct_name(self.host.label)
+        return (claim.run_id, claim.host, claim.state) == (self.run_id, host, "live")
+
+    def _enter(self, name: str) -> None:
+        """Note that something is going to be started in an environment, to be found again."""
+        if name not in self._entered and self._keeper is not None:
+            claims.note_use(self.transport, self.folder, name)
+        self._entered.add(name)
 
     def _require(self, check: Check, arm: ArmRecord) -> None:
         if not check.is_usable:
@@ -138,7 +172,9 @@ class Site:
         self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
     ) -> Prepared:
         options = replace(
-            stack_options(experiment), variant=chosen(experiment.variant, has_gpu=self.has_gpu)
+            stack_options(experiment),
+            variant=chosen(experiment.variant, has_gpu=self.has_gpu),
+            run_id=self.run_id,
         )
         if arm.stack == "host":
             return prepare_host(
@@ -341,18 +377,28 @@ class Site:
     def sweep(self) -> tuple[str, ...]:
         """Remove every process and container of this run from the host; say what there was."""
         said: list[str] = []
-        for name in sorted({seat.arm.environment for seat in self.seats.values()}):
+        used = {seat.arm.environment for seat in self.seats.values()} | self._entered
+        for name in sorted(used):
             try:
                 count = ENVIRONMENTS[name].sweep(self.roads.bare, self.run_id)
             except EnvcompareError as error:
+                self._going_on[""] = name
                 said.append(f"{name} could not be swept: {error.brief}")
             else:
                 said += [f"{name}: removed what was left of the run ({count})"] * bool(count)
         return tuple(said)
 
     def close(self) -> tuple[str, ...]:
-        """Sweep, remove the run's folder from the host, end the connection; say what was left."""
-        said = (*self.sweep(), *self._remove_folder())
+        """Sweep, remove the run's folder from the host, end the connection; say what was left.
+
+        Where not all could be ended the folder stays, by which a later run finds the rest.
+        """
+        said: tuple[str, ...] = ()
+        if not self._is_anothers:
+            said = self.sweep()
+            said = said if "" in self._going_on else (*said, *self._remove_folder())
+        if self._keeper is not None:
+            self._keeper.kill()
         self.roads.bare.close()
         return said
 

@@ -134,13 +134,34 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
 
 @click.command()
 @taking(PLACES)
+@click.option(
+    "--run",
+    "run_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Remove only what this run left on its hosts: containers, processes and folders.",
+)
 @click.pass_obj
-def clean(display: Display, /, **values: Any) -> None:  # noqa: ANN401
-    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data, and its images."""
-    from envcompare import preparing
+def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> None:  # noqa: ANN401
+    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data, and its images.
 
-    experiment, hosts = _places(values)
-    outcome = preparing.clean_everywhere(experiment, hosts, display)
+    What runs left there that were killed goes as well. A host that a run is using stays as it is.
+    """
+    from envcompare import preparing
+    from envcompare.planning import places_of
+    from envcompare.results import RunFolder
+
+    if run_folder is not None:
+        if any(value not in (None, ()) for value in values.values()):
+            raise ConfigError(
+                "clean --run takes hosts and environments from the run",
+                hint="leave the other options out",
+            )
+        experiment, hosts, run_id = places_of(RunFolder.open(run_folder))
+        outcome = preparing.clean_run(experiment, hosts, display, run_id=run_id)
+    else:
+        experiment, hosts = _places(values)
+        outcome = preparing.clean_everywhere(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
 

@@ -41,6 +41,7 @@ class Options:
     vm_python: str | None = None
     host_python: str | None = None
     host_imports: tuple[str, ...] = ("torch",)
+    run_id: str = ""  # that what is started to prove the software belongs to
 
     @property
     def base(self) -> str:
@@ -64,6 +65,7 @@ class Prepared:
     meant: str = ""  # the tree of what is installed, as the label of the image says
     variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
+    run_id: str = ""  # that what is started to prove it belongs to
 
     @property
     def python(self) -> str:

@@ -49,6 +49,7 @@ def prepare(  # noqa: PLR0913 — what, where, how, and the two sides it is done
     else:
         make = _docker if environment == "docker" else _singularity
         made = make(transport, reference, options=options, local=local, progress=progress)
+    made = replace(made, run_id=options.run_id)
     return prove(transport, environment, made, progress=progress)
 
 
@@ -108,6 +109,7 @@ def _docker(
         facts = _image_facts(replace(there, digest=found.digest))  # as the name it was given says
         prepared = Prepared(
             interpreter=_PYTHON,
+            run_id=options.run_id,
             reference=there.id,
             facts=facts,
             software=_image_software(there),
@@ -148,6 +150,7 @@ def _singularity(
         found = sif.given(transport, reference, local=local, progress=progress)
         prepared = Prepared(
             interpreter=_PYTHON,
+            run_id=options.run_id,
             reference=found.path,
             engine=engine,
             facts=_sif_facts(found),

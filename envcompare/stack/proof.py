@@ -60,7 +60,7 @@ def inside(
 ) -> CommandResult:
     """Run the arm's interpreter once in its environment, which shows nothing of the host."""
     isolation = Isolation(
-        run_id=f"prepare-{uuid.uuid4().hex[:8]}",
+        run_id=prepared.run_id or f"prepare-{uuid.uuid4().hex[:8]}",
         arm="prepare",
         reference=prepared.reference,
         engine=prepared.engine,

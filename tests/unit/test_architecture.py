@@ -17,7 +17,7 @@ LAYERS = (
     ("terminal", "diagnosing"),
     ("runner", "report", "doctor", "examination", "planning", "preparing", "importing", "schemas"),
     ("cellrun", "job", "likeness"),
-    ("sites", "opening", "folders"),
+    ("sites", "opening", "folders", "claims"),
     ("measure", "analysis", "stack"),
     ("environments", "profilers", "transport", "plan", "options", "files"),
     (

@@ -169,6 +169,10 @@ class Site:
     def __init__(self) -> None:
         (self.host,) = parse_hosts(["local"])
 
+    def claim(self) -> tuple[str, ...]:
+        """Find nothing that another run left."""
+        return ()
+
     def add_arm(self, _arm: ArmRecord, _experiment: Experiment, say: Progress) -> None:
         """Tell something of the arm."""
         say("app:2 is 1 here and 2 on lab: the one there is taken")
