@@ -65,6 +65,14 @@ def planted(transport: Transport, place: str, script: str) -> None:
     assert done.succeeded, done.stderr
 
 
+def left_and_taken(transport: Transport, place: str, own: Shelf, content: str) -> Taken:
+    """Leave a plain file in the scratch, and take it."""
+    planted(transport, place, f"mkdir nsys && printf %s {content} >nsys/{NAME}")
+    taken = own.take(f"{place}/scratch", "nsys", NAME)
+    assert taken is not None
+    return taken
+
+
 def secret(transport: Transport, place: str) -> str:
     """Return what the secret holds."""
     return shell(transport, 'cat -- "$1"', f"{place}/secret/{NAME}").stdout
@@ -118,9 +126,7 @@ def test_a_file_that_grows_is_fetched_as_large_as_it_was(
     transport: Transport, place: str, own: Shelf, tmp_path: Path
 ) -> None:
     """Who has it open may go on writing, and would never come to an end."""
-    planted(transport, place, f"mkdir nsys && printf 0123456789 >nsys/{NAME}")
-    taken = own.take(f"{place}/scratch", "nsys", NAME)
-    assert taken is not None
+    taken = left_and_taken(transport, place, own, "0123456789")
     shell(transport, 'head -c 100000 /dev/zero >>"$1"', taken.path)
     own.fetch(taken, tmp_path / "trace")
     assert (tmp_path / "trace").read_text() == "0123456789"
@@ -130,9 +136,7 @@ def test_a_file_that_is_gone_costs_a_profile_and_not_the_host(
     transport: Transport, place: str, own: Shelf, tmp_path: Path
 ) -> None:
     """A copy that fails is told from a connection that is lost."""
-    planted(transport, place, f"mkdir nsys && echo 1 >nsys/{NAME}")
-    taken = own.take(f"{place}/scratch", "nsys", NAME)
-    assert taken is not None
+    taken = left_and_taken(transport, place, own, "1")
     shell(transport, 'rm -- "$1"', taken.path)
     with pytest.raises(ProfileError, match="could not be fetched"):
         own.fetch(taken, tmp_path / "trace")

@@ -61,6 +61,15 @@ def traced(folder: Path, name: str, events: list[Event], device: Event | None) -
     return write(folder / f"{name}.json", events, deviceProperties=properties)
 
 
+def one_kernel_each(folder: Path, **arms: tuple[str, float, Event | None]) -> RunComparison:
+    """Import a trace for each environment: the name of its kernel, how long it ran, and its GPU."""
+    files = {
+        arm: traced(folder, arm, [kernel(name, 0, duration_us)], gpu)
+        for arm, (name, duration_us, gpu) in arms.items()
+    }
+    return imported(folder, "kineto", **files)
+
+
 def counted(folder: Path) -> RunComparison:
     """Import metrics of nvprof for three environments, one of another build."""
     files = {}
@@ -110,7 +119,7 @@ def test_times_of_kernels_that_ran_alone_are_no_times_of_the_program(tmp_path: P
 
 def test_one_environment_has_no_ratios_to_name(tmp_path: Path) -> None:
     """Nothing stands beside it yet."""
-    run = imported(tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4))
+    run = one_kernel_each(tmp_path, vm=(SGEMM, 10, T4))
     assert "Tesla T4" in answer(run)
     assert "ratios" not in answer(run)
 
@@ -137,10 +146,7 @@ def test_ranges_of_the_profiler_are_imported_as_counters(tmp_path: Path) -> None
 
 def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
     """With both names; that nothing else is known to differ is not said."""
-    run = imported(
-        tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], H100),
-        docker=traced(tmp_path, "b", [kernel(TENSILE, 0, 12)], MI300X),
-    )  # fmt: skip
+    run = one_kernel_each(tmp_path, vm=(SGEMM, 10, H100), docker=(TENSILE, 12, MI300X))
     for text in (answer(run), markdown(run)):
         assert "Besides the environment, the GPU (NVIDIA H100 80GB HBM3 → AMD Instinct" in text
     assert "No confounder" not in answer(run)
@@ -149,10 +155,7 @@ def test_another_gpu_model_stands_on_the_first_screen(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None:
     """Nothing tells whether it is another."""
-    run = imported(
-        tmp_path, "kineto", vm=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4),
-        docker=traced(tmp_path, "b", [kernel(SGEMM, 0, 12)], None),
-    )  # fmt: skip
+    run = one_kernel_each(tmp_path, vm=(SGEMM, 10, T4), docker=(SGEMM, 12, None))
     for text in (answer(run), markdown(run)):
         assert "The GPU model of docker is not known" in text
     assert "No confounder" not in answer(run)
@@ -162,10 +165,7 @@ def test_a_model_that_is_not_known_is_said_to_be_unknown(tmp_path: Path) -> None
 
 def test_a_change_of_precision_is_named_and_no_gpu_suspected(tmp_path: Path) -> None:
     """FP32 against AMP on one GPU."""
-    run = imported(
-        tmp_path, "kineto", fp32=traced(tmp_path, "a", [kernel(SGEMM, 0, 10)], T4),
-        amp=traced(tmp_path, "b", [kernel(HGEMM, 0, 5)], T4),
-    )  # fmt: skip
+    run = one_kernel_each(tmp_path, fp32=(SGEMM, 10, T4), amp=(HGEMM, 5, T4))
     assert "or on another GPU" not in render(run)
     for text in (answer(run), markdown(run)):
         assert "the precision of the kernels (FP32 → FP16)" in text
