@@ -133,9 +133,9 @@ def files_of(parts: set[str]) -> dict[str, object]:
 
 
 def _text(name: str) -> str:
-    """Return a name that JSON can hold, and without blanks: a name may be of any bytes."""
+    """Return a name without blanks or control characters: a name may be of any bytes."""
     text = os.fsencode(name).decode(errors="backslashreplace")
-    return re.sub(r"\s", lambda blank: f"\\x{ord(blank[0]):02x}", text)
+    return re.sub(r"[\s\x00-\x1f\x7f]", lambda blank: f"\\x{ord(blank[0]):02x}", text)
 
 
 def stamp() -> dict[str, object]:

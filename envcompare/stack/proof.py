@@ -22,6 +22,7 @@ from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.texts import visible
 from envcompare.transport import Transport
+from envcompare.transport.operations import run
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
@@ -30,8 +31,10 @@ UNPROVEN = "unproven"
 MOST_PARTS: Final = 20  # packages that are looked into
 MOST_FILES: Final = 50  # of each that are named
 _MOST_NAMED: Final = 3  # packages, in an error
+_MOST_NAME: Final = 1024  # a name has 255 bytes at most, and one byte is written as \\xff
+_MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
 _START_S = 300.0
-_KEEP = 'printf %s "$2" >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+_KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
 
 
 class _NotReadError(Exception):
@@ -39,12 +42,16 @@ class _NotReadError(Exception):
 
 
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+# Names become words of a command, which can hold neither a NUL nor any length.
+_Name = Annotated[
+    str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]+\Z", min_length=1, max_length=_MOST_NAME)
+]
 
 
 class _Tree(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     files: Annotated[int, msgspec.Meta(ge=1)]
-    parts: dict[str, _Digest]
+    parts: Annotated[dict[_Name, _Digest], msgspec.Meta(max_length=_MOST_INSTALLED)]
 
 
 class _Files(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +92,7 @@ def prove(
         key = fixed or _stamp(transport, environment, prepared)
         words = (environment, key, prepared.interpreter, files.tree_program())
         name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
-        tree = _kept(transport, environment, prepared, name=name)
+        tree = _kept(transport, environment, prepared, name=name, progress=progress)
     except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
         progress(
             f"what is installed in {environment} cannot be hashed, so it is not proven: {error}"
@@ -118,7 +125,7 @@ def tell_files_apart(
             said = _ask(transport, environment, prepared, "--files", *unlike)
             listed = msgspec.json.decode(said, type=_Files).files
         except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
-            progress(f"which files of {', '.join(unlike)} differ in {arm} is not known: {error}")
+            progress(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
             return {}
         found[arm] = {(part, name): digest for part, name, digest in listed}
     told = _unlike_files(found, unlike)
@@ -266,7 +273,9 @@ def _stamp(transport: Transport, environment: str, prepared: Prepared) -> str:
     return msgspec.json.decode(said, type=_Stamp).stamp
 
 
-def _kept(transport: Transport, environment: str, prepared: Prepared, *, name: str) -> _Tree:
+def _kept(
+    transport: Transport, environment: str, prepared: Prepared, *, name: str, progress: Progress
+) -> _Tree:
     """Return the tree that was found before under this name, else look and keep it."""
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
@@ -276,7 +285,12 @@ def _kept(transport: Transport, environment: str, prepared: Prepared, *, name: s
     said = _ask(transport, environment, prepared)
     tree = msgspec.json.decode(said, type=_Tree)
     make_folder(transport, folder)
-    shell(transport, _KEEP, f"{folder}/{name}", said)
+    # on stdin, since a tree may be longer than a word of a command can be
+    keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))
+    kept = run(transport, keep, stdin=msgspec.json.encode(tree))
+    if not kept.succeeded:
+        where = f"{folder} on {transport.name}"
+        progress(f"cannot write to {where}, so the next run hashes again: {kept.tail(1)}")
     return tree
 
 

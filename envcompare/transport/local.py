@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from envcompare.command import Command
-from envcompare.errors import CommandTimeoutError
+from envcompare.errors import CommandTimeoutError, UnusableError
 from envcompare.transport import Told
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.streams import reader, writer
@@ -108,8 +108,18 @@ class LocalTransport:
         return "local"
 
     def spawn(self, command: Command) -> LocalProcess:
-        """Start the command; a missing program ends with exit code 127."""
-        return LocalProcess(command)
+        """Start the command; a missing program ends with exit code 127.
+
+        Raises UnusableError where the system refuses it, as an argument that is too long.
+        """
+        try:
+            return LocalProcess(command)
+        except (OSError, ValueError) as error:
+            raise UnusableError(
+                f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",
+                details=str(error),
+                hint="check the limits of processes and memory here: ulimit -a",
+            ) from error
 
     def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
         """Copy a file, making parent folders; the content is verified."""

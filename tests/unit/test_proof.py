@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.command import Command
+from envcompare.errors import UnusableError
 from envcompare.stack import Prepared
 from envcompare.stack.cache import local_cache
 from envcompare.stack.proof import FILES, TREE, UNPROVEN, mismatch, prove, tell_files_apart
@@ -228,3 +232,78 @@ def test_what_cannot_be_proven_is_said_and_kept() -> None:
     assert proven.facts == ()
     assert "cannot be hashed, so it is not proven: " in told[0]
     assert told[0].endswith(dict(proven.identity)[UNPROVEN])
+
+
+# The interpreter of an image is what the image says it is.
+SAYS = """#!{python}
+import sys
+if "--stamp" in sys.argv:
+    print('{{"stamp": "1"}}')
+else:
+    sys.stdout.write(open({said!r}).read())
+"""
+
+
+def says(folder: Path, parts: dict[str, str]) -> Prepared:
+    """Return an arm whose interpreter claims to have installed these parts."""
+    folder.mkdir()
+    tree = {"sha256": "a" * 64, "files": 1, "parts": parts}
+    (folder / "said").write_text(json.dumps(tree))
+    program = folder / "python"
+    program.write_text(SAYS.format(python=sys.executable, said=str(folder / "said")))
+    program.chmod(0o755)
+    return Prepared(interpreter=str(program))
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b", "a\nb", "x" * 200_000, ""], ids=["NUL", "line", "long", "empty"]
+)
+def test_name_that_no_file_has_is_no_proof(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image decides what it says of itself, and other arms are still told apart."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    told: list[str] = []
+    arms = {
+        digest: ("vm", prove(LOCAL, "vm", says(tmp_path / digest, {name: digest * 16}),
+                             progress=told.append))
+        for digest in ("0", "1")
+    }  # fmt: skip
+    assert tell_files_apart(LOCAL, arms, progress=told.append) == {}
+    assert [dict(one.identity).keys() for _, one in arms.values()] == [{UNPROVEN}] * 2
+    assert all("cannot be hashed, so it is not proven: " in line for line in told)
+
+
+def test_a_proof_of_many_packages_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is longer than a word of a command can be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arm = says(tmp_path / "arm", {f"package-{number}==1.0": "0" * 16 for number in range(5_000)})
+    first = prove(LOCAL, "vm", arm, progress=print)
+    (kept,) = (local_cache() / "proofs").iterdir()
+    assert kept.stat().st_size > 1 << 17
+    (tmp_path / "arm" / "said").write_text("")
+    assert prove(LOCAL, "vm", arm, progress=print) == first
+
+
+def test_a_proof_that_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm is proven all the same."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "mv").write_text("#!/bin/sh\necho 'mv: No space left on device' >&2; exit 1\n")
+    (tmp_path / "mv").chmod(0o755)
+    told: list[str] = []
+    proven = prove(LOCAL, "vm", says(tmp_path / "arm", {"x": "0" * 16}), progress=told.append)
+    assert TREE in dict(proven.facts)
+    (line,) = told
+    assert line.startswith("cannot write to ")
+    assert line.endswith("so the next run hashes again: mv: No space left on device")
+
+
+@pytest.mark.parametrize("word", ["a\0b", "x" * (1 << 18)], ids=["NUL", "long"])
+def test_a_command_that_the_system_refuses_is_an_error_of_the_host(word: str) -> None:
+    """Nothing but the family's errors comes out, so that the other hosts go on."""
+    with pytest.raises(UnusableError, match="cannot start 'true") as caught:
+        LOCAL.spawn(Command(argv=("true", "x", word)))
+    assert caught.value.details
