@@ -34,8 +34,10 @@ class Watch(threading.Thread):
         self._ends = threading.Event()
         self._libraries: set[str] = set()
         self._programs: set[str] = set()
-        self._busiest: dict[str, Any] = {}  # how that process is scheduled which computed most
-        self._most_ticks = -1
+        # How that process is scheduled which computed most. One that has computed for less than a
+        # tick is not told from the next: which of them was asked would be left to chance.
+        self._busiest: dict[str, Any] = {}
+        self._most_ticks = 0
 
     def begin(self, pid: int) -> None:
         """Read the maps of this process from now on."""
@@ -76,7 +78,7 @@ class Watch(threading.Thread):
             self._programs.add(os.readlink(f"/proc/{pid}/exe"))
             self._libraries.update(libraries)
             ticks = _ticks(pid)
-            if ticks >= self._most_ticks:
+            if ticks > self._most_ticks:
                 affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
                 self._busiest = {**scheduling(str(pid)), **affinity}
                 self._most_ticks = ticks

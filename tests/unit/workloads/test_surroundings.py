@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -292,3 +293,25 @@ def test_program_whose_name_is_no_utf8_is_told_in_a_line_that_can_be_read(tmp_pa
         watch.begin(process.pid)
     (program,) = json.loads(encode(watch.facts()).decode())["programs"]
     assert program.startswith("sl?ep ")
+
+
+def test_processes_that_computed_for_less_than_a_tick_leave_the_priority_open() -> None:
+    """Of several that slept, chance would choose whose priority is told."""
+    watch = Watch()
+    watch.start()
+    script = "nice -n 5 sleep 1 & sleep 1; wait"
+    with subprocess.Popen(["/bin/sh", "-c", script]) as process:
+        watch.begin(process.pid)
+    found = watch.facts()
+    assert any(one.startswith("sleep ") for one in found["programs"])
+    assert "process.nice" not in found
+
+
+def test_the_process_that_computes_most_tells_the_priority() -> None:
+    """The shell around it, which waits, is of no account."""
+    watch = Watch()
+    watch.start()
+    busy = f"exec nice -n 5 {sys.executable} -c 'sum(range(30_000_000))'"
+    with subprocess.Popen(["/bin/sh", "-c", f"({busy}); true"]) as process:
+        watch.begin(process.pid)
+    assert watch.facts()["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
