@@ -106,7 +106,7 @@ def _programs_hashes(argv: List[str]) -> Dict[str, Optional[str]]:
     from libraries import whole_hash  # noqa: PLC0415
 
     words = [argv[0], *(word for word in argv[1:] if not word.startswith("-"))]
-    paths = {word: sys.executable if word in PYTHONS else shutil.which(word) for word in words}
+    paths = {word: find(word) if word in PYTHONS else shutil.which(word) for word in words}
     return {word: whole_hash(os.path.realpath(path)) for word, path in paths.items() if path}
 
 

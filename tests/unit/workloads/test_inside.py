@@ -182,3 +182,21 @@ def test_command_of_an_image_runs_the_python_of_its_path(
         found = json.loads(done.stdout.readline())["fingerprint"]
     assert found["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
     assert found["cpu.affinity"] == [0]
+
+
+def test_the_python_of_an_image_is_hashed_with_the_wrapper_around_it(tmp_path: Path) -> None:
+    """A command's `python` is what the image's PATH leads to, and it may have changed."""
+    path = Path(wrapper(tmp_path, "nice -n 5"))
+    path.with_name("python").symlink_to(path)
+    request = {"op": "look", "argv": ["python", "-c", "1"], "cwd": str(tmp_path), "cpus": None}
+    found = []
+    for end in ("", "# changed\n"):
+        path.write_text(path.read_text() + end)
+        done = subprocess.run(
+            [sys.executable, str(WORKER.with_name("measuring.py"))],
+            input=json.dumps(request) + "\n", capture_output=True, text=True, check=True,
+            env={**os.environ, "ENVCOMPARE_PYTHON": "python3",
+                 "PATH": f"{path.parent}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        found.append(json.loads(done.stdout)["programs"]["python"])
+    assert found[0] != found[1]
