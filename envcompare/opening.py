@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from envcompare.command import Command
 from envcompare.environments import gpu
@@ -11,6 +15,7 @@ from envcompare.errors import EnvcompareError, UnusableError
 from envcompare.experiment import Experiment
 from envcompare.identity import Identity
 from envcompare.interrupt import Interruption
+from envcompare.records import Scalar
 from envcompare.sites import Roads, Site
 from envcompare.stack.cache import host_cache, shell
 from envcompare.texts import spoken
@@ -21,6 +26,7 @@ from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 from envcompare.transport.watched import Watched
 
+_APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
 # A file that is not there has no line; a value stands on one.
 _DESCRIBE = r"""
 tell() {
@@ -95,8 +101,19 @@ def _machine(transport: Transport) -> Identity:
     found: Identity = {}
     for name, _, value in (line.partition("\t") for line in lines):
         if value:
-            found[name] = gpu.driver_version(value) if name == "gpu.driver" else value
+            found[name] = _KEPT_AS.get(name, str)(value)
     return found
+
+
+def _hidden(machine_id: str) -> str:
+    """Return what tells machines apart without their IDs, which machine-id(5) asks to conceal."""
+    return hmac.new(machine_id.encode(), _APPLICATION, hashlib.sha256).hexdigest()[:32]
+
+
+_KEPT_AS: Final[dict[str, Callable[[str], Scalar]]] = {
+    "gpu.driver": gpu.driver_version,
+    "machine.id": _hidden,
+}
 
 
 def ssh_options(experiment: Experiment) -> SshOptions:

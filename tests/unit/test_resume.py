@@ -195,6 +195,15 @@ def test_another_machine_or_kernel_is_refused_with_both_values(place: Path, key:
     assert written(only_run(place)) == before
 
 
+def test_the_id_of_the_machine_is_written_nowhere(origin: Path) -> None:
+    """It is confidential by machine-id(5): what is derived from it tells machines apart as well."""
+    secret = Path("/etc/machine-id").read_text().strip()
+    run = only_run(origin)
+    derived = [event["values"].get("machine.id") for event in read_events(run)]
+    assert any(derived)
+    assert not [path for path in run.rglob("*.*") if secret.encode() in path.read_bytes()]
+
+
 def test_a_restarted_host_is_said_and_measured_on(place: Path) -> None:
     """A restart changes no software, and what it may change is compared by itself."""
     now = edit(only_run(place), "boot.id", "another-boot")
