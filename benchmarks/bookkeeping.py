@@ -135,15 +135,16 @@ def tell(measured: Iterable[Conditions]) -> str:
     if not known:
         return ""
     commits = dict.fromkeys(
-        f"`{str(one['commit'])[:7]}`{' with changes' if one['is_dirty'] else ''}" for one in known
+        f"`{str(one['commit'])[:7]}`{' with uncommitted changes' if one['is_dirty'] else ''}"
+        for one in known
     )
     loads = [float(one[name] or 0) for one in known for name in ("load_before", "load_after")]
     told = f"Measured at commit {', '.join(commits)}; load {min(loads):.1f} to {max(loads):.1f}"
     pressures = [float(p) for one in known if (p := one["cpu_pressure"]) is not None]
     if not pressures:
         return f"{told}."
-    low, high = min(pressures), max(pressures)
-    return f"{told}; a task waited for a CPU in {low:.0f} to {high:.0f} % of the time."
+    ends = dict.fromkeys(f"{one:.0f}" for one in (min(pressures), max(pressures)))
+    return f"{told}; a task waited for a CPU in {' to '.join(ends)} % of the time."
 
 
 def load_average() -> float:

@@ -178,7 +178,7 @@ def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
     other = kinds[0] ^ kinds[1]
     examples = [name for found in both for kind, name in found.items() if kind in other]
     shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
-    meaning = "the arms computed in another precision, so that their work is not the same"
+    meaning = "the arms computed in different precisions and did not do the same work"
     return [
         FactDifference(
             host="",
@@ -187,7 +187,7 @@ def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
             reference=texts[0],
             value=texts[1],
             fact_class="confounder",
-            sentence=f"Kernel names speak of {texts[0]} in the reference and of {texts[1]} here: "
+            sentence=f"Kernel names indicate {texts[0]} in the reference and {texts[1]} here: "
             f"{meaning}.",
             evidence=f"Only one of the arms ran kernels such as {shown}.",
             remedy=_SAME_PRECISION,

@@ -75,8 +75,8 @@ def unnamed_gpu_cautions(by_arm: Mapping[str, Records], *, among: int) -> Iterab
     ]
     if unnamed and among > 1:
         yield (
-            f"The GPU model of {' and '.join(unnamed)} is not known: another model may be the "
-            "cause of any difference."
+            f"The GPU model of {' and '.join(unnamed)} is not known; a different GPU model "
+            "could explain any difference."
         )
 
 

@@ -141,7 +141,7 @@ def _python(sides: Sides, _key: str) -> Evidence:
 
 
 def _priority(_sides: Sides, _key: str) -> Evidence:
-    return Evidence(text="It is felt where other processes want the same CPUs.")
+    return Evidence(text="It matters only where other processes compete for the same CPUs.")
 
 
 def _installed(sides: Sides) -> Evidence:
@@ -273,7 +273,8 @@ def _quota(sides: Sides, key: str) -> Evidence:
 def _cpu_set(sides: Sides, key: str) -> Evidence:
     counts = [count for one in sides.values(key) if (count := _count_cpus(one))]
     if sides.threads() == min(counts, default=None) == 1:
-        return Evidence(text="1 thread computes, on the only CPU that one arm has for everything.")
+        text = "The workload uses 1 thread, and one arm has only one CPU for everything."
+        return Evidence(text=text)
     return _cpus_for_threads(min(counts, default=None), sides.threads())
 
 

@@ -80,12 +80,12 @@ def _known(profile: Profile) -> Profile:
         for number, n in enumerate(kept)
     )
     lost = sum(one.calls for one in profile.kernels) - sum(profile.kernels[n].calls for n in kept)
-    told = counted(lost, "launch", "launches")
+    told = f"{counted(lost, 'launch', 'launches')} named [Unknown] {'was' if lost == 1 else 'were'}"
     return replace(
         profile,
         kernels=tuple(kernels),
         sequence=sequence,
-        notes=(*profile.notes, f"{told} named [Unknown] left out: the tool lost what ran"),
+        notes=(*profile.notes, f"{told} left out: the tool did not record which kernel ran"),
     )
 
 

@@ -54,7 +54,8 @@ def recognise(path: Path) -> str:
     if tool not in _TEXT_TOOLS and encoding_of(head).startswith("utf-16"):
         raise refusal(
             path.name,
-            why="it is UTF-16, as PowerShell redirects write text; it is read as UTF-8",
+            why="the file is UTF-16, as PowerShell redirects write it; this format is read as "
+            "UTF-8 only",
             hint=f"iconv -f UTF-16 -t UTF-8 {path.name} > NEW, and import that",
         )
     return tool

@@ -162,6 +162,6 @@ def _changed(run: RunComparison) -> Iterator[str]:
             )
         else:
             yield (
-                f"{subject(one)} changed while the run was interrupted, and its numbers mix both "
-                f"states (--allow-mismatch): {change_text(one)}."
+                f"{subject(one)} changed while the run was interrupted, and its numbers come from "
+                f"both states (--allow-mismatch): {change_text(one)}."
             )

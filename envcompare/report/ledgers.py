@@ -65,7 +65,7 @@ def ledger_view(ledger: Ledger, *, reference: str) -> LedgerView:
 
 
 def largest_parts(ledger: Ledger) -> str:
-    """Return "+1.93 ms a step on the GPU, of it idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
+    """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
 
     Shares are left out where parts outweigh the whole in both directions.
     """
@@ -77,7 +77,7 @@ def largest_parts(ledger: Ledger) -> str:
         for part in named
     ]
     change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
-    return f"{change}, of it {listed(texts)}" if texts else change
+    return f"{change}: {listed(texts)}" if texts else change
 
 
 def _sentence(ledger: Ledger, scale: TimeScale, reference: str) -> str:

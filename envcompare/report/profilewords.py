@@ -171,7 +171,7 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     if idle:
         one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
         held = one_holds.format(f"of {listed(idle)}")
-        sentences = (f"The {held} no CUDA data: no kernel, copy or memset.", *sentences)
+        sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
     elif not sentences:
         sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
     others = [one.arm for one in run.arms if one.arm != run.reference_arm]

@@ -261,8 +261,8 @@ def why_no_ratio(row: QuantityRow) -> str:
     """Return in what a number is of another kind than the reference's; empty: in nothing."""
     kinds = {
         "tool": "another tool",
-        "page": f"of the {row.page} page",
-        "rule": f"averaged otherwise ({row.rule})",
+        "page": f"from the {row.page} page",
+        "rule": f"averaged differently ({row.rule})",
     }
     return f"no ratio: {kinds[row.unlike]}" if row.unlike else ""
 

@@ -40,7 +40,8 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NO_CANDIDATE: Final = (
-    "No candidate was found: besides the environment, nothing differs that can change the speed."
+    "No candidate was found: nothing else that envcompare records differs in a way that could "
+    "change the speed."
 )
 _MOST_CANDIDATES: Final = 3
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
@@ -177,7 +178,7 @@ def candidate_sentence(found: tuple[FactDifference, ...] | None, *, arm: str) ->
     """
     if found is None:
         return visible(
-            "What differs besides the environment is not known: this run has no fingerprint of "
+            "What differs besides the environment is not known: this run has no fingerprint for "
             f"{arm}."
         )
     if not found:

@@ -64,9 +64,9 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
         )
     if not _KEY.fullmatch(keys[0]):
         raise StackError(
-            f"{target} is not written: the label of an image names no lock",
+            f"{target} is not written: the image's label does not name a lock",
             details=f"{LOCK_LABEL} is {shortened(keys[0], most=200)!r}",
-            hint="leave the image out that you named, or remove the label",
+            hint="leave out the image you named, or remove the label",
         )
     lock = local_cache() / keys[0] / "wheelhouse" / LOCK
     words = ("requirements", "--of", "JSON", "--output-reproducible", "-o", str(target), str(lock))

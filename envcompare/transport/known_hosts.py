@@ -164,7 +164,7 @@ def _revoked(line: str, number: int) -> HostKey:
     blob = _blob(content) or b""
     name = kind.encode()
     if not blob.startswith(len(name).to_bytes(4, "big") + name):
-        raise ValueError(f"line {number} is no public key")
+        raise ValueError(f"line {number} is not a public key")
     if "-cert-" in kind:
         raise ValueError(f"line {number} is a certificate and not a public key")
     return _key(kind, blob)

@@ -75,7 +75,7 @@ def test_page_tells_commits_and_loads() -> None:
            "cpu_pressure": 2.0}  # fmt: skip
     other = {**one, "commit": "b" * 40, "is_dirty": True, "load_after": 3.0, "cpu_pressure": None}
     assert tell([one, other, {}]) == (
-        "Measured at commit `aaaaaaa`, `bbbbbbb` with changes; load 0.5 to 3.0; a task waited for "
-        "a CPU in 2 to 2 % of the time."
+        "Measured at commit `aaaaaaa`, `bbbbbbb` with uncommitted changes; load 0.5 to 3.0; a task "
+        "waited for a CPU in 2 % of the time."
     )
     assert tell([{}]) == ""

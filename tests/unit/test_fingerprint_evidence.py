@@ -379,7 +379,9 @@ def test_one_cpu_for_one_thread_is_no_proof_that_nothing_is_felt() -> None:
         {"cpu.affinity": (0, 1, 2, 3, 6)}, {"cpu.affinity": (0,)}, both={"torch.threads": 1}
     )["cpu.affinity"]
     assert (found.fact_class, found.is_felt) == ("possible-influence", None)
-    assert found.evidence == "1 thread computes, on the only CPU that one arm has for everything."
+    assert found.evidence == (
+        "The workload uses 1 thread, and one arm has only one CPU for everything."
+    )
     assert describe(found) == "the CPU set 0-3,6 → 0"
     assert "taskset" in found.remedy
 

@@ -117,7 +117,7 @@ def test_a_file_that_holds_nothing_is_no_comparison(tmp_path: Path) -> None:
     assert done.is_alone
     found = compared(done.folder)
     assert "ran the same" not in markdown(found)
-    assert "The profiles of docker and vm hold no CUDA data" in markdown(found)
+    assert "The profiles of docker and vm hold no GPU data" in markdown(found)
 
 
 def test_the_command_says_what_it_found_and_what_comes_next(tmp_path: Path) -> None:

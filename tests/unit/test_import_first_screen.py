@@ -178,7 +178,7 @@ def test_traces_without_gpu_work_say_so_first(tmp_path: Path) -> None:
         tmp_path, "kineto", vm=traced(tmp_path, "a", events, None),
         docker=traced(tmp_path, "b", [operator("aten::linear", 0, 120)], None),
     )  # fmt: skip
-    said = "The profiles of docker and vm hold no CUDA data"
+    said = "The profiles of docker and vm hold no GPU data"
     terminal = " ".join(text for line in terminal_lines(run) for text in line.columns)
     for text in (answer(run), markdown(run), terminal):
         assert said in text
@@ -192,7 +192,7 @@ def test_one_trace_without_gpu_work_is_named(tmp_path: Path) -> None:
         docker=traced(tmp_path, "b", [operator("aten::linear", 0, 120)], None),
     )  # fmt: skip
     for text in (answer(run), markdown(run)):
-        assert "The profile of docker holds no CUDA data" in text
+        assert "The profile of docker holds no GPU data" in text
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -250,8 +250,8 @@ def test_numbers_of_two_pages_stand_side_by_side_without_a_ratio(tmp_path: Path)
     files["vm"].write_text(raw({BYTES: "byte"}, launch(0, "64")), encoding="utf-8")
     files["docker"].write_text(details((0, BYTES, "byte", "96")), encoding="utf-8")
     run = imported(tmp_path, "ncu", **files)
-    assert "64 B | 96 B (no ratio: of the details page)" in markdown(run)
-    assert "no ratio: of the details page" in answer(run)
+    assert "64 B | 96 B (no ratio: from the details page)" in markdown(run)
+    assert "no ratio: from the details page" in answer(run)
     rows = list(csv.DictReader(io.StringIO(csv_text(run))))
     (told,) = (one for one in rows if (one["arm"], one["metric"]) == ("docker", "dram_bytes"))
-    assert (told["ratio"], told["reason"]) == ("", "no ratio: of the details page")
+    assert (told["ratio"], told["reason"]) == ("", "no ratio: from the details page")

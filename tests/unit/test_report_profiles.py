@@ -123,9 +123,7 @@ def test_the_ledger_adds_up_and_names_its_largest_part_first() -> None:
     assert sum(part.change_ns for part in found.parts) == found.change_ns
     assert view.total.change == "+1.94"
     assert [row.change for row in view.rows] == ["+0.16", "+0.11", "+0.12", "0.00", "+1.55"]
-    assert largest_parts(found).startswith(
-        "+1.94 ms a step on the GPU, of it GPU idle +1.55 ms (80 %)"
-    )
+    assert largest_parts(found).startswith("+1.94 ms a step on the GPU: GPU idle +1.55 ms (80 %)")
 
 
 def test_a_ledger_draws_less_to_the_left_and_more_to_the_right() -> None:
@@ -142,7 +140,7 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     """The first screen names parts and replaced kernels, with a way to the tables."""
     answer = text_of(render(profiled_run()), "answer")
     assert NOT_PROFILED not in answer
-    assert "docker, cnn: +1.94 ms a step on the GPU, of it GPU idle +1.55 ms (80 %)" in answer
+    assert "docker, cnn: +1.94 ms a step on the GPU: GPU idle +1.55 ms (80 %)" in answer
     assert "1 kernel replaced and 1 only in docker. " in answer
     assert "singularity, cnn: the same 2 kernels as vm, as often." in answer
 
@@ -382,7 +380,7 @@ def test_shares_are_left_out_where_parts_outweigh_the_whole() -> None:
     )
     found = ledger(basis="timing", parts=parts, change_ns=833_000)
     assert largest_parts(found) == (
-        "+833 µs a step on the clock, of it GEMM and convolution +2.12 ms and element-wise −1.33 ms"
+        "+833 µs a step on the clock: GEMM and convolution +2.12 ms and element-wise −1.33 ms"
     )
     assert ledger_view(found, reference="vm").rows[0].share == "254 %"
 

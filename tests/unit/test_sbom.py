@@ -77,7 +77,7 @@ def test_a_bill_is_of_one_lock(locks: list[str], details: str, hint: str, tmp_pa
 def test_the_label_of_an_image_leads_to_no_other_folder(lock: str, tmp_path: Path) -> None:
     """It says what who built the image wants, and is no path of this machine."""
     label = f"../envcompare/{lock}"
-    with pytest.raises(StackError, match="the label of an image names no lock") as caught:
+    with pytest.raises(StackError, match="the image's label does not name a lock") as caught:
         sbom.write([label], tmp_path / "sbom.json", local=LOCAL)
     assert label in caught.value.details
     assert not (tmp_path / "sbom.json").exists()

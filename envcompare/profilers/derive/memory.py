@@ -14,7 +14,6 @@ import msgspec
 from envcompare.profilers.chips import is_lacking
 from envcompare.profilers.derive.facts import Facts, Total
 from envcompare.profiles import Kernel, Quantity
-from envcompare.texts import counted
 
 SECTOR_BYTES: Final = 32
 NS: Final = 1e9  # of a second
@@ -108,11 +107,13 @@ def _speed(facts: Facts, name: str, ways: Sequence[str]) -> list[Quantity]:
     if not seconds:
         return []
     rated = sum(size for size, time in timed if time)
-    lacking = f"{counted(len(timed) - len(seconds), 'kernel')} of {len(timed)} without a rate moved"
-    why = f"{lacking} {100 - 100 * rated / sum(known):.3g} % of it"
+    count = len(timed) - len(seconds)
+    lacking = f"{count} of {len(timed)} kernels {'has' if count == 1 else 'have'} no rate"
+    share = f"{100 - 100 * rated / sum(known):.3g} % of the bytes"
+    why = f"{lacking}; {'it' if count == 1 else 'they'} moved {share}"
     if rated < (1 - _MOST_UNRATED) * sum(known):
         return [facts.missing(name, "B/s", "time-weighted", why)]
-    reason = "of each kernel the mean rate of its launches"
+    reason = "each kernel counts with the mean rate of its launches"
     reason += f"; {why}" if len(seconds) < len(timed) else ""
     return [facts.ok(name, rated / sum(seconds), "B/s", "time-weighted", reason=reason)]
 

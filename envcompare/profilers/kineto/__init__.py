@@ -31,7 +31,7 @@ from envcompare.texts import counted
 _SOURCE: Final = "torch.profiler"
 _AMD: Final = ("AMD", "Radeon", "gfx")
 _RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
-_BY_KERNELS: Final = "ROCm sets memory with kernels, whose bytes a trace does not tell"
+_BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
 _OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
 
 
@@ -200,7 +200,7 @@ def _device(entry: dict[str, Any]) -> Device:
 
 def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[str]:
     if not has_gpu:
-        yield "no CUDA data: the trace tells of no kernel, copy or memset"
+        yield "no GPU data: the trace tells of no kernel, copy or memset"
     known = trace.head.get("distributedInfo")
     if isinstance(known, dict):
         rank, size, backend = (known.get(key, "?") for key in ("rank", "world_size", "backend"))

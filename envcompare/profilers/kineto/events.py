@@ -96,7 +96,7 @@ class Trace:
         """Refuse a schema after the one that is known, whose times may be of another unit."""
         schema = self.head.get("schemaVersion")
         if isinstance(schema, int | Decimal) and schema > _SCHEMA:
-            why = f"it has schema {schema} of traces; known is {_SCHEMA} alone"
+            why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
             hint = "upgrade envcompare, or write the trace with an older PyTorch"
             raise refusal(self.name, why=why, hint=hint)
 

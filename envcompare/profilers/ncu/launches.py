@@ -159,7 +159,7 @@ def odd_notes(odd: Mapping[str, float]) -> tuple[str, ...]:
     if not odd:
         return ()
     told = ", ".join(f"{name} ({value:g})" for name, value in odd.items())
-    return (f"left out, since the value cannot be and no quantity needs it: {told}",)
+    return (f"left out because the value is impossible and no quantity uses it: {told}",)
 
 
 def time_notes(*, is_patched: bool, has_time: bool) -> tuple[str, ...]:

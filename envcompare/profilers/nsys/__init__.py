@@ -91,7 +91,8 @@ def _refuse_newer(export: Export, file: str) -> None:
         return
     meta = _meta(export)
     version = meta.get("EXPORT_PRODUCT_VERSION", "of a newer version")
-    why = f"nsys {version} wrote it with schema {meta['EXPORT_SCHEMA_VERSION']}; known is 3 alone"
+    schema = meta["EXPORT_SCHEMA_VERSION"]
+    why = f"nsys {version} wrote it with schema {schema}; envcompare reads schema {_SCHEMA[0]} only"
     hint = (
         "upgrade envcompare, or export the report with an nsys of 2026 or before that can read it"
     )

@@ -22,9 +22,7 @@ _FATAL: Final = re.compile(
     r"^Error: |records have invalid|incomplete|were dropped|is not supported on devices"
     r"|No CUDA application was profiled|^No kernels were profiled"
 )
-_UNENDED: Final = (
-    "the last line has no end of line; its row is whole by all that can be checked, so it is read"
-)
+_UNENDED: Final = "the last line has no line ending; its row passes every check and was read"
 _AGAIN: Final = (
     "write the log again: `nvprof --csv --log-file out.csv …`; on compute capability 7.5 and "
     "higher nvprof reads no counters, use ncu and nsys"

@@ -336,10 +336,10 @@ def test_throughput_says_what_has_no_rate(tmp_path: Path) -> None:
     """Where more than 1 % of the bytes have none, there is no value."""
     small = throughput(tmp_path, read="32.000MB/s", written="8.0000GB/s")
     assert small.value == pytest.approx(64e9)
-    assert "1 kernel of 2 without a rate moved 0.016 % of it" in small.reason
+    assert "1 of 2 kernels has no rate; it moved 0.016 % of the bytes" in small.reason
     large = throughput(tmp_path, read="64.000GB/s", written="32.000GB/s")
     assert (large.value, large.status) == (None, "missing")
-    assert "1 kernel of 2 without a rate moved 100 % of it" in large.reason
+    assert "1 of 2 kernels has no rate; it moved 100 % of the bytes" in large.reason
 
 
 def test_throughput_of_ncu_is_bytes_over_kernel_time() -> None:

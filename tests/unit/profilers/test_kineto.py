@@ -56,7 +56,7 @@ def test_a_trace_without_a_gpu_says_so() -> None:
     """No CUDA data is a state, not an error."""
     profile = read(DATA / "kineto-cpu.json")
     assert (profile.kernels, profile.span_ns, profile.busy_ns) == ((), None, None)
-    assert profile.notes == ("no CUDA data: the trace tells of no kernel, copy or memset",)
+    assert profile.notes == ("no GPU data: the trace tells of no kernel, copy or memset",)
 
 
 def test_times_are_nanoseconds(tmp_path: Path) -> None:

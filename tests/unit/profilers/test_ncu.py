@@ -168,7 +168,7 @@ def test_odd_metric_of_no_quantity_is_left_out_with_a_note(
     assert (kernel.calls, kernel.metrics[BYTES]) == (2, 2_100_000)
     assert metric not in kernel.metrics
     (note,) = (one for one in profile.notes if metric in one)
-    assert note.startswith("left out, since the value cannot be and no quantity needs it")
+    assert note.startswith("left out because the value is impossible and no quantity uses it: ")
 
 
 def test_odd_metric_of_a_summary_is_left_out_with_a_note(tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ def test_an_export_of_a_newer_schema_is_refused_as_that(export: Path) -> None:
     sql = version.format("4.0.1", "SCHEMA") + version.format("2027.2.1", "PRODUCT")
     with pytest.raises(ProfileError) as caught:
         read(change(export, f"{sql} DROP TABLE StringIds"))
-    assert caught.value.details == "nsys 2027.2.1 wrote it with schema 4.0.1; known is 3 alone"
+    assert caught.value.details == (
+        "nsys 2027.2.1 wrote it with schema 4.0.1; envcompare reads schema 3 only"
+    )
     assert caught.value.hint.startswith("upgrade envcompare, or export the report with an nsys")
 
 

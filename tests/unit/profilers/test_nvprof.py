@@ -167,7 +167,7 @@ def test_log_without_its_last_end_of_line_is_read(tmp_path: Path, name: str) -> 
     text = (DATA / name).read_text(encoding="utf-8")
     found, whole = profile_of(tmp_path, text.rstrip("\n")), profile_of(tmp_path, f"{text}\n")
     assert (found.kernels, found.api_calls) == (whole.kernels, whole.api_calls)
-    assert any("the last line has no end of line" in note for note in found.notes)
+    assert any("the last line has no line ending" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_trace_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path: 
     path.write_bytes(path.read_text("utf-8").encode("utf-16"))
     with pytest.raises(ProfileError) as caught:
         read("kineto", [path])
-    assert "it is UTF-16" in caught.value.details
+    assert "the file is UTF-16" in caught.value.details
     assert caught.value.hint.startswith("iconv -f UTF-16 -t UTF-8 a.json")
 
 
@@ -106,7 +106,7 @@ def test_trace_of_a_newer_schema_is_refused_as_that(tmp_path: Path, *, is_late: 
     path.write_text(f"{{{', '.join([events, head] if is_late else [head, events])}}}")
     with pytest.raises(ProfileError) as caught:
         read("kineto", [path])
-    assert caught.value.details == "it has schema 2 of traces; known is 1 alone"
+    assert caught.value.details == "it uses trace schema 2; envcompare reads schema 1 only"
     assert "upgrade envcompare" in caught.value.hint
 
 
@@ -167,4 +167,5 @@ def test_a_launch_of_unknown_name_is_no_kernel(tmp_path: Path) -> None:
     assert found.kernels == read("nsys", [plain(4).write(tmp_path / "b.sqlite")]).kernels
     assert "[Unknown]" not in {found.kernels[place].name for place in found.sequence}
     assert len(found.sequence) == 4
-    assert "1 launch named [Unknown] left out: the tool lost what ran" in found.notes
+    said = "1 launch named [Unknown] was left out: the tool did not record which kernel ran"
+    assert said in found.notes

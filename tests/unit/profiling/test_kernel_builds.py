@@ -128,7 +128,9 @@ def test_change_of_precision_is_named_as_such() -> None:
     made = found({SGEMM}, {SGEMM, HGEMM}, gpus=T4)
     one = made["kernels.precision"]
     assert (one.reference, one.value, one.fact_class) == ("FP32", "FP32 and FP16", "confounder")
-    assert "another precision" in one.sentence
+    assert one.sentence.endswith(
+        "here: the arms computed in different precisions and did not do the same work."
+    )
     assert HGEMM in one.evidence
     assert made["kernels.architecture"].part_of == "kernels.precision"
     assert "GPU" not in made["kernels.architecture"].sentence

@@ -195,7 +195,7 @@ def test_gpu_of_which_no_model_is_known_is_said_to_be_unknown(tmp_path: Path) ->
     vm, docker = traces([CONV], [CONV])
     h100 = replace(vm.profile or Profile(tool="nsys"), devices=(Device(name="NVIDIA H100"),))
     half = only(compared(tmp_path / "a", replace(vm, profile=h100), docker, samples=()))
-    assert half.cautions[0].startswith("The GPU model of docker is not known: another model may")
+    assert half.cautions[0].startswith("The GPU model of docker is not known; a different GPU")
     both = (replace(one, profile=h100) for one in (vm, docker))
     whole = only(compared(tmp_path / "b", *both, samples=()))
     assert not any("GPU model" in text for text in whole.cautions)
