@@ -56,6 +56,10 @@ class CommandTimeoutError(UnusableError):
     """A command did not end within its limit and was killed; its host may be well."""
 
 
+class OutputLimitError(UnusableError):
+    """A command printed more than is kept of it and was killed; its host may be well."""
+
+
 class StillRunningError(UnusableError):
     """What was started on a host goes on, or could not be shown to have ended."""
 

@@ -14,7 +14,13 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu, new_worker_mark
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.errors import CommandTimeoutError, EnvcompareError, StackError, UnusableError
+from envcompare.errors import (
+    CommandTimeoutError,
+    EnvcompareError,
+    OutputLimitError,
+    StackError,
+    UnusableError,
+)
 from envcompare.experiment import Experiment
 from envcompare.foldernames import distinct_name
 from envcompare.identity import Identity
@@ -220,7 +226,7 @@ class Site:
         try:
             result = self.run_inside(seat, command, mounts, timeout_s=DATA_LIMIT_S)
             said = msgspec.json.decode(result.stdout, type=_Data)
-        except (CommandTimeoutError, msgspec.DecodeError):
+        except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
         return {"data": said.hash, **({"data.modified": said.modified} if said.modified else {})}
 

@@ -28,12 +28,18 @@ _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 _SOCKET = "/var/run/docker.sock"
-# A container that removes itself is still listed for a moment.
+# A container that removes itself is still listed for a moment. A daemon that is restarted does not
+# answer for some seconds: 20 tries, one a second, leave the removal most of the time of a sweep.
 _REMOVE = r"""
-label=$1 removed=' ' rounds=0
+label=$1 removed=' ' rounds=0 failures=0
 command -v docker >/dev/null || { echo 0; exit; }
 while :; do
-  ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || exit 4
+  ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || {
+    failures=$((failures + 1))
+    [ "$failures" -lt 20 ] || exit 4
+    sleep 1
+    continue
+  }
   [ -n "$ids" ] || break
   case $(printf %s "$ids" | tr -d '0-9a-f\n') in ?*) printf '%s\n' "$ids" >&2; exit 6 ;; esac
   [ "$rounds" -lt 100 ] || exit 5
@@ -140,8 +146,9 @@ class Docker:
         if said is None:
             return Check(
                 is_usable=False,
-                reason=f"docker does not tell its versions, it said: {spoken(result.stdout)}",
-                hint=f"docker version --format '{_FORMAT}' there should print two versions alone",
+                reason=f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
+                hint=f"docker version --format '{_FORMAT}' there should print two versions and "
+                "nothing else",
             )
         client, server = said.groups()
         if min(_numbers(client), _numbers(server)) < _OLDEST:

@@ -111,7 +111,7 @@ def inside(environment: str, command: Command, isolation: Isolation) -> tuple[tu
     return (*marks(environment, isolation), *home, *isolation.gpu.variables, *command.env)
 
 
-def kill_marked(transport: Transport, environment: str, run_id: str, worker: str) -> int:
+def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: str) -> int:
     """Kill the processes of this user that carry the marks, and what they started.
 
     Returns how many there were when all are gone. Raises StillRunningError where they are not.
@@ -125,11 +125,12 @@ def swept(transport: Transport, script: Command, *, hint: str) -> int:
 
     Raises StillRunningError where it fails, does not end or says something else.
     """
-    brief = f"cannot show that all has ended that the run started on {transport.name}"
+    brief = f"cannot confirm that everything the run started on {transport.name} has ended"
     try:
         result = run(transport, script, timeout_s=SWEEP_S)
     except CommandTimeoutError as error:
-        raise StillRunningError(brief, details=str(error), hint=hint) from error
+        details = f"{error.brief}; {error.details}"
+        raise StillRunningError(brief, details=details, hint=hint) from error
     count = result.stdout.partition("\n")[0]
     if result.succeeded and count.isdecimal():
         return int(count)

@@ -117,8 +117,8 @@ def find_engine(transport: Transport) -> str:
         )
     engine = result.stdout.partition("\n")[0]
     if engine not in _ENGINES:
-        hint = "command -v apptainer there should print a path alone"
-        raise not_understood(transport, "which engine there is", result.stdout, hint=hint)
+        hint = "command -v apptainer there should print a path and nothing else"
+        raise not_understood(transport, "the container engine", result.stdout, hint=hint)
     return engine
 
 
@@ -166,8 +166,8 @@ class Singularity:
             said = spoken(result.stdout + result.stderr)
             return Check(
                 is_usable=False,
-                reason=f"the host does not tell which engine it has, it said: {said}",
-                hint="command -v apptainer there should print a path alone",
+                reason=f"cannot tell which engine is installed; the host printed: {said}",
+                hint="command -v apptainer there should print a path and nothing else",
             )
         version = _VERSION.search(result.stdout)
         if version and version[1] != "apptainer" and _numbers(version) < _OLDEST:
@@ -196,7 +196,7 @@ class Singularity:
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill what a run or a worker left: the engine, what serves its image, and the workload."""
-        return kill_marked(transport, self.name, run_id, worker)
+        return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
 def _gpu_options(found: Gpu) -> tuple[str, ...]:

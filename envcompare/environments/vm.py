@@ -64,4 +64,4 @@ class Vm:
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill the processes of this user that a run or a worker left."""
-        return kill_marked(transport, self.name, run_id, worker)
+        return kill_marked(transport, self.name, run_id=run_id, worker=worker)

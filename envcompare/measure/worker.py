@@ -43,11 +43,16 @@ GENERATION_LIMIT_S = 300.0
 QUIT_LIMIT_S = 30.0
 FACTS_LIMIT_S = 60.0
 LOG_LIMIT_BYTES = 16 << 20  # of one worker
+# The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
+LINE_LIMIT_BYTES = 16 << 20
+_MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
+_CHUNK_BYTES = 1 << 16
 _LATE = {
     "hello": "its start, with imports and data, took longer than",
     "gen": "setup or the first step took longer than",
 }
 _END = b""
+_TOO_MANY = b"too many lines"
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +244,21 @@ class Worker:
             ) from error
         if line == _END:
             raise self._ended(op)
+        self._refuse_flood(op, line)
         return self._decode(op, kind, line)
+
+    def _refuse_flood(self, op: str, line: bytes) -> None:
+        """Raise WorkloadError for what was not read to its end."""
+        if line != _TOO_MANY and len(line) <= LINE_LIMIT_BYTES:
+            return
+        most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
+        what = "lines that nobody asked for" if line == _TOO_MANY else most
+        raise self._fault(
+            "protocol",
+            f"it wrote {what} during `{op}`",
+            details="envcompare reads one short line for each request",
+            hint="a program that writes to the worker's stdout breaks the protocol",
+        )
 
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
         fault = read_reply(line, op, kind)
@@ -298,20 +317,23 @@ class Worker:
 
     def _read(self) -> None:
         with suppress(OSError, ValueError):
-            for line in self._process.stdout:
-                self._lines.put(line)
+            while line := self._process.stdout.readline(LINE_LIMIT_BYTES + 1):
+                is_flood = self._lines.qsize() >= _MOST_WAITING
+                self._lines.put(_TOO_MANY if is_flood else line)
+                if is_flood or len(line) > LINE_LIMIT_BYTES:
+                    return  # what follows stays in the pipe, until the worker is killed
         self._lines.put(_END)
 
     def _keep_log(self) -> None:
         with suppress(OSError, ValueError), self.log.open("ab") as stream:
             left = LOG_LIMIT_BYTES
-            for line in self._process.stderr:
-                if left > 0:
-                    stream.write(
-                        line if len(line) <= left else b"... the log ends here: too long\n"
-                    )
+            while chunk := self._process.stderr.read(_CHUNK_BYTES):
+                if left >= 0:  # the limit may end with a chunk
+                    stream.write(chunk[:left])
+                    if len(chunk) > left:
+                        stream.write(b"\n... the log ends here: too long\n")
                     stream.flush()
-                left -= len(line)
+                left -= len(chunk)
 
     def _drain(self) -> None:
         self._logger.join(5)

@@ -61,7 +61,7 @@ def host_cache(transport: Transport) -> str:
     path = said.partition("\n")[0]
     if not path.startswith("/") or not path.isprintable():
         hint = "HOME or XDG_CACHE_HOME there must name a folder by its absolute path"
-        raise not_understood(transport, "the place of the cache", said, hint=hint)
+        raise not_understood(transport, "the cache folder", said, hint=hint)
     return path
 
 

@@ -120,7 +120,7 @@ def find_python(transport: Transport, *, python: str | None, imports: tuple[str,
         return msgspec.json.decode(lines[-1], type=Found)
     except msgspec.DecodeError as error:
         hint = "name another interpreter with --host-python"
-        what = f"what {asked} tells of itself"
+        what = f"the version of {asked}"
         raise not_understood(transport, what, result.stdout, hint=hint) from error
 
 

@@ -114,7 +114,7 @@ def look_up(transport: Transport, reference: str) -> Image | None:
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             hint = f"run docker image inspect {reference} there"
             said = asked.stdout
-            raise not_understood(transport, "docker image inspect", said, hint=hint) from error
+            raise not_understood(transport, "the facts of an image", said, hint=hint) from error
     if "No such image" in asked.stderr:
         return None
     hint = f"envcompare doctor --envs docker --hosts {transport.name}"

@@ -242,7 +242,7 @@ def _asked(
         raise StackError(
             f"{brief} on {transport.name}",
             details="no python3 is on the PATH of the image",
-            hint="install it in the image, or put its folder there: ENV PATH=/its/folder:$PATH",
+            hint="install it in the image, or add its folder to PATH: ENV PATH=/its/folder:$PATH",
         )
     if not result.succeeded:
         cause = named(environment).explain(result.exit_code, result.stderr)
@@ -254,7 +254,8 @@ def _asked(
     if not interpreter.startswith("/") or not _VERSION.fullmatch(version):
         raise StackError(
             f"{brief} on {transport.name}",
-            details=f"its python3 does not tell where it is, it said: {spoken(result.stdout)}",
+            details="python3 in the image did not print its path and version; it printed: "
+            f"{spoken(result.stdout)}",
             hint=hint,
         )
     started = (("python", version), ("started_as", _PYTHON))

@@ -17,7 +17,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
 from envcompare.environments.asking import run_inside
 from envcompare.environments.registry import environment as named
-from envcompare.errors import CommandTimeoutError, StackError
+from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.texts import visible
@@ -41,6 +41,7 @@ class _NotReadError(Exception):
     """What is installed in an arm could not be read."""
 
 
+_UNREAD: Final = (_NotReadError, msgspec.DecodeError, CommandTimeoutError, OutputLimitError)
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 # Names become words of a command, which can hold neither a NUL nor any length.
 _Name = Annotated[
@@ -93,7 +94,7 @@ def prove(
         words = (environment, key, prepared.interpreter, files.tree_program())
         name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
         tree = _kept(transport, environment, prepared, name=name, progress=progress)
-    except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
+    except _UNREAD as error:
         progress(
             f"what is installed in {environment} cannot be hashed, so it is not proven: {error}"
         )
@@ -124,7 +125,7 @@ def tell_files_apart(
         try:
             said = _ask(transport, environment, prepared, "--files", *unlike)
             listed = msgspec.json.decode(said, type=_Files).files
-        except (_NotReadError, msgspec.DecodeError, CommandTimeoutError) as error:
+        except _UNREAD as error:
             progress(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
             return {}
         found[arm] = {(part, name): digest for part, name, digest in listed}

@@ -88,7 +88,7 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
         facts = msgspec.json.decode(result.stdout.partition("\n")[0], type=_Description)
     except msgspec.DecodeError as error:
         hint = f"run {candidates[-1]} there, or name another one with --vm-python"
-        what = f"what {candidates[-1]} tells of itself"
+        what = f"the version of {candidates[-1]}"
         raise not_understood(transport, what, result.stdout, hint=hint) from error
     build = f"{facts.real_path}\n{facts.sha256}\n{facts.build}"
     return Interpreter(

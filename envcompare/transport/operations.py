@@ -70,8 +70,8 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
 def not_understood(transport: Transport, what: str, said: str, *, hint: str) -> UnusableError:
     """Return the error for what a host says in another form than it should."""
     return UnusableError(
-        f"{what} on {transport.name} is not understood",
-        details=f"the host said: {spoken(said)}",
+        f"cannot read {what} from {transport.name}'s answer",
+        details=f"the host printed: {spoken(said)}",
         hint=hint,
     )
 

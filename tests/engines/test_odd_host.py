@@ -65,7 +65,7 @@ def _write(lab: Lab, path: str, data: bytes) -> None:
     ("program", "said", "told"),
     [
         ("id", b"\x1b[31mno such user\x1b[0m\n\xff\x00", "does not answer as a POSIX host"),
-        ("docker", b"maintenance\n", "docker does not tell its versions"),
+        ("docker", b"maintenance\n", "cannot read Docker's versions"),
         ("docker", b"24.0.1 24.0.1\n", "its current context is 24.0.1 24.0.1"),
     ],
 )

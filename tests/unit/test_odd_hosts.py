@@ -140,7 +140,7 @@ def test_host_that_does_not_tell_its_user_is_refused_with_what_it_said(
 def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is made there would be made wherever a command happens to start."""
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    with pytest.raises(UnusableError, match="the place of the cache on local is not understood"):
+    with pytest.raises(UnusableError, match="cannot read the cache folder from local's answer"):
         host_cache(LOCAL)
 
 
@@ -152,7 +152,7 @@ def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.M
     reports = list(examine(experiment, parse_hosts(["local", "other"])))
     assert [one.found.host for one in reports] == ["local", "other"]
     assert [one.found.exit_code for one in reports] == [UnusableError.exit_code] * 2
-    assert any("docker does not tell its versions" in line for line in reports[0].lines)
+    assert any("cannot read Docker's versions" in line for line in reports[0].lines)
 
 
 def _say(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from benches import Kept, Measured, bench, launch, measure
 
+from envcompare.command import Command
+from envcompare.environments import marks
 from envcompare.environments.registry import environment
-from envcompare.errors import StillRunningError
+from envcompare.errors import OutputLimitError, StillRunningError, WorkloadError
 from envcompare.measure import limits
+from envcompare.measure import worker as worker_module
 from envcompare.measure.crew import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.worker import Worker
+from envcompare.transport import exchange
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import run
 
 SOURCE = """
 import os, signal, time
@@ -98,7 +105,7 @@ def test_nothing_is_measured_beside_a_worker_that_cannot_be_ended(tmp_path: Path
         def end() -> None:
             ended.append(arm)
             if arm == "vm":
-                raise StillRunningError("cannot show that all has ended")
+                raise StillRunningError("cannot confirm that everything has ended")
 
         return launch(tmp_path, arm, variables, end=end)
 
@@ -132,6 +139,115 @@ def test_container_that_stays_is_no_proof_of_an_end(
     assert "device or resource busy" in caught.value.details
     assert "\033" not in caught.value.details
     assert "label=envcompare.worker=0f" in caught.value.hint
+
+
+RESTARTED = """#!/bin/sh
+[ "$1" = ps ] || exit 2
+echo >>{tries}
+[ "$(wc -l <{tries})" -gt 2 ] || {{ echo 'Cannot connect to the Docker daemon' >&2; exit 1; }}
+"""
+
+
+def test_sweep_outlasts_a_restart_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that answers a moment later costs no cell."""
+    client = tmp_path / "docker"
+    client.write_text(RESTARTED.format(tries=tmp_path / "tries"))
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert environment("docker").sweep(LOCAL, "20260101-000000-abcd") == 0
+    assert (tmp_path / "tries").read_text() == "\n" * 3
+
+
+def test_sweep_that_hangs_says_what_it_wrote_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader learns more than that a shell did not end."""
+    monkeypatch.setattr(marks, "SWEEP_S", 1.0)
+    client = tmp_path / "docker"
+    client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(StillRunningError) as caught:
+        environment("docker").sweep(LOCAL, "20260101-000000-abcd")
+    assert caught.value.brief == (
+        "cannot confirm that everything the run started on local has ended"
+    )
+    assert "waiting for the daemon" in caught.value.details
+
+
+HELLO = json.dumps(
+    {"op": "hello", "ok": True, "protocol": 1, "pid": 1, "entry_ns": 0, "now_ns": 0}
+    | {
+        "import_ns": 0,
+        "data_ns": 0,
+        "generation": "fork",
+        "device": "cpu",
+        "batch": 1,
+        "code_hash": "",
+    }
+)
+FLOODS = {
+    "endless line": ("cat /dev/zero", "it wrote a line of more than 1 MiB during `hello`"),
+    "endless lines": (f"yes '{HELLO}'", "it wrote lines that nobody asked for during `hello`"),
+}
+
+
+def writing(folder: Path, script: str) -> Worker:
+    """Return a worker that is a script of sh."""
+    (folder / "docker.log").touch()
+    return Worker(
+        lambda: LOCAL.spawn(Command(argv=("sh", "-c", script))),
+        arm="docker",
+        log=folder / "docker.log",
+        log_name="docker.log",
+        explain=lambda _code, _text: None,
+    )
+
+
+def ask_often(worker: Worker) -> None:
+    """Take answers more slowly than they come."""
+    for _ in range(1000):
+        worker.await_hello(limit_s=30.0)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("script", "brief"), FLOODS.values(), ids=FLOODS)
+def test_worker_that_writes_without_end_is_a_fault_of_its_arm(
+    script: str, brief: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an image prints does not fill the memory of the client."""
+    monkeypatch.setattr(worker_module, "LINE_LIMIT_BYTES", 1 << 20)
+    worker = writing(tmp_path, script)
+    with pytest.raises(WorkloadError) as caught:
+        ask_often(worker)
+    worker.kill()
+    assert caught.value.phase == "protocol"
+    assert caught.value.brief == f"docker: {brief}"
+
+
+def test_log_without_line_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes is written as it comes, and no more than the limit."""
+    monkeypatch.setattr(worker_module, "LOG_LIMIT_BYTES", 1 << 20)
+    worker = writing(tmp_path, "cat /dev/zero >&2")
+    ends = time.monotonic() + 30.0
+    while b"the log ends here" not in worker.log.read_bytes()[-100:] and time.monotonic() < ends:
+        time.sleep(0.05)
+    worker.kill()
+    assert (1 << 20) < worker.log.stat().st_size < (1 << 20) + 100
+
+
+@pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
+def test_command_that_prints_without_end_is_stopped(
+    stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of time alone would let it fill the memory."""
+    monkeypatch.setattr(exchange, "OUTPUT_LIMIT_BYTES", 1 << 20)
+    command = Command(argv=("sh", "-c", f"cat /dev/zero >&{stream}"))
+    with pytest.raises(OutputLimitError) as caught:
+        run(LOCAL, command, timeout_s=30.0)
+    assert caught.value.brief == "sh -c printed more than 1 MiB on local"
 
 
 @pytest.mark.parametrize(
