@@ -50,7 +50,7 @@ class Row:
 @click.option("--trials", default=60, show_default=True)
 @click.option("--budget", default=30.0, help="Seconds a trial.", show_default=True)
 @click.option("--python", default="", help="An interpreter that imports torch.")
-def main(places: Places, trials: int, budget: float, python: str) -> None:
+def main(places: Places, trials: int, *, budget: float, python: str) -> None:
     """Measure what is missing, then write the result."""
     grounds = {name: ground(name, python=python) for name in WORKLOADS[:trials]}
     for number in range(trials):

@@ -26,6 +26,7 @@ from envcompare.analysis.surroundings import (
     candidates,
     differences_by_cell,
     each_once,
+    of_cells,
 )
 from envcompare.eventlog import elapsed_s
 from envcompare.identity import noted_changes
@@ -49,7 +50,9 @@ def compare_files(read: RunFiles) -> RunComparison:
     profiles = explain(read.sources, data, differences=differing, settled=settled)
     for one in profiles:
         differing[one.cell] = (*differing.get(one.cell, ()), *one.betrayed)
-    comparisons = _comparisons(read, zip(data, cells, strict=True), differing, settled)
+    shared = each_once(differing)
+    judged = zip(data, cells, strict=True)
+    comparisons = _comparisons(read, judged, differing=differing, settled=settled)
     return RunComparison(
         run_id=run.run_id,
         created=run.created,
@@ -73,7 +76,8 @@ def compare_files(read: RunFiles) -> RunComparison:
         comparisons=comparisons,
         cells=cells,
         arms=_arms(read, comparisons, cells),
-        differences=each_once(differing),
+        differences=shared,
+        cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),
         memory=memory_summaries(read.samples),
@@ -89,6 +93,7 @@ def compare_files(read: RunFiles) -> RunComparison:
 def _comparisons(
     read: RunFiles,
     cells: Iterable[tuple[CellData, CellSummary]],
+    *,
     differing: Mapping[str, Differences],
     settled: Mapping[Key, Primary],
 ) -> tuple[Comparison, ...]:

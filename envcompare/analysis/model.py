@@ -272,7 +272,9 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]
-    differences: tuple[FactDifference, ...] = ()
+    differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
+    # By cell, the differences of which the cell has other evidence than `differences` says.
+    cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
     startup: tuple[StartupSummary, ...] = ()
     memory: tuple[MemorySummary, ...] = ()

@@ -70,10 +70,11 @@ def candidates(found: Differences, arm: str) -> tuple[str, ...]:
     own = [
         one for one in found if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
     ]
-    return tuple(one.key for one in sorted(own, key=_likelihood))
+    return tuple(one.key for one in sorted(own, key=likelihood))
 
 
-def _likelihood(one: FactDifference) -> tuple[int, int]:
+def likelihood(one: FactDifference) -> tuple[int, int]:
+    """Return a key that sorts the likeliest cause first: by class, then by what was seen."""
     return CLASS_ORDER.index(one.fact_class), _FELT.index(one.is_felt)
 
 
@@ -84,6 +85,16 @@ def each_once(by_cell: dict[str, Differences]) -> Differences:
     strongest = {(one.host, one.arm, one.key): one for one in ordered}
     places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
     return tuple(strongest[place] for place in places)
+
+
+def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
+    """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
+    told = {(one.host, one.arm, one.key): one for one in shared}
+    own = {
+        cell: tuple(one for one in found if told.get((one.host, one.arm, one.key)) != one)
+        for cell, found in by_cell.items()
+    }
+    return {cell: found for cell, found in own.items() if found}
 
 
 def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> Pair:

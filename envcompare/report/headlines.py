@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model import Comparison, Outcome, RunComparison
-from envcompare.fingerprint.classes import CLASS_ORDER
+from envcompare.analysis.surroundings import likelihood
 from envcompare.records import CONTROL_SUFFIX, FactDifference
 from envcompare.report.decomposed import split_arms
 from envcompare.report.labels import cell_labels
@@ -259,18 +259,30 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
 def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
     """Name what may explain the decided ones of an arm's comparisons; empty where none is decided.
 
-    Each difference is named once, and confounders only where `confounder_sentence` does.
+    Each difference is named once, with the strongest evidence that a decided cell has, and
+    confounders only where `confounder_sentence` does.
     """
     decided = [one for one in comparisons if one.outcome in MOVED]
     if not decided:
         return ""
-    if all(one.candidates is None for one in decided):
-        return candidate_sentence(None, arm=decided[0].arm)
-    facts = {(one.host, one.arm, one.key): one for one in run.differences}
-    named = ((one.host, one.arm, key) for one in decided for key in one.candidates or ())
-    found = [facts[at] for at in dict.fromkeys(named) if at in facts]
-    likeliest = sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class))
-    return candidate_sentence(tuple(likeliest), arm=decided[0].arm)
+    found: dict[tuple[str, str, str], FactDifference] = {}
+    for fact in sorted(_candidates(run, decided), key=likelihood):
+        found.setdefault((fact.host, fact.arm, fact.key), fact)
+    unknown = [one for one in decided if one.candidates is None]
+    if unknown and not found:
+        in_some = len(unknown) < len(decided)
+        return candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
+    return candidate_sentence(tuple(found.values()), arm=decided[0].arm)
+
+
+def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
+    """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
+    shared = {(one.host, one.arm, one.key): one for one in run.differences}
+    for one in decided:
+        own = {(f.host, f.arm, f.key): f for f in run.cell_differences.get(one.cell, ())}
+        facts = shared | own
+        places = ((one.host, one.arm, key) for key in one.candidates or ())
+        yield from (facts[at] for at in places if at in facts)
 
 
 def _without_comparison(run: RunComparison, arm: str) -> Headline:

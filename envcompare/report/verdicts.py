@@ -170,16 +170,18 @@ def _in_short(one: FactDifference) -> str:
     return text if one.key.startswith(WHOLE) else shortened(text, most=80)
 
 
-def candidate_sentence(found: tuple[FactDifference, ...] | None, *, arm: str) -> str:
+def candidate_sentence(
+    found: tuple[FactDifference, ...] | None, *, arm: str, in_some_cells: bool = False
+) -> str:
     """Say what may explain a decided difference beside its confounders, the likeliest first.
 
-    None stands for facts that were not compared. The sentence is empty only where confounders are
-    all there is, which `confounder_sentence` names.
+    None stands for facts that were not compared, in some cells or in all. The sentence is empty
+    only where confounders are all there is, which `confounder_sentence` names.
     """
     if found is None:
         return visible(
             "What differs besides the environment is not known: this run has no fingerprint for "
-            f"{arm}."
+            f"{arm}{' in some cells' if in_some_cells else ''}."
         )
     if not found:
         return _NO_CANDIDATE

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.analysis.surroundings import of_cells
 from envcompare.records import FactDifference, Failure
-from envcompare.report.headlines import Headline, headlines
+from envcompare.report.headlines import Headline, candidates_text, headlines
 from envcompare.report.page import render
 from envcompare.report.summary import markdown, terminal_lines
 from tests.data.report.builders import (
@@ -195,6 +196,29 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     assert headlines(unknown)[0].candidates == (
         "What differs besides the environment is not known: this run has no fingerprint for docker."
     )
+
+
+def test_facts_that_are_missing_in_one_cell_leave_the_candidates_unknown() -> None:
+    """Nothing was found in one cell and nothing is known in another: "no candidate" claims both."""
+    known = msgspec.structs.replace(SLOWER, candidates=())
+    other = msgspec.structs.replace(SLOWER, cell="other", candidates=None)
+    assert headlines(run_of(known, other))[0].candidates == (
+        "What differs besides the environment is not known: this run has no fingerprint for docker "
+        "in some cells."
+    )
+
+
+def test_a_cell_names_a_candidate_with_evidence_of_its_own() -> None:
+    """What another cell was seen to use says nothing about this one."""
+    used = influence("cgroup.cpu_weight", is_felt=True, evidence="The CNN was seen to use it.")
+    unused = msgspec.structs.replace(used, is_felt=False, evidence="")
+    cnn = msgspec.structs.replace(SLOWER, candidates=(used.key,))
+    rnn = msgspec.structs.replace(cnn, cell="rnn")
+    cells = {"rnn": (unused,)}
+    run = run_of(cnn, rnn, differences=(used,), cell_differences=cells)
+    assert "The CNN was seen to use it." in candidates_text(run, (cnn,))
+    assert candidates_text(run, (rnn,)).startswith("There is no sign that the CPU weight")
+    assert of_cells({cnn.cell: (used,), "rnn": (unused,)}, shared=(used,)) == cells
 
 
 @pytest.mark.parametrize("open_", [EQUAL, OPEN])
