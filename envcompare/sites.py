@@ -12,6 +12,7 @@ import msgspec
 from envcompare import claims, files
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Check, Gpu, Isolation, Mount, gpu, new_worker_mark
+from envcompare.environments.asking import run_wrapped
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.errors import (
@@ -295,11 +296,12 @@ class Site:
         self._require_ended()
         worker = new_worker_mark()
         wrapped = self.wrapped(seat, command, mounts, worker=worker)
-        try:
-            return run(self.transport, wrapped, timeout_s=timeout_s)
-        except EnvcompareError:
-            self.end(seat.arm.id, worker)
-            raise
+        return run_wrapped(
+            self.transport,
+            wrapped,
+            end=lambda: self.end(seat.arm.id, worker),
+            timeout_s=timeout_s,
+        )
 
     def end(self, arm: str, worker: str) -> None:
         """End what a start in an arm has left on the host, and see that it is gone.

@@ -131,7 +131,9 @@ def check_inside(
     program = replace(command, argv=(*command.argv, "-c", _PROGRAM))
     what, hint = "CUDA", "run nvidia-smi there, and see what the kernel's log says"
     try:
-        result = run_inside(transport, where, program, isolation, timeout_s=PATIENCE_S)
+        result = run_inside(
+            transport, program, where=where, isolation=isolation, timeout_s=PATIENCE_S
+        )
     except CommandTimeoutError:
         return silent(what, hint=hint)
     if result.succeeded:

@@ -76,7 +76,9 @@ def inside(
         gid=65534,
     )
     command = Command(argv=(prepared.interpreter, *words), env=prepared.variables)
-    return run_inside(transport, named(environment), command, isolation, timeout_s=_START_S)
+    return run_inside(
+        transport, command, where=named(environment), isolation=isolation, timeout_s=_START_S
+    )
 
 
 def prove(

@@ -24,6 +24,11 @@ class Watched:
         """Name the host as the user wrote it."""
         return self._transport.name
 
+    @property
+    def bare(self) -> Transport:
+        """Return the transport below, for what must run after everything else was killed."""
+        return self._transport
+
     def spawn(self, command: Command) -> Process:
         """Start the command there and remember it until the run ends."""
         process = self._transport.spawn(command)

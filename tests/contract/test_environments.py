@@ -307,7 +307,13 @@ def test_a_command_that_is_given_up_does_not_go_on_inside(place: Place) -> None:
     words = f"hung-{uuid.uuid4().hex}"
     command = Command(argv=("python3", "-c", HUNG, "child", words))
     with pytest.raises(CommandTimeoutError):
-        run_inside(place.transport, place.environment, command, place.isolation, timeout_s=3)
+        run_inside(
+            place.transport,
+            command,
+            where=place.environment,
+            isolation=place.isolation,
+            timeout_s=3,
+        )
     assert place.processes(words) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from benches import Kept, Measured, bench, launch, measure
 
 from envcompare.command import Command
-from envcompare.environments import marks
+from envcompare.environments import Isolation, marks
+from envcompare.environments.asking import run_inside, run_wrapped
 from envcompare.environments.registry import environment
-from envcompare.errors import OutputLimitError, StillRunningError, WorkloadError
+from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
+from envcompare.interrupt import Interruption
 from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
 from envcompare.measure.crew import Roster
@@ -24,6 +27,7 @@ from envcompare.measure.worker import Worker
 from envcompare.transport import exchange
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
+from envcompare.transport.watched import Watched
 
 SOURCE = """
 import os, signal, time
@@ -259,3 +263,61 @@ def test_wait_for_a_beginning_keeps_to_the_budget(
 ) -> None:
     """A minute at least; a step that a large budget was given for still fits."""
     assert begin_limit_s(budget_s, remaining_s=remaining_s) == limit_s
+
+
+# As an engine does: what it starts does not die with its client.
+ESCAPES = 'setsid sh -c \'echo $$ >"$0.new"; mv "$0.new" "$0"; exec sleep 300\' "$1" & wait'
+
+
+def is_alive(number: int) -> bool:
+    """Say whether a process runs; one that nobody has reaped does not."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def test_what_the_user_kills_in_preparation_does_not_go_on_inside(tmp_path: Path) -> None:
+    """A second Ctrl-C kills all that is started after it, but not what cleans up."""
+    interruption, started = Interruption(), tmp_path / "started"
+
+    def insist() -> None:
+        ends = time.monotonic() + 60.0
+        while not started.exists() and time.monotonic() < ends:
+            time.sleep(0.05)
+        interruption.request()
+        interruption.request()
+
+    user = threading.Thread(target=insist)
+    user.start()
+    command = Command(argv=("sh", "-c", ESCAPES, "sh", str(started)))
+    isolation = Isolation(
+        run_id=f"prepare-{tmp_path.name}", arm="vm", reference="", uid=os.getuid(), gid=os.getgid()
+    )
+    where = environment("vm")
+    result = run_inside(
+        Watched(LOCAL, interruption), command, where=where, isolation=isolation, timeout_s=60.0
+    )
+    user.join()
+    number = int(started.read_text())
+    was_alive = is_alive(number)
+    where.sweep(LOCAL, isolation.run_id)
+    assert result.exit_code == 137
+    assert not was_alive
+
+
+def not_ended() -> None:
+    """Fail as a sweep does."""
+    raise StillRunningError("cannot confirm the end", details="busy")
+
+
+def test_failed_sweep_does_not_hide_what_stopped_a_command() -> None:
+    """A timeout is told beside what goes on; an interruption stays one."""
+    sleeping = Command(argv=("sleep", "60"))
+    with pytest.raises(StillRunningError) as caught:
+        run_wrapped(LOCAL, sleeping, end=not_ended, timeout_s=0.2)
+    assert caught.value.details == "sleep 60 did not end within 0.2 s on local; busy"
+    with pytest.raises(UnusableError, match="cannot start 'true") as refused:
+        run_wrapped(LOCAL, Command(argv=("true", "\0")), end=not_ended, timeout_s=1.0)
+    assert not isinstance(refused.value, StillRunningError)
