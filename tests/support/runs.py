@@ -13,6 +13,9 @@ from typing import Any
 BASE = os.environ.get("ENVCOMPARE_TEST_BASE", "envcompare-base:python3.11")
 # A cell has at least one generation of all arms, whatever its budget: these runs take no longer.
 STEPS_ALONE = ("--no-startup", "--no-quiet-gate", "--profile", "none")
+# As long as a slow machine needs, and over at the first look: an interval this narrow is enough.
+UNTIL_KNOWN = ("--budget", "120", "--target", "50")
+FIRST_ROUNDS = 3  # fewer than any verdict needs
 LIGHT = """
 import time
 
@@ -95,11 +98,17 @@ def run_folder(out: Path) -> Path | None:
 
 
 def unfinish(folder: Path) -> None:
-    """Let a run be as it was when it was killed, with nearly all of its budget to come."""
+    """Let a run of a command be as it was when it was killed after its first rounds.
+
+    Nearly all of its budget is still to come, and however fast it was, more rounds are wanted.
+    """
     path = folder / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     ready = [json.loads(line)["what"] == "arm-ready" for line in lines]
     path.write_text("".join(lines[: len(ready) - ready[::-1].index(True)]))
+    path = folder / "samples.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if json.loads(line)["number"] < FIRST_ROUNDS))
 
 
 def resume(folder: Path, *, exit_code: int = 0) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commandline import envcompare
-from runs import unfinish
+from runs import UNTIL_KNOWN, unfinish
 
 from envcompare.cli.concluding import conclude
 from envcompare.report.summary import markdown
@@ -47,7 +47,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = [sys.executable, "-m", "venv", "--without-pip", str(place / "venv")]
     subprocess.run(venv, check=True)
     (site_packages(place) / "own.py").write_text("VALUE = 1\n")
-    words = ("--command", "./work", "--data", str(place / "data"), "--budget", "5")
+    words = ("--command", "./work", "--data", str(place / "data"))
     measure(place, "out", *words)
     unfinish(only_run(place))
     return place
@@ -60,7 +60,7 @@ def stepping(origin: Path) -> Path:
         library = next(line.split()[-1] for line in maps if "/libm.so" in line or "/libm-" in line)
     shutil.copy(library, origin / "libopenblas.so")
     (origin / "steps.py").write_text(STEPS.format(place=str(origin)))
-    words = ("--workload", f"{origin / 'steps.py'}:LoadsLate", "--no-startup", "--budget", "9")
+    words = ("--workload", f"{origin / 'steps.py'}:LoadsLate", "--no-startup")
     measure(origin, "steps", *words)
     leave_one_restart(only_run(origin, "steps"))
     return origin
@@ -81,6 +81,7 @@ def measure(place: Path, out: str, *words: str) -> None:
     done = envcompare(
         *("run", "--envs", "vm@host", "--host-python", str(place / "venv" / "bin" / "python")),
         *("--out", str(place / out), "--no-quiet-gate", "--profile", "none"),
+        *UNTIL_KNOWN,
         *words,
         cwd=place,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conversation import WORKER, Start
 
+CPUS = sorted(os.sched_getaffinity(0))  # an image or a job may hold others than 0 and 1
 KEYS = """
 allocator.ld_preload allocator.name allocator.tunables arch capabilities.effective cgroup.cpu_quota
 cgroup.cpu_weight cgroup.cpuset cgroup.io_weight cgroup.memory_limit_bytes cgroup.mems
@@ -37,12 +38,12 @@ torch.tf32_matmul torch.threads torch.version torchvision.version uid
 
 def test_fingerprint_has_every_key_and_knows_this_machine(start: Start, toy: str) -> None:
     """Keys are there even where nothing could be measured; what can be checked here agrees."""
-    found = start().ask("hello", workload=toy, threads=2, cpus=[0])["fingerprint"]
+    found = start().ask("hello", workload=toy, threads=2, cpus=CPUS[:1])["fingerprint"]
     assert set(KEYS.split()) <= set(found)
     assert found["uid"] == os.getuid()
     assert found["python.version"] == ".".join(map(str, sys.version_info[:3]))
     assert found["kernel.release"] == os.uname().release
-    assert found["cpu.affinity"] == [0]
+    assert found["cpu.affinity"] == CPUS[:1]
     assert [found[f"threads.{name}"] for name in ("omp", "mkl", "openblas")] == [2, 2, 1]
     assert any(line.startswith("libc.so.6 ") for line in found["loaded_libraries"])
     assert found["packages"] == sorted(found["packages"])
@@ -136,30 +137,31 @@ def wrapper(folder: Path, words: str) -> str:
     return str(path)
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU is no choice")
+@pytest.mark.skipif(len(CPUS) == 1, reason="one CPU is no choice")
 def test_worker_keeps_how_the_python_of_an_image_starts_it(
     start: Start, toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPUs that an image allows hold; what a login allows is set alike in all arms."""
-    python = wrapper(tmp_path, "nice -n 5 taskset -c 0")
-    found = start(python).ask("hello", workload=toy, cpus=[0, 1])["fingerprint"]
-    assert found["cpu.affinity"] == [0, 1]
+    python = wrapper(tmp_path, f"nice -n 5 taskset -c {CPUS[0]}")
+    found = start(python).ask("hello", workload=toy, cpus=CPUS[:2])["fingerprint"]
+    assert found["cpu.affinity"] == CPUS[:2]
     monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
-    found = start(python).ask("hello", workload=toy, cpus=[0, 1])["fingerprint"]
-    assert found["cpu.affinity"] == [0]
+    found = start(python).ask("hello", workload=toy, cpus=CPUS[:2])["fingerprint"]
+    assert found["cpu.affinity"] == CPUS[:1]
     assert found["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
     assert (found["process.scheduler"], found["thp.is_disabled"]) == ("other", False)
 
 
-@pytest.mark.skipif(os.cpu_count() == 1, reason="one CPU is no choice")
+@pytest.mark.skipif(len(CPUS) == 1, reason="one CPU is no choice")
 def test_worker_that_an_image_starts_on_other_cpus_is_refused(
     start: Start, toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no CPU that both the image and the run allow."""
     monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
-    worker = start(wrapper(tmp_path, "taskset -c 1"))
-    reply = worker.ask("hello", workload=toy, cpus=[0])["error"]
-    assert reply["brief"] == "cannot run on CPUs [0]: the image's python3 runs on [1]"
+    worker = start(wrapper(tmp_path, f"taskset -c {CPUS[1]}"))
+    reply = worker.ask("hello", workload=toy, cpus=CPUS[:1])["error"]
+    expected = f"cannot run on CPUs {CPUS[:1]}: the image's python3 runs on {CPUS[1:2]}"
+    assert reply["brief"] == expected
     assert "--pin" in reply["hint"]
 
 
@@ -167,7 +169,7 @@ def test_command_of_an_image_runs_the_python_of_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its wrapper is in effect, and the watch sees priority and CPUs of what computes."""
-    python = wrapper(tmp_path, "nice -n 5 taskset -c 0")
+    python = wrapper(tmp_path, f"nice -n 5 taskset -c {CPUS[0]}")
     monkeypatch.setenv("PATH", str(Path(python).parent), prepend=os.pathsep)
     monkeypatch.setenv("ENVCOMPARE_PYTHON", "python3")
     program = "import time; until = time.monotonic() + 0.5\nwhile time.monotonic() < until: pass"
@@ -181,7 +183,7 @@ def test_command_of_an_image_runs_the_python_of_its_path(
         done.stdin.flush()
         found = json.loads(done.stdout.readline())["fingerprint"]
     assert found["process.nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 5
-    assert found["cpu.affinity"] == [0]
+    assert found["cpu.affinity"] == CPUS[:1]
 
 
 def test_the_python_of_an_image_is_hashed_with_the_wrapper_around_it(tmp_path: Path) -> None:
