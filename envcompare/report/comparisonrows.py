@@ -35,11 +35,12 @@ _LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
 class Source:
     """What a row is made of; without a value there is no estimate, and there are no times.
 
-    `comparison` stands for an arm and a cell without any where the row is of a quantity.
+    The arm and the cell are those of `place`, which is the comparison where the row is of one.
     """
 
     run: RunComparison
-    comparison: Comparison | UntimedArm
+    place: Comparison | UntimedArm
+    comparison: Comparison | None = None
     cell: CellSummary | None = None
     estimate: Estimate | None = None
     times: StepTimes | None = None
@@ -83,11 +84,12 @@ def _sources(run: RunComparison) -> Iterator[Source]:
     for one in run.comparisons:
         cell = cells.get(one.cell)
         if one.primary is None:
-            yield Source(run=run, comparison=one, cell=cell)
+            yield Source(run=run, place=one, comparison=one, cell=cell)
             continue
         for estimate in (one.primary, *one.secondary):
             yield Source(
                 run=run,
+                place=one,
                 comparison=one,
                 cell=cell,
                 estimate=estimate,
@@ -111,7 +113,7 @@ def _of_quantities(run: RunComparison) -> Iterator[Source]:
             for row in rows:
                 yield Source(
                     run=run,
-                    comparison=_untimed(known, cell),
+                    place=_untimed(known, cell),
                     cell=cell,
                     quantity=row,
                     against=None if is_reference else base.get(_key(row)),
@@ -146,8 +148,8 @@ def _of_run(name: str) -> Callable[[Source], Value]:
     return lambda source: getattr(source.run, name)
 
 
-def _of_comparison(name: str) -> Callable[[Source], Value]:
-    return lambda source: getattr(source.comparison, name, None)
+def _of_place(name: str) -> Callable[[Source], Value]:
+    return lambda source: getattr(source.place, name)
 
 
 def _of(part: str, name: str) -> Callable[[Source], Value]:
@@ -213,43 +215,43 @@ COLUMNS: Final = (
     _text("run_id", "The run, as its folder is called", _of_run("run_id")),
     _text("created", "When the run began (UTC)", _of_run("created")),
     _text("tool_version", "The envcompare that measured", _of_run("tool_version")),
-    _text("host", "The machine", _of_comparison("host")),
-    _text("workload", "What was run", _of_comparison("workload")),
-    _text("cell", "Host, workload and parameters in one", _of_comparison("cell")),
+    _text("host", "The machine", _of_place("host")),
+    _text("workload", "What was run", _of_place("workload")),
+    _text("cell", "Host, workload and parameters in one", _of_place("cell")),
     _text(
         "parameters",
         "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults",
-        lambda source: _spelt(source.comparison.parameters),
+        lambda source: _spelt(source.place.parameters),
     ),
     _text(
         "parameters_json",
         "The same as a JSON object, which tells numbers from text",
-        lambda source: _json(source.comparison.parameters),
+        lambda source: _json(source.place.parameters),
     ),
-    _text("arm", "The environment that is compared", _of_comparison("arm")),
-    _text("environment", "Its kind: vm, docker, singularity", _of_comparison("environment")),
-    _text("stack", "Its software: image, or host's own", _of_comparison("stack")),
+    _text("arm", "The environment that is compared", _of_place("arm")),
+    _text("environment", "Its kind: vm, docker, singularity", _of_place("environment")),
+    _text("stack", "Its software: image, or host's own", _of_place("stack")),
     _text("reference_arm", "What it is compared with", _of_run("reference_arm")),
     _flag(
         "is_control",
         "The arm is the reference measured a second time: any difference is noise",
-        _of_comparison("is_control"),
+        _of("comparison", "is_control"),
     ),
     _text(
         "outcome",
         "slower, faster, equivalent, inconclusive, failed or not-run; it rests on the row that "
         "is primary",
-        _of_comparison("outcome"),
+        _of("comparison", "outcome"),
     ),
     _flag(
         "is_confounded",
         "More than the environment differs, so the cause of a difference cannot be told apart",
-        _of_comparison("is_confounded"),
+        _of("comparison", "is_confounded"),
     ),
     _flag(
         "control_failed",
         "The control differs from the reference, so only claims beyond it were kept",
-        _of_comparison("control_failed"),
+        _of("comparison", "control_failed"),
     ),
     _text(
         "metric",

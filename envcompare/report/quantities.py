@@ -39,6 +39,7 @@ class Cell:
     """A value of one arm: what is printed, its ratio to the reference, why there is none."""
 
     text: str
+    is_measured: bool = True
     ratio: str = ""
     word: str = ""  # "equal", "differs"
     is_zero: bool = False
@@ -58,12 +59,12 @@ class QuantityLine:
     @property
     def is_zero(self) -> bool:
         """Say whether every arm that has a value has 0."""
-        return all(cell.is_zero for cell in self.cells if cell.text != NOT_MEASURED)
+        return all(cell.is_zero for cell in self.cells if cell.is_measured)
 
     @property
     def is_measured(self) -> bool:
         """Say whether any arm has a value."""
-        return any(cell.text != NOT_MEASURED for cell in self.cells)
+        return any(cell.is_measured for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ def unmeasured(one: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str,
     found: dict[str, dict[str, list[str]]] = {}
     for line in _lines(one, lambda row: is_power(row.name) is of_power):
         for arm, cell in zip(arms, line.cells, strict=True):
-            if cell.text == NOT_MEASURED:
+            if not cell.is_measured:
                 found.setdefault(cell.note, {}).setdefault(line.name, []).append(arm)
     return tuple(
         (listed(names, most=20) + (f" in {listed(of, most=6)}" if of != arms else ""), reason)
@@ -172,7 +173,7 @@ def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
 
 
 def _without_reason(cell: Cell) -> Cell:
-    return replace(cell, note="") if cell.text == NOT_MEASURED else cell
+    return cell if cell.is_measured else replace(cell, note="")
 
 
 def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:
@@ -226,7 +227,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
         cells=tuple(
             _cell(row, is_per_step=is_per_step, with_source=not source)
             if row is not None
-            else Cell(text=NOT_MEASURED, note=_why_not(arm, first))
+            else _missing(_why_not(arm, first))
             for arm, row in pairs
         ),
     )
@@ -244,7 +245,7 @@ def _known(rows: Iterable[QuantityRow]) -> str:
 
 def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
     if row.value is None:
-        return Cell(text=NOT_MEASURED, note=in_words(one_line(row.reason)))
+        return _missing(in_words(one_line(row.reason)))
     value = row.per_step if is_per_step else row.value
     is_peak = row.name in PEAKS
     is_compared = row.agreement in {"equal", "differs"}
@@ -255,6 +256,10 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
         is_zero=not value,
         note="; ".join(filter(None, (row.source if with_source else "", why_no_ratio(row)))),
     )
+
+
+def _missing(reason: str) -> Cell:
+    return Cell(text=NOT_MEASURED, is_measured=False, note=reason)
 
 
 def why_no_ratio(row: QuantityRow) -> str:
