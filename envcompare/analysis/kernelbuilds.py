@@ -1,4 +1,4 @@
-"""What the profiles of two arms betray: another GPU, other builds, libraries or precisions.
+"""What the profiles of two arms show: another GPU, other builds, libraries or precisions.
 
 On one GPU one build of one library launches kernels of the same names. An anonymous namespace
 carries the architecture its file was compiled for; NVIDIA's libraries changed how they name kernels
@@ -34,7 +34,7 @@ _SAME_PRECISION: Final = "profile both arms in one precision, with AMP and TF32 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sign:
-    """One property that names betray: how it is seen and what it means."""
+    """One property that names show: how it is seen and what it means."""
 
     key: str
     told_by: tuple[str, ...]  # facts of the fingerprint that say the same, and better
@@ -108,10 +108,10 @@ class Side:
         return {plain_name(one) for one in self.gpus} == {plain_name(one) for one in other.gpus}
 
 
-def betrayed(
+def build_differences(
     reference: Side, arm: Side, *, host: str, arm_id: str, told: Iterable[str] = ()
 ) -> tuple[FactDifference, ...]:
-    """Return what the profiles betray; `told` are the keys in which the fingerprints differ.
+    """Return what the profiles show; `told` are the keys in which the fingerprints differ.
 
     A library of which both fingerprints name the same version is not accused by a name.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from envcompare.analysis.activities import activity_table, operator_table, pass_state
-from envcompare.analysis.kernelbuilds import GPU, Side, betrayed, builds
+from envcompare.analysis.kernelbuilds import GPU, Side, build_differences, builds
 from envcompare.analysis.kerneldiff import kernel_diff
 from envcompare.analysis.ledger import trace_ledger
 from envcompare.analysis.peaks import gpu_capabilities, gpu_models, is_named
@@ -98,7 +98,7 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
         ledgers=ledgers,
         roofline=None if isinstance(drawn, str) else drawn,
         roofline_reason=drawn if isinstance(drawn, str) else "",
-        betrayed=tuple(_betrayed(cell)),
+        betrayed=tuple(_build_differences(cell)),
         cautions=tuple(
             dict.fromkeys(
                 (
@@ -242,26 +242,26 @@ def _mode(records: Records) -> Modes | None:
     return Modes(user, system) if user is not None and system is not None else None
 
 
-def _betrayed(cell: ProfiledCell) -> Iterable[FactDifference]:
-    """Yield what names betray; of an arm that was timed, imported names accuse nothing for sure."""
+def _build_differences(cell: ProfiledCell) -> Iterable[FactDifference]:
+    """Yield what names show; of an arm that was timed, imported names accuse nothing for sure."""
     own = tuple(one for one in cell.records if not _is_imported(one))
     for arm in cell.arms:
-        found = _betrayed_by(cell, arm, cell.records)
+        found = _differences_of(cell, arm, cell.records)
         if arm not in cell.timed:
             yield from found
             continue
-        sure = _betrayed_by(cell, arm, own)
+        sure = _differences_of(cell, arm, own)
         yield from sure
         known = {one.key for one in sure}
         yield from (_unsure(one) for one in found if one.key not in known)
 
 
-def _betrayed_by(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
+def _differences_of(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
     told = {
         one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
     }
     sides = [_side(cell, name, records) for name in (cell.reference, arm)]
-    return betrayed(*sides, host=cell.cell.host, arm_id=arm, told=told)
+    return build_differences(*sides, host=cell.cell.host, arm_id=arm, told=told)
 
 
 def _unsure(one: FactDifference) -> FactDifference:

@@ -52,7 +52,7 @@ from envcompare.profiles import PassName, Profile, ProfileRecord
 from envcompare.records import Failure
 from envcompare.results import RunFolder
 from envcompare.transport import Transport
-from envcompare.transport.copies import Taken
+from envcompare.transport.copies import RemoteFile
 from envcompare.transport.operations import make_new_folder
 
 _TOO_LARGE = f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"
@@ -281,7 +281,7 @@ class ProfilePass:
     def _shelf(self, arm: str) -> AbstractContextManager[Shelf]:
         return shelf(self.stand.transport, arm, self.stand.taken(arm))
 
-    def _kept_raw(self, own: Shelf, taken: Taken, name: str, most_bytes: int) -> Path | None:
+    def _kept_raw(self, own: Shelf, taken: RemoteFile, name: str, most_bytes: int) -> Path | None:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
         if taken.size_bytes > most_bytes:
             return None

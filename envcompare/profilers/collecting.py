@@ -20,7 +20,7 @@ from envcompare.profilers.finding import ToolName
 from envcompare.profilers.permissions import OPEN_FOR_ALL
 from envcompare.profilers.wrapping import COUNTERS, TRACE, Profiler
 from envcompare.transport import Transport
-from envcompare.transport.copies import FileType, Taken, fetch, look, take
+from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
 from envcompare.transport.operations import make_new_folder, remove_folder, run
 
 EXPORT_LIMIT_S = 600.0
@@ -93,7 +93,7 @@ class Shelf:
     arm: str
     folder: str
 
-    def take(self, place: str, *names: str) -> Taken | None:
+    def take(self, place: str, *names: str) -> RemoteFile | None:
         """Take the file of these names below a folder that the arm may write to.
 
         None where there is nothing. Raises WorkloadError of the phase `protocol` for what is no
@@ -114,7 +114,7 @@ class Shelf:
             )
         return taken and _of_allowed_size(taken)
 
-    def fetch(self, taken: Taken, target: Path) -> None:
+    def fetch(self, taken: RemoteFile, target: Path) -> None:
         """Bring a file of the shelf here; raises ProfileError where that fails.
 
         Raises TransportError when the host is lost.
@@ -131,7 +131,7 @@ DISTRUST: Final = (
 )
 
 
-def _of_allowed_size(taken: Taken) -> Taken:
+def _of_allowed_size(taken: RemoteFile) -> RemoteFile:
     if taken.size_bytes <= MOST_BYTES:
         return taken
     raise ProfileError(
@@ -163,8 +163,8 @@ def shelf(transport: Transport, arm: str, folder: str) -> Iterator[Shelf]:
 class Exported:
     """The report of a tool, and what the host's tool has made of it; both on the shelf."""
 
-    report: Taken
-    export: Taken
+    report: RemoteFile
+    export: RemoteFile
 
 
 def export(shelf: Shelf, profiler: Profiler, *, said: str) -> Exported:
@@ -202,7 +202,7 @@ def _take_report(shelf: Shelf, profiler: Profiler, left: Left, *, said: str) -> 
         )
 
 
-def _on(shelf: Shelf, name: str) -> Taken:
+def _on(shelf: Shelf, name: str) -> RemoteFile:
     """Return what the host's own tool has written on the shelf."""
     found = look(shelf.transport, f"{shelf.folder}/{name}")
     if found is None or not found.is_plain:

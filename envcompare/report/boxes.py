@@ -21,7 +21,7 @@ from envcompare.report.profilewords import (
     ONE_PROFILE,
     WHY_HREF,
     WHY_LINK,
-    betrayal_sentences,
+    build_sentences,
     by_arms,
     has_times,
     is_timed,
@@ -41,7 +41,7 @@ from envcompare.texts import counted
 
 _MOST_ITEMS: Final = 2
 _MOST_CLOCKS: Final = 1
-_MOST_BETRAYED: Final = 4
+_MOST_BUILDS: Final = 4
 _UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
 _NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
 
@@ -116,8 +116,8 @@ def _width(cell: CellSummary) -> float:
 
 def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Item, ...]:
     if not is_timed(run):
-        betrayed = betrayal_sentences(run)[:_MOST_BETRAYED]
-        return (*_why_of_profiles(run), *(Item(text=text) for text in betrayed))
+        builds = build_sentences(run)[:_MOST_BUILDS]
+        return (*_why_of_profiles(run), *(Item(text=text) for text in builds))
     split = [Item(text=text) for text in split_sentences(run)[:_MOST_ITEMS]]
     if split:
         split[-1] = replace(split[-1], href=HREF, link=LINK)
@@ -192,9 +192,9 @@ def _guards(run: RunComparison) -> list[Item]:
 
 
 def _of_profiles(run: RunComparison) -> list[Item]:
-    """Say what names of kernels betray beside confounders, and what to mind of the profiles."""
-    betrayed = betrayal_sentences(run, beside=True) if is_timed(run) else ()
-    texts = (*betrayed, *profile_cautions(run))
+    """Say what names of kernels show beside confounders, and what to mind of the profiles."""
+    builds = build_sentences(run, beside=True) if is_timed(run) else ()
+    texts = (*builds, *profile_cautions(run))
     items = [Item(text=f"⚠ {text}") for text in texts]
     if len(items) <= _MOST_ITEMS:
         return items
@@ -215,7 +215,7 @@ def _confounders(run: RunComparison) -> list[Item]:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(Item(text=text, href=HREF, link=LINK))
             continue
-        # the names of kernels are long, and stand under Why with all they betray
+        # the names of kernels are long, and stand under Why with all they show
         told = (one.evidence for one in found if not one.key.startswith("kernels."))
         seen = list(dict.fromkeys(text for text in told if text))
         remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))

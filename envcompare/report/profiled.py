@@ -63,7 +63,7 @@ class ProfiledView:
     arms: tuple[str, ...]
     devices: tuple[str, ...]
     cautions: tuple[str, ...]
-    betrayed: tuple[str, ...]
+    build_differences: tuple[str, ...]
     passes: tuple[PassRow, ...]
     missing: tuple[Missing, ...]
     comparisons: tuple[Against, ...]  # those that no fold of their own explains
@@ -209,7 +209,7 @@ def _view(
         arms=tuple(arm.arm for arm in one.arms),
         devices=tuple(dict.fromkeys(one.devices)),
         cautions=one.cautions,
-        betrayed=by_arms((found.arm, _betrayed(found)) for found in one.betrayed),
+        build_differences=by_arms((found.arm, _build_sentence(found)) for found in one.betrayed),
         passes=rows,
         missing=missing_rows(rows),
         comparisons=comparisons,
@@ -228,7 +228,7 @@ def _view(
     )
 
 
-def _betrayed(one: FactDifference) -> str:
+def _build_sentence(one: FactDifference) -> str:
     how = f" To tell it apart: {one.remedy}." if one.remedy else ""
     return f"{one.evidence or one.sentence}{how}"
 

@@ -125,8 +125,8 @@ def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     )
 
 
-def betrayal_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
-    """Say what the names of kernels betray; what the fingerprints tell already is left out.
+def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
+    """Say what the names of kernels show; what the fingerprints tell already is left out.
 
     `beside` leaves out confounders too, for a place where all of the run are told.
     """
@@ -136,7 +136,7 @@ def betrayal_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str
         for one in cell.betrayed
         if not one.part_of and not (beside and one.fact_class == "confounder")
     )
-    return by_arms((one.arm, _betrayal(one)) for one in found)
+    return by_arms((one.arm, _build_sentence(one)) for one in found)
 
 
 def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ def arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     return frozenset(arm for arm, told in seen.items() if told == {False})
 
 
-def _betrayal(one: FactDifference) -> str:
+def _build_sentence(one: FactDifference) -> str:
     return one_line(one.sentence or one.evidence)
 
 

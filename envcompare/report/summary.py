@@ -15,7 +15,7 @@ from envcompare.report.labels import cell_labels
 from envcompare.report.markdown import Columns, escape, flat, table
 from envcompare.report.numbers import NOT_MEASURED, listed
 from envcompare.report.profilewords import (
-    betrayal_sentences,
+    build_sentences,
     is_timed,
     missing_sentence,
     profile_cautions,
@@ -218,10 +218,10 @@ def _unmeasured(run: RunComparison) -> list[str]:
 
 
 def _notes_of_profiles(run: RunComparison) -> list[str]:
-    """Say where the time goes, what kernel names betray, and what to mind of the profiles."""
+    """Say where the time goes, what kernel names show, and what to mind of the profiles."""
     if not run.profiles:
         return []
-    cautions = (*betrayal_sentences(run), *profile_cautions(run))
+    cautions = (*build_sentences(run), *profile_cautions(run))
     found = [*why_sentences(run)[:_MOST_CAUTIONS]]
     if not found and not any(one.ledgers for one in run.profiles):
         found = [missing_sentence(run)]

@@ -171,7 +171,7 @@ class FileType(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class RemoteFile:
     """What lies where others cannot write, by `take` or `look`; a plain file can be fetched."""
 
     path: str
@@ -190,7 +190,9 @@ class Taken:
         return self.type is FileType.REGULAR and self.names == 1
 
 
-def take(transport: Transport, folder: str, names: tuple[str, ...], target: str) -> Taken | None:
+def take(
+    transport: Transport, folder: str, names: tuple[str, ...], target: str
+) -> RemoteFile | None:
     """Move what stands below a folder that others write to, to a target that they cannot reach.
 
     Nothing of it is opened and no link is followed, whoever changes what at the same time. `folder`
@@ -206,26 +208,26 @@ def take(transport: Transport, folder: str, names: tuple[str, ...], target: str)
     return _listed(target, result.stdout)
 
 
-def look(transport: Transport, path: str) -> Taken | None:
+def look(transport: Transport, path: str) -> RemoteFile | None:
     """Return what stands under a path that others cannot write to; None where nothing does."""
     argv = ("ls", "-ldn", "--", path)
     result = run(transport, Command(argv=argv), timeout_s=_TAKE_S)
     return _listed(path, result.stdout) if result.succeeded else None
 
 
-def _listed(path: str, line: str) -> Taken:
+def _listed(path: str, line: str) -> RemoteFile:
     """Return what `ls -ldn` says: mode, names, two owners and, of a file, its size."""
     try:
         mode, *words = line.split(maxsplit=5)
         kind = FileType(mode[0])
         if kind is not FileType.REGULAR:
-            return Taken(path=path, type=kind)
-        return Taken(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
+            return RemoteFile(path=path, type=kind)
+        return RemoteFile(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
     except (ValueError, IndexError) as error:
         raise not_copied(path, "here", f"the host said of it: {spoken(line)}") from error
 
 
-def fetch(transport: Transport, taken: Taken, target: Path) -> None:
+def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     """Copy a plain file that was taken from the host, of the size that it had then.
 
     Raises CopyError where it cannot be read, and where its content changes on the way.
@@ -332,7 +334,7 @@ class _Reached:
         self.told(self.done_bytes)
 
 
-def _fetch(transport: Transport, taken: Taken, target: Path) -> None:
+def _fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
     origin = f"{transport.name}:{taken.path}"
     command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))

@@ -16,7 +16,7 @@ from envcompare.profilers.finding import Tool
 from envcompare.profilers.wrapping import Profiler
 from envcompare.stack.cache import shell
 from envcompare.transport import Transport
-from envcompare.transport.copies import Taken, fetch, take
+from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import make_new_folder
 
@@ -65,7 +65,7 @@ def planted(transport: Transport, place: str, script: str) -> None:
     assert done.succeeded, done.stderr
 
 
-def left_and_taken(transport: Transport, place: str, own: Shelf, content: str) -> Taken:
+def left_and_taken(transport: Transport, place: str, own: Shelf, content: str) -> RemoteFile:
     """Leave a plain file in the scratch, and take it."""
     planted(transport, place, f"mkdir nsys && printf %s {content} >nsys/{NAME}")
     taken = own.take(f"{place}/scratch", "nsys", NAME)
@@ -240,6 +240,6 @@ def _taken_or_refused(scratch: Path, target: Path, fetched: Path) -> None:
         taken = take(LOCAL, str(scratch), ("nsys", NAME), str(target))
     except CopyError:
         return
-    if isinstance(taken, Taken) and taken.is_plain:
+    if isinstance(taken, RemoteFile) and taken.is_plain:
         fetch(LOCAL, taken, fetched)
         assert fetched.read_text() == ""

@@ -32,7 +32,7 @@ def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: 
 
 
 def test_a_second_environment_is_compared_with_the_first(tmp_path: Path) -> None:
-    """Kernel sets, quantities and what names betray; no verdict, since nothing was timed."""
+    """Kernel sets, quantities and what names show; no verdict, since nothing was timed."""
     found = compared(two_arms(tmp_path))
     assert found.reference_arm == "vm"
     assert (found.comparisons, found.failures, found.is_complete) == ((), (), True)

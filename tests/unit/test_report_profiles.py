@@ -614,7 +614,7 @@ def test_quantities_beyond_the_first_are_counted_on_the_terminal() -> None:
     assert rows[-1] == ("and 3 more in report.html", "", "")
 
 
-def test_notes_tell_what_kernel_names_betray() -> None:
+def test_notes_tell_what_kernel_names_show() -> None:
     """Another library is a reason to doubt, said beside the numbers."""
     notes = [one.columns[0] for one in terminal_lines(profiled_run()) if one.role == "note"]
     assert any(text.startswith("⚠ docker: Kernel names carry cuDNN 7 names") for text in notes)

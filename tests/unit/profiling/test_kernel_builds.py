@@ -1,8 +1,8 @@
-"""What names of kernels betray: another build, another generation of a library."""
+"""What names of kernels show: another build, another generation of a library."""
 
 from __future__ import annotations
 
-from envcompare.analysis.kernelbuilds import Side, betrayed
+from envcompare.analysis.kernelbuilds import Side, build_differences
 from envcompare.records import FactDifference, FingerprintValue
 
 OLD = "void at::native::_GLOBAL__N__5_x_Activation_compute_70_cpp1_ii_1::clamp<float>(int)"
@@ -18,12 +18,12 @@ def found(
     told: str = "",
     gpus: tuple[str, str] = ("", ""),
 ) -> dict[str, FactDifference]:
-    """Return by key what two sets of names betray; a GPU without a name is not known."""
+    """Return by key what two sets of names show; a GPU without a name is not known."""
     sides = [
         Side(names=frozenset(n), facts=f, gpus=frozenset({gpu} - {""}))
         for n, f, gpu in zip((before, after), facts, gpus, strict=True)
     ]
-    made = betrayed(sides[0], sides[1], host="local", arm_id="docker", told=(told,))
+    made = build_differences(sides[0], sides[1], host="local", arm_id="docker", told=(told,))
     return {one.key: one for one in made}
 
 
@@ -34,7 +34,7 @@ def test_another_compiled_architecture_is_another_build() -> None:
     assert "another build of PyTorch" in one.sentence
 
 
-def test_same_names_betray_nothing() -> None:
+def test_same_names_show_no_difference() -> None:
     """One image on two engines launches the same names."""
     names = {OLD, "volta_sgemm_128x64_nn", "ncclDevKernel_AllReduce(A*)"}
     assert found(names, names) == {}
@@ -80,7 +80,7 @@ def test_library_of_a_known_version_is_not_accused() -> None:
     assert "kernels.cudnn" not in made
 
 
-def test_betrayal_is_told_with_the_difference_that_says_it_better() -> None:
+def test_another_build_is_told_with_the_difference_that_says_it_better() -> None:
     """A version in the fingerprint speaks for the names."""
     assert found({OLD}, {NEW}, told="torch.version")["kernels.build"].part_of == "torch.version"
 
@@ -108,9 +108,9 @@ def test_another_compute_capability_is_another_gpu() -> None:
         Side(names=frozenset({"k"}), facts={}, capabilities=frozenset({one}))
         for one in ("7.0", "8.6", "8.6")
     ]
-    (one,) = betrayed(sides[0], sides[1], host="local", arm_id="docker")
+    (one,) = build_differences(sides[0], sides[1], host="local", arm_id="docker")
     assert "a GPU of compute capability 7.0 and this arm on a GPU of" in one.sentence
-    assert betrayed(sides[1], sides[2], host="local", arm_id="docker") == ()
+    assert build_differences(sides[1], sides[2], host="local", arm_id="docker") == ()
 
 
 def test_one_model_under_two_spellings_is_one_gpu() -> None:

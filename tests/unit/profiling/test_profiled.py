@@ -83,7 +83,7 @@ def test_traces_give_diff_and_ledger_held_against_the_timing(tmp_path: Path) -> 
     assert found.arms[0].activities is not None
 
 
-def test_build_that_names_betray_confounds_the_comparison(tmp_path: Path) -> None:
+def test_build_that_names_show_confounds_the_comparison(tmp_path: Path) -> None:
     """It is a difference like those of the fingerprints, once for the run."""
     records = traces([BUILT.format(70)], [BUILT.format(86)])
     run = compared(tmp_path, *records, samples=blocks({"vm": 1.0, "docker": 1.1}))
@@ -173,7 +173,7 @@ def test_host_pass_splits_the_cpu_time_of_the_ledger(tmp_path: Path) -> None:
 
 
 def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
-    """Two old logs are a run: kernels, ledger, betrayal, and nothing timed."""
+    """Two old logs are a run: kernels, ledger, builds, and nothing timed."""
     arms = (
         ArmRecord(id="vm", environment="vm", is_reference=True, is_timed=False),
         ArmRecord(id="docker", environment="docker", is_timed=False),
