@@ -212,7 +212,7 @@ class CellRun:
             host=self.cell.host,
             cache=self.site.cache,
             run=lambda command: self.site.run_inside(
-                seat, command, self.site.mounts, timeout_s=LIMIT_S
+                seat, command, mounts=self.site.mounts, timeout_s=LIMIT_S
             ),
             busy=QuietGate(bench).busy if device == "cpu" else str,
         )

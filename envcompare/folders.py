@@ -127,7 +127,9 @@ class CellFolders:
         python = prepared.interpreter if entry.program == LAUNCHER else prepared.python
         argv = (python, f"{self.site.workloads}/{entry.program}")
         command = Command(argv=argv, env=entry.variables)
-        return self.site.spawn(seat, command, self.mounts, entry.profiler, worker=mark)
+        return self.site.spawn(
+            seat, command, mounts=self.mounts, worker=mark, profiler=entry.profiler
+        )
 
     def _show(self, folder: str) -> None:
         mount = Mount(path=folder)
@@ -165,7 +167,7 @@ class CellFolders:
         base = folder.rpartition("/")[0]
         mounts = (*self.mounts, Mount(path=base, is_read_only=False))
         command = Command(argv=argv)
-        result = self.site.run_inside(seat, command, mounts, timeout_s=PREPARE_LIMIT_S)
+        result = self.site.run_inside(seat, command, mounts=mounts, timeout_s=PREPARE_LIMIT_S)
         if not result.succeeded:
             raise _data_error(name, result.stdout, result.tail())
 

@@ -225,7 +225,7 @@ class Site:
         command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
         mounts = (*self.mounts, Mount(path=path))
         try:
-            result = self.run_inside(seat, command, mounts, timeout_s=DATA_LIMIT_S)
+            result = self.run_inside(seat, command, mounts=mounts, timeout_s=DATA_LIMIT_S)
             said = msgspec.json.decode(result.stdout, type=_Data)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
@@ -273,10 +273,10 @@ class Site:
         self,
         seat: Seat,
         command: Command,
-        mounts: tuple[Mount, ...],
-        profiler: Profiler | None = None,
         *,
+        mounts: tuple[Mount, ...],
         worker: str,
+        profiler: Profiler | None = None,
     ) -> Process:
         """Start the command in the environment of a seat, as `wrapped` gives it.
 
@@ -284,10 +284,11 @@ class Site:
         where an earlier one goes on: nothing is measured beside it.
         """
         self._require_ended()
-        return self.transport.spawn(self.wrapped(seat, command, mounts, profiler, worker=worker))
+        wrapped = self.wrapped(seat, command, mounts=mounts, worker=worker, profiler=profiler)
+        return self.transport.spawn(wrapped)
 
     def run_inside(
-        self, seat: Seat, command: Command, mounts: tuple[Mount, ...], *, timeout_s: float
+        self, seat: Seat, command: Command, *, mounts: tuple[Mount, ...], timeout_s: float
     ) -> CommandResult:
         """Run the command in the environment of a seat to its end, as `spawn` starts it.
 
@@ -295,7 +296,7 @@ class Site:
         """
         self._require_ended()
         worker = new_worker_mark()
-        wrapped = self.wrapped(seat, command, mounts, worker=worker)
+        wrapped = self.wrapped(seat, command, mounts=mounts, worker=worker)
         return run_wrapped(
             self.transport,
             wrapped,
@@ -323,10 +324,10 @@ class Site:
         self,
         seat: Seat,
         command: Command,
-        mounts: tuple[Mount, ...],
-        profiler: Profiler | None = None,
         *,
+        mounts: tuple[Mount, ...],
         worker: str,
+        profiler: Profiler | None = None,
     ) -> Command:
         """Return the command as it runs in the environment of a seat, which sees these mounts.
 

@@ -368,13 +368,15 @@ class PlantedSite(Site):
         self,
         seat: Seat,
         command: Command,
-        mounts: tuple[Mount, ...],
-        profiler: Profiler | None = None,
         *,
+        mounts: tuple[Mount, ...],
         worker: str,
+        profiler: Profiler | None = None,
     ) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
-        argv = Site.wrapped(self, seat, command, mounts, profiler, worker=worker).argv
+        argv = Site.wrapped(
+            self, seat, command, mounts=mounts, worker=worker, profiler=profiler
+        ).argv
         flags = self.flags if seat.arm.id == "planted" else ()
         return Command(argv=(*argv[:2], *flags, *argv[2:]))
 
