@@ -52,8 +52,9 @@ class Notes:
         if event.failure is not None:
             print(f"  {event.arm}: {event.failure.brief}", file=sys.stderr)
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[()]:  # noqa: ARG002
         """Leave the fingerprint: all arms are this machine's own venv."""
+        return ()
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show nothing: a trial is short."""

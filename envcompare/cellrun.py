@@ -14,7 +14,6 @@ from envcompare.experiment import Experiment
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.words import entries
 from envcompare.folders import LAUNCHER, WORKER, CellFolders, Entry
-from envcompare.identity import ended, mixed_text
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
@@ -37,7 +36,6 @@ from envcompare.records import (
     CellState,
     Event,
     FactDifference,
-    Failure,
     FingerprintRecord,
     FingerprintValue,
     GpuReading,
@@ -74,8 +72,6 @@ class CellRun:
     folders: CellFolders = field(init=False)
     _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
     _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
-
-    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
 
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
@@ -252,28 +248,26 @@ class CellRun:
         if said:
             self.display.say(f"  {event.cell}: {said}")
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> Failure | None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
         """Keep what a worker found around itself, with the proof of its stack.
 
         The first part of a resumed run keeps its own: what a later one finds is compared with it,
-        and stands beside it where it differs. Return why the arm ends where the software does.
+        and kept with it where it differs. Return in what the software differs.
         """
         record = self.site.fingerprint(arm, self.cell.id, found, taken=taken)
         first = self._first.get(arm)
         if first is None:
             self.folder.write_fingerprint(record)
-            return None
+            return ()
         if (first.taken, taken) == ("start", "step") or self._differs(first, record):
             self.folder.write_fingerprint(record, part=self._part)
         changed = tuple(map(_change, changed_software(first, record)))
         if changed and not self.experiment.allow_mismatch:
             self._held.get(arm, []).clear()
-            return ended(arm, changed)
-        self._say_mixed(arm, changed)
-        if taken == "step":
+        elif taken == "step":
             for sample in self._held.pop(arm, []):
                 self.folder.append_sample(sample)
-        return None
+        return changed
 
     def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
         """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
@@ -285,17 +279,6 @@ class CellRun:
     def _part(self) -> int:
         """Return the number of times that the cell was begun before."""
         return sum(event.what == "cell-started" for event in self.prior_events)
-
-    def _say_mixed(self, arm: str, changed: tuple[IdentityChange, ...]) -> None:
-        """Say once of each property that an arm goes on although it changed."""
-        new = tuple(one for one in changed if (arm, one.key) not in self._mixed)
-        if not new:
-            return
-        self._mixed.update((arm, one.key) for one in new)
-        text, host = mixed_text(ended(arm, new)), self.cell.host
-        self.event(
-            Event(t=time.time(), what="caution", host=host, cell=self.cell.id, arm=arm, text=text)
-        )
 
     def _note_held(self, bench: Bench) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""

@@ -1,7 +1,7 @@
 """What a run measures: hosts and arms by what they are, compared when the run is resumed.
 
 What identifies a host or an arm is noted before the first measurement, as events of the run. The
-first note of each counts; a later one stands beside it where another was allowed.
+first note of each counts; a later one is kept with it where another was allowed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import ConfigError
-from envcompare.fingerprint.words import fact_name
+from envcompare.fingerprint.words import fact_name, is_plural_name
 from envcompare.records import Event, Failure, IdentityChange, Scalar
 
 Identity = dict[str, Scalar]
@@ -23,15 +23,23 @@ BOOT: Final = "boot.id"
 
 _NAMES: Final = {
     BOOT: "the boot ID",
+    "batch": "the batch size",
     "code": "the code of the workload",
+    "cpu.boost": "the setting of CPU boost",
     "cpu.governor": "the frequency governor",
     "cpu.microcode": "the microcode",
     "cpu.model": "the processor",
+    "cpu.no_turbo": "the setting of Turbo Boost",
+    "cpu.online": "the list of online CPUs",
     "data": "the data",
     "data.modified": "the data",
+    "device": "the device",
+    "docker.version": "the version of Docker",
     "gpu.driver": "the GPU driver",
     "image.id": "the image",
+    "kernel.clocksource": "the clock source of the kernel",
     "kernel.release": "the kernel",
+    "kernel.version": "the build of the kernel",
     "lock.sha256": "the lock of the wheels",
     "machine.id": "the machine",
     "program": "the program",
@@ -41,24 +49,34 @@ _NAMES: Final = {
     "python.sha256": "the build of Python",
     "python.version": "Python",
     "sif.sha256": "the SIF",
+    "singularity.version": "the version of Singularity or Apptainer",
+    "smt": "the setting of SMT",
     "site_packages.sha256": "the installed files",
 }
+_PROGRAM: Final = "program "  # and the word
+_GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
 _REMEDIES: Final = {
-    "image.id": "give the first image its name back (docker tag {before} NAME)",
-    "sif.sha256": "put the first SIF back",
+    "image.id": "restore the original tag: docker tag {before} NAME",
+    "sif.sha256": "restore the original SIF",
     "data": "restore the data",
     "data.modified": "restore the data",
-    "kernel.release": "boot the first kernel again",
+    "kernel.release": "boot the original kernel",
 }
+
+
+def program_key(word: str) -> str:
+    """Return the property that is the program a word of the command names."""
+    return f"{_PROGRAM}{word}"
 
 
 def property_name(key: str) -> str:
     """Return what a property is called in a sentence."""
-    return f"the {key}" if key.startswith("program ") else _NAMES.get(key) or fact_name(key)
+    word = key.removeprefix(_PROGRAM)
+    return f"the program {word}" if word != key else _NAMES.get(key) or fact_name(key)
 
 
 def changes(
-    host: str, arm: str, before: Mapping[str, Scalar], after: Mapping[str, Scalar]
+    before: Mapping[str, Scalar], after: Mapping[str, Scalar], *, host: str, arm: str
 ) -> tuple[IdentityChange, ...]:
     """Return the properties that are not the same; None is one that is not known."""
     return tuple(
@@ -84,7 +102,9 @@ def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
         change
         for event in events
         if event.what == "identity"
-        for change in changes(event.host, event.arm, first[event.host, event.arm], event.values)
+        for change in changes(
+            first[event.host, event.arm], event.values, host=event.host, arm=event.arm
+        )
     )
     return tuple(dict.fromkeys(found))
 
@@ -105,58 +125,73 @@ def subject(one: IdentityChange) -> str:
     return f"{one.arm} on {one.host}" if one.arm else one.host
 
 
+def is_unverified(one: IdentityChange) -> bool:
+    """Tell whether one of the values is not known: it may have changed or not."""
+    return None in (one.before, one.after)
+
+
 def change_text(one: IdentityChange) -> str:
-    """Return a change with both values."""
-    return f"{one.key} {_values(one)}"
+    """Return a change with both values: "the kernel was 6.1, now 6.2"."""
+    verb = "were" if is_plural_name(one.key) else "was"
+    return f"{property_name(one.key)} {verb} {_value(one.before)}, now {_value(one.after)}"
+
+
+def resumed_text(one: IdentityChange) -> str:
+    """Return what is said of a change with which a run goes on."""
+    if one.key == BOOT:
+        return f"{one.host} was restarted since the run began"
+    said = "cannot be verified" if is_unverified(one) else "changed since the run began"
+    return f"{subject(one)} {said}: {change_text(one)}; continuing because of --allow-mismatch"
 
 
 def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
-    """Return the error for a run whose hosts or arms are not what they were."""
-    first = found[0]
+    """Return the error for a run whose hosts or arms are not, or may not be, what they were."""
+    changed = tuple(one for one in found if not is_unverified(one))
+    first = (changed or found)[0]
+    what = f"{property_name(first.key)} of {subject(first)}"
+    details = "; ".join(f"{subject(one)}: {change_text(one)}" for one in found)
+    if not changed:
+        return ConfigError(
+            f"{folder} cannot be resumed: {what} cannot be verified",
+            details=details,
+            hint=f"make sure that envcompare can read what is not known on {first.host} and "
+            f"resume again, {_GO_ON} it could not be verified",
+        )
     return ConfigError(
-        f"{folder} cannot be resumed: {property_name(first.key)} of {subject(first)} changed "
-        "since it was begun",
-        details="; ".join(f"{subject(one)}: {change_text(one)}" for one in found),
-        hint=f"{' and '.join(_remedies(found))}, or start a new run; with --allow-mismatch this "
-        "one goes on, and its report says that it mixes both",
+        f"{folder} cannot be resumed: {what} changed since it was begun",
+        details=details,
+        hint=f"{' and '.join(_remedies(changed))}, {_GO_ON} both are mixed",
     )
 
 
 def ended(arm: str, found: tuple[IdentityChange, ...]) -> Failure:
     """Return why an arm of a cell ends: only inside it could be seen that it changed."""
-    first = found[0]
     return Failure(
         phase="checksum",
-        brief=f"{arm}: {property_name(first.key)} changed since the run was begun: "
-        f"{_values(first)}",
+        brief=f"{arm} changed since the run began: {change_text(found[0])}",
         details="; ".join(change_text(one) for one in found),
-        hint=f"{' and '.join(_remedies(found))}, or start a new run; --resume with "
-        "--allow-mismatch goes on, and the report says that it mixes both",
+        hint=f"{' and '.join(_remedies(found))}, {_GO_ON} both are mixed",
     )
 
 
 def mixed_text(failure: Failure) -> str:
     """Return what is said of an arm that goes on although it changed."""
-    return f"{failure.brief}; its numbers mix both (--allow-mismatch)"
+    return f"{failure.brief}; its numbers come from both states (--allow-mismatch)"
 
 
 def unknown(folder: Path) -> ConfigError:
     """Return the error for a run of which nobody noted what it measured."""
     return ConfigError(
-        f"{folder} cannot be resumed: it does not say what software it measured",
-        details="an earlier version of envcompare wrote it, so that it cannot be seen whether "
-        "images, interpreters, hosts and data are still the same",
-        hint="start a new run; what was measured stays readable",
+        f"{folder} cannot be resumed: it does not record the software it measured",
+        details="it was written by an earlier version of envcompare, so envcompare cannot check "
+        "whether images, interpreters, hosts and data are unchanged",
+        hint="start a new run; the results of this one stay readable",
     )
 
 
 def _remedies(found: tuple[IdentityChange, ...]) -> tuple[str, ...]:
     texts = (_REMEDIES[one.key].format(before=one.before) for one in found if one.key in _REMEDIES)
     return tuple(dict.fromkeys(texts)) or ("restore what changed",)
-
-
-def _values(one: IdentityChange) -> str:
-    return f"{_value(one.before)} then, {_value(one.after)} now"
 
 
 def _value(value: Scalar) -> str:

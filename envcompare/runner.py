@@ -25,7 +25,7 @@ from envcompare.errors import (
 )
 from envcompare.eventlog import standing
 from envcompare.experiment import Experiment
-from envcompare.identity import change_text, changes, first_identities, refusal, refused, subject
+from envcompare.identity import changes, first_identities, refusal, refused, resumed_text
 from envcompare.job import MAX_HOSTS_AT_ONCE, Job, Where
 from envcompare.opening import open_site
 from envcompare.plan import Cell, Plan
@@ -111,14 +111,14 @@ def _check_identities(job: Job, sites: list[Site], prior: tuple[Event, ...]) -> 
         for arm, now in site.identities.items():
             where = Where(host=site.host.label, arm=arm)
             first = known.get((where.host, arm))
-            changed = () if first is None else changes(where.host, arm, first, now)
+            changed = () if first is None else changes(first, now, host=where.host, arm=arm)
             if first is None or changed:
                 job.note("identity", where, values=now)
             found += changed
     if refused(found) and not job.experiment.allow_mismatch:
         raise refusal(job.folder.path, refused(found))
     for one in found:
-        job.display.say(f"  {subject(one)}: {change_text(one)}")
+        job.display.say(f"  {resumed_text(one)}")
 
 
 def _note_end(job: Job) -> None:

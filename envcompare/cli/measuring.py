@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
-    help="Go on with an interrupted run; every other option but --allow-mismatch is taken from it. "
-    "Other software, another kernel or driver, or other data than it began with is refused; a "
-    "restart of a host is noted in the report.",
+    help="Continue an interrupted run. All other options except --allow-mismatch come from that "
+    "run. It is refused (exit 2) if software, kernel, driver or data changed; a change that shows "
+    "only inside an arm ends that arm (exit 4). A restart of a host is noted in the report.",
 )
 @click.pass_obj
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
@@ -44,7 +44,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
         allow_mismatch = values.pop("allow_mismatch")
         if any(value not in (None, ()) for value in values.values()):
             raise ConfigError(
-                "--resume takes everything but --allow-mismatch from the run it continues",
+                "--resume takes all options except --allow-mismatch from the run it continues",
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)

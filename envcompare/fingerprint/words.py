@@ -109,7 +109,12 @@ def describe(difference: FactDifference) -> str:
 
 def is_plural(difference: FactDifference) -> bool:
     """Say whether the words of a difference name several things."""
-    return difference.key.startswith(_PLURAL) or difference.key in {"thp", "thp.defrag"}
+    return is_plural_name(difference.key)
+
+
+def is_plural_name(key: str) -> bool:
+    """Say whether the name of a fact names several things."""
+    return key.startswith(_PLURAL) or key in {"thp", "thp.defrag"}
 
 
 def entries(value: FingerprintValue) -> tuple[str, ...]:

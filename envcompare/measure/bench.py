@@ -19,6 +19,7 @@ from envcompare.records import (
     EventKind,
     Failure,
     FingerprintValue,
+    IdentityChange,
     Sample,
     Scalar,
     Taken,
@@ -49,11 +50,11 @@ class Recorder(Protocol):
         """Keep one event."""
         ...
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> Failure | None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
         """Keep what a worker found around itself; a later one takes the place of an earlier.
 
-        The first part of a resumed run keeps its own; where software differs from it, that is
-        returned as the reason to end the arm.
+        The first part of a resumed run keeps its own; the software that differs from it is
+        returned.
         """
         ...
 

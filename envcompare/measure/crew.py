@@ -16,7 +16,7 @@ from envcompare.measure.bench import Bench, Facts, Values, failure_of, keep_surr
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
-from envcompare.records import Failure, Taken
+from envcompare.records import Failure, IdentityChange, Taken
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -40,7 +40,7 @@ class Roster:
     looked_after_steps: set[str] = field(default_factory=set)  # arms with their whole fingerprint
     is_unchecked: bool = False  # no arm has a first loss to compare, and that was said
     _deaths: Counter[str] = field(default_factory=Counter)
-    _mixed: set[str] = field(default_factory=set)  # arms that go on all the same
+    _mixed: set[tuple[str, str]] = field(default_factory=set)  # said of an arm and a property
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -65,15 +65,17 @@ class Roster:
 
     def changed(self, arm: str, now: Values) -> Failure | None:
         """Return why an arm must end: its work is not what was measured before an interruption."""
-        found = changes(self.bench.host, arm, self.before.get(arm, now), now)
-        if not found:
-            return None
-        failure = ended(arm, found)
-        if not self.allow_mismatch:
-            return failure
-        if arm not in self._mixed:
-            self._mixed.add(arm)
-            self.bench.note("caution", text=mixed_text(failure))
+        host = self.bench.host
+        return self.refused(arm, changes(self.before.get(arm, now), now, host=host, arm=arm))
+
+    def refused(self, arm: str, found: tuple[IdentityChange, ...]) -> Failure | None:
+        """Return why an arm that changed must end; said once of a property where it may go on."""
+        if found and not self.allow_mismatch:
+            return ended(arm, found)
+        new = tuple(one for one in found if (arm, one.key) not in self._mixed)
+        if new:
+            self._mixed.update((arm, one.key) for one in new)
+            self.bench.note("caution", arm=arm, text=mixed_text(ended(arm, new)))
         return None
 
 
@@ -194,7 +196,8 @@ class Crew:
 
     def _keep(self, arm: str, found: Facts, *, taken: Taken) -> None:
         """Keep what a worker found; one with other software than before an interruption ends."""
-        failure = self.roster.bench.recorder.fingerprint(arm, found, taken=taken)
+        changed = self.roster.bench.recorder.fingerprint(arm, found, taken=taken)
+        failure = self.roster.refused(arm, changed)
         if failure is not None:
             self.drop(arm, failure)
 

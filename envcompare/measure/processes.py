@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from envcompare.errors import WorkloadError
+from envcompare.identity import program_key
 from envcompare.measure.bench import Bench, Facts, Values, failure_of
 from envcompare.measure.crew import Roster
 from envcompare.measure.programcautions import cautions
@@ -116,11 +117,12 @@ class ProcessPass:
                 worker.kill()
 
     def _take_look(self, arm: str, found: Looked) -> None:
-        programs = {f"program {word}": digest for word, digest in found.programs.items()}
+        programs = {program_key(word): digest for word, digest in found.programs.items()}
         values: Values = {"code": found.code_hash, "program": found.program, **programs}
-        failure = self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
+        changed = self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
         self._looks[arm] = found.fingerprint
         self.bench.note("note", arm=arm, values=values)
+        failure = self.roster.refused(arm, changed)
         failure = self.roster.changed(arm, values) or failure
         if failure is not None:
             self._fail(arm, failure)
@@ -209,7 +211,8 @@ class ProcessPass:
         if looked is None or not done.fingerprint:
             return None
         seen = {**looked, **done.fingerprint}
-        return self.bench.recorder.fingerprint(arm, seen, taken="step")
+        changed = self.bench.recorder.fingerprint(arm, seen, taken="step")
+        return self.roster.refused(arm, changed)
 
     def _process_run(self, arm: str, order: int, done: Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envcompare.analysis.model import CellSummary, Drift, RunComparison
-from envcompare.identity import BOOT, change_text, subject
+from envcompare.identity import BOOT, change_text, is_unverified, subject
 from envcompare.records import CONTROL_SUFFIX
 from envcompare.report.labels import cell_labels
 from envcompare.report.numbers import (
@@ -159,6 +159,11 @@ def _changed(run: RunComparison) -> Iterator[str]:
                 f"{one.host} was restarted while the run was interrupted: {change_text(one)}. The "
                 "ratios hold, since each generation compares environments after the same start; "
                 "absolute times may differ."
+            )
+        elif is_unverified(one):
+            yield (
+                f"it cannot be verified that {subject(one)} did not change while the run was "
+                f"interrupted (--allow-mismatch): {change_text(one)}."
             )
         else:
             yield (

@@ -396,7 +396,7 @@ class TestResumedWithOtherSoftware:
         events = (folder / "events.jsonl").read_bytes()
         said = resume(folder, exit_code=2)
         assert "own on lab-h1 changed since it was begun" in said
-        assert f"{values[0]} then, {values[1]} now" in said
+        assert f"the {values[0]}, now {values[1]}" in said
         assert (folder / "samples.jsonl").read_bytes() == samples
         assert (folder / "events.jsonl").read_bytes() == events
 
@@ -410,7 +410,7 @@ class TestResumedWithOtherSoftware:
         lab.as_root("sh", "-c", RETAG, "sh", named)
         second = lab.as_root(*inspect).strip()
         assert first != second
-        self.refused(folder, f"image.id {first}", second)
+        self.refused(folder, f"image was {first}", second)
         lab.as_root("docker", "tag", first, named)
         lab.as_root("docker", "image", "rm", second)
         resume(folder)
@@ -425,6 +425,6 @@ class TestResumedWithOtherSoftware:
             folder = self.measured(lab, tmp_path, f"singularity:{path}")
             lab.as_root("sh", "-c", f"printf x >>{path}")
             second = lab.as_root("sha256sum", path).split()[0]
-            self.refused(folder, f"sif.sha256 {first}", second)
+            self.refused(folder, f"SIF was {first}", second)
         finally:
             lab.as_root("rm", "-f", path)

@@ -47,10 +47,11 @@ class Kept:
         self.events.append(event)
         self.folder.append_event(event)
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> None:
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[()]:
         """Keep the surroundings as the product does."""
         record = FingerprintRecord(host="local", arm=arm, cell=CELL, facts=found, taken=taken)
         self.folder.write_fingerprint(record)
+        return ()
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show nothing."""

@@ -73,8 +73,6 @@ def test_workload_that_changed_during_an_interruption_asks_for_a_new_run(tmp_pat
     made = bench(tmp_path, f"{tmp_path}/threaded.py:Steady", budget_s=1.5)
     Lockstep(made, Roster(made, before={"vm": {"code": "another"}})).measure()
     failures = concluded(made).failures()
-    assert (
-        "vm: the code of the workload changed since the run was begun: another then, " in failures
-    )
+    assert "vm changed since the run began: the code of the workload was another, now " in failures
     assert "start a new run" in failures
     assert "same device" not in failures

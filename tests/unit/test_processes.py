@@ -161,7 +161,7 @@ def test_file_that_changed_during_an_interruption_is_refused(tmp_path: Path) -> 
     """Two halves of one number must be of one program."""
     before: dict[str, Values] = {arm: {"code": "another"} for arm in ARMS}
     found = measured(tmp_path, "true", before=before)
-    changed = "vm: the code of the workload changed since the run was begun: another then, "
+    changed = "vm changed since the run began: the code of the workload was another, now "
     assert changed in found.failures()
 
 

@@ -110,7 +110,7 @@ def only_run(place: Path, out: str = "out") -> Path:
     return found
 
 
-def edit(run: Path, key: str, value: str) -> str:
+def edit(run: Path, key: str, value: str | None) -> str:
     """Write another value of a property into what was noted; return the one that was there."""
     events = read_events(run)
     for event in events:
@@ -180,7 +180,7 @@ def test_other_software_or_data_is_refused_before_anything_is_measured(
     done = resume(place)
     assert done.returncode == 2, done.stderr
     assert f"cannot be resumed: {what}" in done.stderr
-    assert "then, " in done.stderr
+    assert ", now " in done.stderr
     assert REMEDY in done.stderr
     assert written(only_run(place)) == before
 
@@ -192,7 +192,7 @@ def test_another_machine_or_kernel_is_refused_with_both_values(place: Path, key:
     before = written(only_run(place))
     done = resume(place)
     assert done.returncode == 2, done.stderr
-    assert f"another then, {now} now" in done.stderr
+    assert f"another, now {now}" in done.stderr
     assert written(only_run(place)) == before
 
 
@@ -215,8 +215,25 @@ def test_a_restarted_host_is_said_and_measured_on(place: Path) -> None:
     assert (change.host, change.key, change.before, change.after) == (
         "local", "boot.id", "another-boot", now,
     )  # fmt: skip
+    assert "local was restarted since the run began" in done.stderr
     for text in (markdown(comparison), done.stdout, (only_run(place) / "report.html").read_text()):
         assert "local was restarted" in " ".join(text.split())
+
+
+def test_data_that_cannot_be_read_are_not_said_to_have_changed(place: Path) -> None:
+    """They may be what they were: exit code 2, and another remedy than for other data."""
+    run = only_run(place)
+    edit(run, "data", None)
+    done = resume(place)
+    assert done.returncode == 2, done.stderr
+    assert "the data of local cannot be verified" in done.stderr
+    assert "the data was not known, now " in done.stderr
+    assert "restore the data" not in done.stderr
+    assert "resume again, start a new run" in done.stderr
+    assert resume(place, "--allow-mismatch").returncode == 0
+    assert "it cannot be verified that local did not change" in markdown(
+        conclude(RunFolder.open(run))[0]
+    )
 
 
 def test_a_run_that_noted_no_software_is_refused(place: Path) -> None:
@@ -227,7 +244,7 @@ def test_a_run_that_noted_no_software_is_refused(place: Path) -> None:
     before = written(run)
     done = resume(place)
     assert done.returncode == 2, done.stderr
-    assert "does not say what software it measured" in done.stderr
+    assert "does not record the software it measured" in done.stderr
     assert REMEDY in done.stderr
     assert written(run) == before
 
@@ -257,7 +274,9 @@ def test_a_mismatch_that_is_allowed_is_measured_on_and_said(
     assert comparison.identity_changes
     for one in comparison.identity_changes:
         for text in (done.stderr, markdown(comparison)):
-            assert f"{one.before} then, {one.after} now" in " ".join(text.split())
+            assert f"{one.before}, now {one.after}" in " ".join(text.split())
+    assert "local changed since the run began: the " in done.stderr
+    assert "continuing because of --allow-mismatch" in done.stderr
     assert "--allow-mismatch" in markdown(comparison)
     # it is not forgotten: what was allowed once is compared again
     unfinish(only_run(place))
@@ -274,8 +293,8 @@ def test_another_program_at_the_same_path_ends_its_arms(place: Path) -> None:
     assert after["samples.jsonl"] == before["samples.jsonl"]
     failed = [one["failure"] for one in read_events(only_run(place)) if one["what"] == "arm-failed"]
     assert failed
-    assert all("changed since the run was begun" in one["brief"] for one in failed)
-    assert all("then, " in one["details"] and REMEDY in one["hint"] for one in failed)
+    assert all("changed since the run began" in one["brief"] for one in failed)
+    assert all(", now " in one["details"] and REMEDY in one["hint"] for one in failed)
 
 
 def test_other_surroundings_of_a_worker_end_its_arm(
@@ -303,7 +322,12 @@ def test_a_program_that_is_allowed_to_differ_is_said_in_the_report(place: Path) 
     done = resume(place, "--allow-mismatch")
     assert done.returncode == 0, done.stderr
     comparison, _ = conclude(RunFolder.open(only_run(place)))
-    assert "changed since the run was begun" in markdown(comparison)
+    assert "changed since the run began" in markdown(comparison)
+    said = [
+        one["arm"] for one in read_events(only_run(place))
+        if "changed since the run began" in one["text"]
+    ]  # fmt: skip
+    assert sorted(said) == ["vm-host", "vm-host~control"]
 
 
 def test_steps_of_the_same_software_are_measured_on(stepping: Path) -> None:
@@ -332,5 +356,5 @@ def test_another_library_that_only_steps_load_takes_what_was_measured_with_it(
     done = resume(stepping, out="steps")
     assert done.returncode == 4, done.stderr
     assert "libopenblas.so" in done.stderr
-    assert "changed since the run was begun" in done.stderr
+    assert "changed since the run began" in done.stderr
     assert written(run)["samples.jsonl"] == before["samples.jsonl"]
