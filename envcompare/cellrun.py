@@ -52,7 +52,7 @@ from envcompare.stats.intervals import Interval
 
 _NO_STEPS = "a plain command has no steps that could be marked"
 _NO_STEPS_HINT = "profile it by hand and give the file to envcompare import"
-_UNSEEN = "its worker ended before its software could be compared with that of the first part"
+_UNSEEN = "ended before its software could be compared with that of the first part"
 _SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
 
 
@@ -282,9 +282,11 @@ class CellRun:
 
     def _note_held(self, bench: Bench) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""
+        what = "the run" if self.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
-                bench.note("round-dropped", arm=arm, text=f"{len(samples)} samples: {_UNSEEN}")
+                text = f"{len(samples)} samples: {what} {_UNSEEN}"
+                bench.note("round-dropped", arm=arm, text=text)
 
     def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
         """Show how far the cell is: the live intervals and the time left."""

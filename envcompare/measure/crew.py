@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from envcompare.errors import WorkloadError
+from envcompare.errors import TransportError, WorkloadError
 from envcompare.identity import changes, ended, mixed_text
 from envcompare.measure.bench import Bench, Facts, Values, failure_of, keep_surroundings
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
-from envcompare.measure.protocol import Hello
+from envcompare.measure.protocol import Found, Hello
 from envcompare.measure.worker import Worker
 from envcompare.records import Failure, IdentityChange, Taken
 
@@ -151,19 +151,28 @@ class Crew:
         self.roster.fail(arm, failure)
         worker.kill()
 
-    def look_around(self) -> None:
+    def look_around(self, *, is_last: bool = False) -> None:
         """Once an arm, ask the process that has run steps what is loaded and set by now.
 
-        Nothing is timed meanwhile, and the generation ends next.
+        Nothing is timed meanwhile, and the generation ends next; the last look is at workers that
+        the user has stopped, of which some may not answer any more.
         """
         arms = tuple(arm for arm in self.arms if arm not in self.roster.looked_after_steps)
         for arm in arms:
             self.tell(arm, Worker.send_facts)
-        for arm, found in self.collect(arms, Worker.await_facts).items():
+        answers = self._last_facts(arms) if is_last else self.collect(arms, Worker.await_facts)
+        for arm, found in answers.items():
             hello = replace(self.roster.hellos[arm], fingerprint=found.fingerprint)
             self.roster.hellos[arm] = hello
             self.roster.looked_after_steps.add(arm)
             self._keep(arm, found.fingerprint, taken="step")
+
+    def _last_facts(self, arms: tuple[str, ...]) -> dict[str, Found]:
+        found = {}
+        for arm in arms:
+            with suppress(WorkloadError, TransportError):
+                found[arm] = self._workers[arm].await_facts()
+        return found
 
     def dismiss(self) -> None:
         """Let every worker quit by itself, and end what it leaves."""

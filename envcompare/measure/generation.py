@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import asdict, replace
 
+from envcompare.errors import InterruptedRunError
 from envcompare.measure.crew import Crew
 from envcompare.measure.limits import (
     MIN_STEPS,
@@ -70,12 +71,16 @@ class GenerationRun:
         if self.steps is None:
             self._calibrate()
         spent_s: list[float] = []
-        for number in range(WARMUP, self.rounds):
-            if self.crew.arms != arms or not self._can_measure():
-                break
-            began = time.monotonic()
-            self._run_round(number)
-            spent_s.append(time.monotonic() - began)
+        try:
+            for number in range(WARMUP, self.rounds):
+                if self.crew.arms != arms or not self._can_measure():
+                    break
+                began = time.monotonic()
+                self._run_round(number)
+                spent_s.append(time.monotonic() - began)
+        except InterruptedRunError:
+            self.crew.look_around(is_last=True)  # else what a resumed run has measured is lost
+            raise
         # not of one round alone: rounds are planned from it, and a neighbour may have met that one
         self.round_s = statistics.median(spent_s[1:] or spent_s or [0.0])  # the first is warm-up
         self._look_around()

@@ -25,13 +25,25 @@ import ctypes, os
 
 class LoadsLate:
     batch = 1
+    steps = 0
 
     def setup(self, seed, device):
         pass
 
     def step(self):
+        self.steps += 1
+        self.interrupt(os.path.join({place!r}, "interrupt"))
         ctypes.CDLL(os.path.join({place!r}, "libopenblas.so"))
         return float(sum(i * i for i in range(20000)) % 97)
+
+    def interrupt(self, path):
+        # Ctrl-C for a process in a step of this number, where a file asks for it
+        if os.path.exists(path):
+            with open(path) as file:
+                pid, step = map(int, file.read().split())
+            if self.steps == step:
+                os.kill(pid, 2)
+                os.unlink(path)
 """
 REMEDY = "start a new run"
 
@@ -342,6 +354,27 @@ def test_steps_of_the_same_software_are_measured_on(stepping: Path) -> None:
     assert {name: after[name] for name in before if name.startswith("fingerprints")} == {
         name: content for name, content in before.items() if name.startswith("fingerprints")
     }
+    leave_one_restart(run)
+
+
+def test_what_is_measured_before_an_interruption_of_the_first_generation_is_kept(
+    stepping: Path,
+) -> None:
+    """Ctrl-C ends after the block and saves, in a resumed run too."""
+    run = only_run(stepping, "steps")
+    before = written(run)
+    blocks = [json.loads(line) for line in before["samples.jsonl"].splitlines()]
+    longest = max(len(one["wall_ns"]) for one in blocks if "wall_ns" in one)
+    command = [sys.executable, "-m", "envcompare", "run", "--resume", str(run)]
+    with subprocess.Popen(command, cwd=stepping, stderr=subprocess.PIPE, text=True) as process:
+        (stepping / "interrupt").write_text(f"{process.pid} {2 * longest}")
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert not (stepping / "interrupt").exists()
+    after = written(run)
+    assert after["samples.jsonl"].startswith(before["samples.jsonl"])
+    assert len(after["samples.jsonl"]) > len(before["samples.jsonl"])
+    assert not [one for one in read_events(run) if one["what"] == "round-dropped"]
     leave_one_restart(run)
 
 
