@@ -101,7 +101,7 @@ class Shelf:
         """
         target = f"{self.folder}/{names[-1]}"
         try:
-            taken = take(self.transport, place, names, target)
+            taken = take(self.transport, place, names=names, target=target)
         except CopyError as error:
             raise _unfetched(error) from error
         if taken is not None and not taken.is_plain:

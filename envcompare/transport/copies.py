@@ -172,7 +172,7 @@ class FileType(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
-    """What lies where others cannot write, by `take` or `look`; a plain file can be fetched."""
+    """A file on a host where others cannot write; `fetch` copies a plain one."""
 
     path: str
     type: FileType
@@ -191,7 +191,7 @@ class RemoteFile:
 
 
 def take(
-    transport: Transport, folder: str, names: tuple[str, ...], target: str
+    transport: Transport, folder: str, *, names: tuple[str, ...], target: str
 ) -> RemoteFile | None:
     """Move what stands below a folder that others write to, to a target that they cannot reach.
 

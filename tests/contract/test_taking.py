@@ -237,7 +237,7 @@ def _taken_or_refused(scratch: Path, target: Path, fetched: Path) -> None:
         with suppress(OSError):
             (scratch / folder / NAME).touch()
     try:
-        taken = take(LOCAL, str(scratch), ("nsys", NAME), str(target))
+        taken = take(LOCAL, str(scratch), names=("nsys", NAME), target=str(target))
     except CopyError:
         return
     if isinstance(taken, RemoteFile) and taken.is_plain:
