@@ -78,7 +78,7 @@ class Small:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=500,
         )
 
     @property
