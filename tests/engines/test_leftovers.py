@@ -13,12 +13,14 @@ import pytest
 from lab import Lab
 from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 
+from envcompare import claims
 from envcompare.command import Command
+from envcompare.stack.cache import host_cache
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
 pytestmark = [
-    pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(240),
+    pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420),
 ]  # fmt: skip
 # No signal but KILL ends it, and no thread of it sees the end of its input.
 HANGS = f"""{LIGHT}
@@ -71,12 +73,22 @@ def clean(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
-def killed(out: Path, is_time: Callable[[Path], bool], *words: str) -> Path:
-    """Start a run, kill its client when it is time, and return the run's folder."""
+def eventually_dead(host: Transport, folder: Path) -> None:
+    """Wait until what holds a run on the host has seen the end of its client."""
+    end = time.monotonic() + 90
+    while (folder.name, "live") in {
+        (one.run_id, one.state) for one in claims.survey(host, host_cache(host))
+    }:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def killed(host: Transport, out: Path, is_time: Callable[[Path], bool], *words: str) -> Path:
+    """Start a run, kill its client when it is time, and return the folder of the dead run."""
     process = subprocess.Popen(
         command(out, *words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    end = time.monotonic() + 90
+    end = time.monotonic() + 180
     try:
         while not ((folder := run_folder(out)) and is_time(folder)):
             assert process.poll() is None, process.communicate()[1]
@@ -85,11 +97,12 @@ def killed(out: Path, is_time: Callable[[Path], bool], *words: str) -> Path:
     finally:
         process.kill()
         process.communicate()
+    eventually_dead(host, folder)
     return folder
 
 
 @pytest.fixture
-def killed_while_measuring(lab: Lab, own: Path, tmp_path: Path) -> Iterator[Path]:
+def killed_while_measuring(lab: Lab, host: Transport, own: Path, tmp_path: Path) -> Iterator[Path]:
     """Give the folder of a run that was killed while its arms hung in two environments."""
 
     def hangs_in_both(folder: Path) -> bool:
@@ -100,6 +113,7 @@ def killed_while_measuring(lab: Lab, own: Path, tmp_path: Path) -> Iterator[Path
         return {"vm", "docker"} <= set(spinning)
 
     folder = killed(
+        host,
         tmp_path / "killed",
         hangs_in_both,
         *("--hosts", lab.alias, "--workload", f"{own}:Hangs", "--generation", "rebuild"),
@@ -115,7 +129,7 @@ def test_clean_removes_what_one_killed_run_left(lab: Lab, killed_while_measuring
     assert lab.left_of(run_id)
     done = clean("--run", str(killed_while_measuring))
     assert done.returncode == 0, done.stderr
-    assert f"lab-h1: removed what was left of the run {run_id}: " in done.stdout
+    assert f"{lab.alias}: removed what was left of the run {run_id}: " in done.stdout
     for what in ("vm (", "docker (", "its folder"):
         assert what in done.stdout
     assert lab.left_of(run_id) == ""
@@ -141,10 +155,11 @@ def test_next_run_removes_what_a_killed_one_left_in_other_environments(
 
 
 def test_what_a_killed_preparation_left_is_removed(
-    lab: Lab, slow_image: str, own: Path, tmp_path: Path
+    lab: Lab, host: Transport, slow_image: str, own: Path, tmp_path: Path
 ) -> None:
     """The container that was asked for its Python hangs, and has no arm yet."""
     folder = killed(
+        host,
         tmp_path / "killed",
         lambda folder: bool(lab.as_root("sh", "-c", RUNNING, "sh", folder.name)),
         *("--hosts", lab.alias, "--workload", f"{own}:Light", *STEPS_ALONE),
@@ -156,7 +171,9 @@ def test_what_a_killed_preparation_left_is_removed(
     assert lab.left_of(folder.name) == ""
 
 
-def test_clean_spares_a_run_that_is_live(lab: Lab, own: Path, tmp_path: Path) -> None:
+def test_clean_spares_a_run_that_is_live(
+    lab: Lab, host: Transport, own: Path, tmp_path: Path
+) -> None:
     """Another client's run is never touched; the error names what holds it."""
     process = subprocess.Popen(
         command(
@@ -168,16 +185,16 @@ def test_clean_spares_a_run_that_is_live(lab: Lab, own: Path, tmp_path: Path) ->
         stderr=subprocess.DEVNULL,
     )
     try:
-        end = time.monotonic() + 90
+        end = time.monotonic() + 180
         while not ((folder := run_folder(tmp_path / "live")) and lab.left_of(folder.name)):
             assert time.monotonic() < end
             time.sleep(0.2)
         done = clean("--run", str(folder))
         assert done.returncode == 3
-        assert f"the run {folder.name} is still running on lab-h1" in done.stderr
+        assert f"the run {folder.name} is still running on {lab.alias}" in done.stderr
         assert lab.left_of(folder.name)
     finally:
         process.kill()
         process.wait()
-        time.sleep(1)
+        eventually_dead(host, folder)
         clean("--run", str(folder))
