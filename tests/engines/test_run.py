@@ -18,6 +18,7 @@ from runs import (
     BASE,
     LIGHT,
     STEPS_ALONE,
+    UNTIL_KNOWN,
     Done,
     command,
     envcompare,
@@ -382,7 +383,7 @@ class TestResumedWithOtherSoftware:
         """Measure a command in an arm, and let its cell be open again."""
         done = envcompare(
             out,
-            *("--hosts", lab.alias, "--envs", f"vm@host,own={arm}", "--budget", "6"),
+            *("--hosts", lab.alias, "--envs", f"vm@host,own={arm}", *UNTIL_KNOWN),
             *("--command", "sleep 0.01", "--command-dir", "/home/bench", "--no-quiet-gate"),
         )
         assert done.exit_code == 0, done.stderr
@@ -390,12 +391,12 @@ class TestResumedWithOtherSoftware:
         unfinish(done.folder)
         return done.folder
 
-    def refused(self, folder: Path, *values: str) -> None:
+    def refused(self, lab: Lab, folder: Path, *values: str) -> None:
         """Try to go on; nothing is measured, and both values are said."""
         samples = (folder / "samples.jsonl").read_bytes()
         events = (folder / "events.jsonl").read_bytes()
         said = resume(folder, exit_code=2)
-        assert "own on lab-h1 changed since it was begun" in said
+        assert f"own on {lab.alias} changed since it was begun" in said
         assert f"the {values[0]}, now {values[1]}" in said
         assert (folder / "samples.jsonl").read_bytes() == samples
         assert (folder / "events.jsonl").read_bytes() == events
@@ -410,7 +411,7 @@ class TestResumedWithOtherSoftware:
         lab.as_root("sh", "-c", RETAG, "sh", named)
         second = lab.as_root(*inspect).strip()
         assert first != second
-        self.refused(folder, f"image was {first}", second)
+        self.refused(lab, folder, f"image was {first}", second)
         lab.as_root("docker", "tag", first, named)
         lab.as_root("docker", "image", "rm", second)
         resume(folder)
@@ -425,6 +426,6 @@ class TestResumedWithOtherSoftware:
             folder = self.measured(lab, tmp_path, f"singularity:{path}")
             lab.as_root("sh", "-c", f"printf x >>{path}")
             second = lab.as_root("sha256sum", path).split()[0]
-            self.refused(folder, f"SIF was {first}", second)
+            self.refused(lab, folder, f"SIF was {first}", second)
         finally:
             lab.as_root("rm", "-f", path)
