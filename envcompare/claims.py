@@ -16,7 +16,7 @@ from typing import Literal, cast
 from envcompare.command import Command
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
-from envcompare.stack.cache import shell
+from envcompare.stack.cache import OPEN_FOLDERS, shell
 from envcompare.transport import Process, Transport
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
@@ -70,11 +70,15 @@ for run in *; do
 done 2>/dev/null
 """
 _NOT_THERE = 3
-_REMOVE = r"""
+_REMOVE = (
+    OPEN_FOLDERS
+    + r"""
 [ -d "$1/runs/$2" ] || exit 3
+open_folders "$1/runs/$2" 2>/dev/null
 rm -rf -- "$1/runs/$2" || exit 1
 rmdir -- "$1/runs/${2%%/*}" 2>/dev/null || :
 """
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,11 @@ from envcompare.identity import Identity
 from envcompare.profilers.wrapping import Profiler
 from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue, Scalar, Taken
 from envcompare.stack import Options, Prepared
-from envcompare.stack.cache import make_folder, shell
+from envcompare.stack.cache import OPEN_FOLDERS, make_folder, shell
 from envcompare.stack.host import prepare_host
 from envcompare.stack.prepare import prepare
 from envcompare.stack.proof import mismatch, tell_files_apart
+from envcompare.stack.skeleton import give_back
 from envcompare.stack.variants import chosen
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
@@ -41,7 +43,14 @@ ASK_LIMIT_S = 60.0
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 DATA_LIMIT_S = 600.0
 # The folder of the run above it goes with the last of its hosts: several may share one home.
-_REMOVE = 'rm -rf -- "$1" || exit; rmdir -- "${1%/*}" 2>/dev/null || :'
+_REMOVE = (
+    OPEN_FOLDERS
+    + """
+open_folders "$1" 2>/dev/null
+rm -rf -- "$1" || exit
+rmdir -- "${1%/*}" 2>/dev/null || :
+"""
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,7 @@ class Site:
     _entered: set[str] = field(default_factory=set)  # environments that something was started in
     _keeper: Process | None = None  # holds the claim of this run
     _is_anothers: bool = False  # another client holds it
+    _with_root: set[str] = field(default_factory=set)  # arms whose container had root inside
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
     @property
@@ -342,6 +352,8 @@ class Site:
             scratch=self.scratch(seat.arm.id),
             capabilities=profiler.capabilities if profiler else (),
         )
+        if isolation.capabilities and seat.arm.environment == "docker":
+            self._with_root.add(seat.arm.id)
         command = profiler.wrap(command) if profiler else command
         command = replace(command, env=(*seat.prepared.variables, *command.env))
         return environment(seat.arm.environment).wrap(command, isolation)
@@ -415,24 +427,20 @@ class Site:
         """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
         try:
             removed = shell(self.roads.bare, _REMOVE, self.folder)
-            if not removed.succeeded:
+            if not removed.succeeded and self._with_root:
                 self._take_back()
                 removed = shell(self.roads.bare, _REMOVE, self.folder)
+            why = "" if removed.succeeded else removed.tail(1) or "it gave no message"
         except EnvcompareError as error:
-            return (f"{self.folder} could not be removed: {error.brief}",)
-        left = f"{self.folder} could not be removed, remove it as root: {removed.tail(1)}"
-        return () if removed.succeeded else (left,)
+            why = error.brief
+        remedy = f"remove it with: sudo rm -rf {shlex.quote(self.folder)}"
+        return (f"{self.folder} could not be removed: {why}; {remedy}",) if why else ()
 
     def _take_back(self) -> None:
-        """Let those environments that can be root inside give its files to this login."""
+        """Give this login what root has left in a container; no program of an arm runs for it."""
         owner = f"{self.uid}:{self.gid}"
-        for arm, seat in self.seats.items():
-            chown = Command(argv=("chown", "-R", owner, self.scratch(arm)))
-            isolation = replace(
-                self._isolation(seat), scratch=self.scratch(arm), gpu=Gpu(), capabilities=("CHOWN",)
-            )
-            wrapped = environment(seat.arm.environment).wrap(chown, isolation)
-            run(self.roads.bare, wrapped, timeout_s=ASK_LIMIT_S)
+        for arm in sorted(self._with_root):
+            give_back(self.roads.bare, self.scratch(arm), owner=owner)
 
     def taken(self, arm: str) -> str:
         """Return the folder for what an arm has left in its scratch; no arm is shown this one."""

@@ -224,7 +224,7 @@ def _rights(isolation: Isolation) -> tuple[str, ...]:
     if not isolation.capabilities:
         return "--user", f"{isolation.uid}:{isolation.gid}"
     added = (word for name in isolation.capabilities for word in ("--cap-add", name))
-    return "--user", "0:0", *added
+    return "--user", "0:0", "--security-opt", "no-new-privileges", *added
 
 
 def _socket(transport: Transport) -> str:

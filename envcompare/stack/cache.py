@@ -24,9 +24,15 @@ _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
+# What forbids its owner to look into it is opened before it is looked into; no link is followed.
+OPEN_FOLDERS = r"""
+open_folders() { find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \; ; }
+"""
 # A sandbox image may hold folders that its owner cannot write to. Where the cache is a link, link
 # and folder are the user's, and what else lies in the folder may be as well.
-_REMOVE = """
+_REMOVE = (
+    OPEN_FOLDERS
+    + """
 [ -e "$1" ] || [ -L "$1" ] || { echo nothing; exit 0; }
 folder=$(cd -P -- "$1" && pwd -P) || exit 1
 if [ -L "$1" ]; then
@@ -35,9 +41,10 @@ if [ -L "$1" ]; then
   other=$(printf '%s\\n' "$names" | LC_ALL=C grep -Evx -- "$2" | head -n 1)
   [ -z "$other" ] || { echo "it is a link to $folder, where $other lies too" >&2; exit 1; }
 fi
-find "$folder" -type d ! -perm -700 -exec chmod u+rwx {} +
+open_folders "$folder"
 if [ -L "$1" ]; then rm -rf -- "$folder"/* "$folder"/.wheelhouse-*; else rm -rf -- "$folder"; fi
 """
+)
 _OUR_NAMES = (
     r"[0-9a-f]{32}|[0-9a-f]{64}|data|proofs|resolved|roofs|runs"
     r"|(given|skeleton|workloads|\.wheelhouse)-.*"

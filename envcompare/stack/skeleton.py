@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from envcompare.command import Command
-from envcompare.environments import Mount
+from envcompare.environments import Isolation, Mount
+from envcompare.environments.mounts import all_binds
 from envcompare.stack import cache
-from envcompare.stack.cache import LOCK_LABEL, failure, host_cache
+from envcompare.stack.cache import LOCK_LABEL, failure, host_cache, shell
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
@@ -33,6 +34,14 @@ _UNPACK = r"""
 umask 022
 mkdir -p "$1.partial" && tar -xof - -C "$1.partial" && mv "$1.partial" "$1"
 """
+# The folders that programs of the host live on, and where those that are links point.
+_PROGRAMS = r"""
+for path in /usr /bin /sbin /lib*; do
+    if [ -L "$path" ]; then printf '%s %s\n' "$path" "$(readlink "$path")"
+    elif [ -d "$path" ]; then printf '%s\n' "$path"; fi
+done
+"""
+_GIVE_BACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,30 @@ def make_folder(transport: Transport, layout: Layout) -> str:
             transport, "unpacking the skeleton", result.stderr, hint="see what the disk says"
         )
     return folder
+
+
+def give_back(transport: Transport, folder: str, *, owner: str) -> None:
+    """Make `owner` the owner of all in a folder, by root in a container without an arm's program.
+
+    It is the host's own `chown`, with the right to do that alone, which sees nothing but the host's
+    programs and the folder. What it cannot change is told by whoever removes the folder.
+    """
+    said = (line.partition(" ") for line in shell(transport, _PROGRAMS).stdout.splitlines())
+    found = tuple((path, target) for path, _, target in said)
+    layout = Layout(
+        links=tuple(one for one in found if one[1]),
+        folders=tuple(path for path, target in found if not target),
+    )
+    root = make_image(transport, layout)
+    shown = Isolation(run_id="", arm="", mounts=layout.mounts, scratch=folder)
+    argv = (
+        *("docker", "run", "--rm", "--pull", "never", "--network", "none", "--log-driver", "none"),
+        *("--user", "0:0", "--cap-drop", "ALL"),
+        *("--cap-add", "CHOWN", "--cap-add", "DAC_READ_SEARCH"),
+        *("--security-opt", "no-new-privileges", "--read-only", *all_binds(shown)),
+        *("--entrypoint", "", root, "/bin/chown", "-hR", "--", owner, folder),
+    )
+    run(transport, Command(argv=argv), timeout_s=_GIVE_BACK_S)
 
 
 def _key(packed: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,34 +232,73 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
         host.close()
 
 
-@pytest.mark.engine("ssh")
-@pytest.mark.engine("docker")
-def test_files_of_root_that_a_killed_counter_pass_has_left_go_with_the_run(lab: Lab) -> None:
-    """Their owner could not be changed any more, and the login may not remove them."""
+# What it is run as root on becomes a program that anyone runs as root, in a folder of root's.
+_OWN_CHOWN = r"""FROM BASE
+RUN printf '%s\n' '#!/bin/sh' 'for one in "$@"; do if [ -d "$one" ]; then mkdir -m 700 "$one/own"; \
+cp /bin/sleep "$one/own/sleep"; chmod 4755 "$one/own/sleep"; fi; done' \
+>/usr/local/bin/chown && chmod 755 /usr/local/bin/chown
+"""
+
+
+@pytest.fixture
+def left(lab: Lab) -> Iterator[Site]:
+    """Give a run on the lab host whose one arm has an image with a `chown` of its own."""
     spec = parse_hosts([lab.alias])[0]
-    host = connect(spec)
+    host, again = connect(spec), connect(spec)
     base = image.find(LOCAL, BASE)
     assert base is not None
     delivery.deliver(host, base, local=LOCAL, progress=print)
+    build = Command(argv=("docker", "build", "--quiet", "-"))
+    built = run(host, build, stdin=_OWN_CHOWN.replace("BASE", base.id).encode())
+    assert built.exit_code == 0, built.stderr
+    reference = built.stdout.strip()
     folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
     site = Site(
         host=spec, roads=Roads(watched=host, bare=host, local=LOCAL), boot_id="", run_id="left",
         cache=folder, uid=1000, gid=1000, has_gpu=False,
     )  # fmt: skip
     arm = ArmRecord(id="docker", environment="docker", stack="image")
-    prepared = Prepared(reference=base.id, interpreter="python3")
+    prepared = Prepared(reference=reference, interpreter="python3")
     site.seats["docker"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
     make_folder(host, site.scratch("docker"))
-    isolation = Isolation(
-        run_id="left", arm="docker", reference=base.id, scratch=site.scratch("docker"),
-        capabilities=("SYS_ADMIN",),
-    )  # fmt: skip
-    leave = Command(argv=("sh", "-c", "umask 077; mkdir ncu-memory; echo >ncu-memory/lock"))
-    assert run(host, Docker().wrap(leave, isolation)).exit_code == 0
-    assert site.close() == ()
-    again = connect(spec)
+    yield site
+    runs = run(again, Command(argv=("ls", f"{folder}/runs"))).stdout
+    lab.as_root("rm", "-r", folder)
+    run(again, Command(argv=("docker", "image", "rm", "--force", reference)))
+    again.close()
+    assert runs == ""
+
+
+def leave(site: Site, script: str, profiler: Profiler | None = None) -> None:
+    """Run a script in the one arm of a run."""
+    command = Command(argv=("sh", "-c", script))
+    wrapped = site.wrapped(site.seats["docker"], command, (), profiler, worker="left")
+    done = run(site.transport, wrapped)
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_folders_that_forbid_all_go_and_no_program_of_an_arm_is_run_as_root(left: Site) -> None:
+    """Their owner is the login, who may allow itself to look into them: one after the other."""
+    leave(left, "mkdir -p shut/inner; touch shut/inner/file; chmod 0 shut/inner; chmod 0 shut")
+    assert left.close() == ()
+
+
+@pytest.mark.engine("ssh")
+@pytest.mark.engine("docker")
+def test_files_of_root_that_a_counter_pass_has_left_go_with_the_run(left: Site) -> None:
+    """They are given to the login by the host's own program, which follows no link of theirs."""
+    host, folder = left.transport, left.scratch("docker")
+    assert run(host, Command(argv=("ln", "-s", "/etc/hostname", f"{folder}/link"))).succeeded
+    tool = Tool(name="ncu", program="/usr/bin/env", folder="/usr/share", version="1.0")
+    pass_ = Profiler(tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",))
+    leave(left, "umask 077; mkdir ncu-memory; echo >ncu-memory/lock", pass_)
+    owner = Command(argv=("stat", "-c", "%U", f"{folder}/ncu-memory", "/etc/hostname"))
+    assert run(host, owner).stdout.split() == ["root", "root"]
+    again = connect(left.host)
     try:
-        assert run(again, Command(argv=("ls", f"{folder}/runs"))).stdout == ""
-        run(again, Command(argv=("rm", "-r", folder)))
+        assert left.close() == ()
+        assert run(again, Command(argv=("stat", "-c", "%U", "/etc/hostname"))).stdout == "root\n"
     finally:
         again.close()

@@ -87,7 +87,8 @@ def test_docker_runs_as_root_where_a_capability_is_needed() -> None:
     )
     argv = Docker().wrap(WORKER, given).argv
     asked = argv[argv.index("--user") : argv.index("--workdir")]
-    assert asked == ("--user", "0:0", "--cap-add", "SYS_ADMIN")
+    root = ("--user", "0:0", "--security-opt", "no-new-privileges")
+    assert asked == (*root, "--cap-add", "SYS_ADMIN")
 
 
 def test_singularity_names_capabilities_by_their_whole_name() -> None:
