@@ -33,7 +33,7 @@ from envcompare.stats.intervals import interval
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import file_sha256, run
+from envcompare.transport.operations import CONTENT_S, file_sha256, run
 
 RAW = "distribution.json"
 NAME = "envcompare-benchmark-blob:1"
@@ -100,7 +100,7 @@ def _goods(transport: Transport, work: Path, size_mb: int, ssh: tuple[str, ...])
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(file, "blob")
     make = Command(argv=("docker", "import", "-", NAME))
-    imported = run(LOCAL, make, stdin=packed.getvalue())
+    imported = run(LOCAL, make, stdin=packed.getvalue(), timeout_s=CONTENT_S)
     found = image.find(LOCAL, NAME)
     if found is None:
         raise SystemExit(f"docker import failed: {imported.stderr}")

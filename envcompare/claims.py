@@ -18,6 +18,7 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.stack.cache import OPEN_FOLDERS, shell
 from envcompare.transport import Process, Transport
+from envcompare.transport.operations import FOLDER_S
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""
@@ -70,6 +71,7 @@ for run in *; do
 done 2>/dev/null
 """
 _NOT_THERE = 3
+_KILLED = 137  # 128 + SIGKILL: nothing is known then
 _REMOVE = (
     OPEN_FOLDERS
     + r"""
@@ -138,9 +140,19 @@ def note_use(transport: Transport, folder: str, environment: str) -> None:
 
 
 def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
-    """Return the runs that have a folder in the cache of a host; several names of it have each."""
+    """Return the runs that have a folder in the cache of a host; several names of it have each.
+
+    Raises UnusableError where the search was killed.
+    """
     found: list[Claim] = []
-    for line in shell(transport, _SURVEY, cache).stdout.splitlines():
+    done = shell(transport, _SURVEY, cache)
+    if done.exit_code == _KILLED:
+        raise UnusableError(
+            f"cannot see which runs use {cache} on {transport.name}",
+            details="the command that looks there was killed",
+            hint="run the same command again",
+        )
+    for line in done.stdout.splitlines():
         match = _LINE.fullmatch(line)
         if match is not None and _RUN.fullmatch(match[2]):
             claim = Claim(
@@ -193,7 +205,8 @@ def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
         else:
             removed += [f"{name} ({count})"] * bool(count)
     if not failed:
-        done = shell(transport, _REMOVE, cache, f"{claim.run_id}/{claim.host}".rstrip("/"))
+        folder = f"{claim.run_id}/{claim.host}".rstrip("/")
+        done = shell(transport, _REMOVE, cache, folder, timeout_s=FOLDER_S)
         removed += ["its folder"] * done.succeeded
         if not done.succeeded and done.exit_code != _NOT_THERE:
             failed.append(f"{cache}/runs/{claim.run_id} cannot be removed: {done.tail(1)}")

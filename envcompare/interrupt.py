@@ -33,6 +33,7 @@ class Interruption:
         self._asked = threading.Event()
         self._killed = threading.Event()
         self._running: weakref.WeakSet[Killable] = weakref.WeakSet()
+        self._questions: weakref.WeakSet[Killable] = weakref.WeakSet()  # that may stay open
         self._lock = threading.RLock()  # a signal may come while it is held
 
     @property
@@ -55,20 +56,30 @@ class Interruption:
         if self._asked.is_set():
             self._killed.set()
             self.kill_all()
-        self._asked.set()
+        else:
+            self._asked.set()
+            self._kill_each(self._questions)
         return self._killed.is_set()
 
-    def add(self, process: Killable) -> None:
-        """Have `process` killed on a second request; at once where that was made already."""
+    def add(self, process: Killable, *, at_once: bool = False) -> None:
+        """Have `process` killed on a second request, or `at_once` on the first.
+
+        Where that request was made already it is killed now.
+        """
         with self._lock:
             self._running.add(process)
-        if self._killed.is_set():
+            if at_once:
+                self._questions.add(process)
+        if (self._asked if at_once else self._killed).is_set():
             process.kill()
 
     def kill_all(self) -> None:
         """Kill everything registered, in threads of their own so that none waits for another."""
+        self._kill_each(self._running)
+
+    def _kill_each(self, processes: weakref.WeakSet[Killable]) -> None:
         with self._lock:
-            running = tuple(self._running)
+            running = tuple(processes)
         for process in running:
             threading.Thread(target=_kill, args=(process,), daemon=True).start()
 

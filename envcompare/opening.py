@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from envcompare.command import Command
 from envcompare.environments import gpu
 from envcompare.errors import EnvcompareError, UnusableError
 from envcompare.experiment import Experiment
@@ -22,7 +21,6 @@ from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.hosts import HostSpec, connect
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 from envcompare.transport.watched import Watched
 
@@ -58,7 +56,8 @@ def open_site(
 ) -> Site:
     """Connect to a host and learn what must be known of it.
 
-    Raises TransportError when it cannot be reached.
+    Raises TransportError when it cannot be reached, CommandTimeoutError where it does not answer,
+    and InterruptedRunError when the user asks to stop meanwhile.
     """
     bare = connect(host, options=ssh_options(experiment))
     roads = Roads(
@@ -66,15 +65,21 @@ def open_site(
         bare=bare,
         local=Watched(LocalTransport(), interruption),
     )
+    asked = Watched(bare, interruption, ends_at_once=True)
     try:
-        return _site(host, roads, run_id, may_use_gpu=experiment.device != "cpu")
+        site = _site(host, roads, asked, run_id, may_use_gpu=experiment.device != "cpu")
+        interruption.check()  # what was killed while it was asked has said nothing
     except EnvcompareError:
         bare.close()
+        interruption.check()
         raise
+    return site
 
 
-def _site(host: HostSpec, roads: Roads, run_id: str, *, may_use_gpu: bool) -> Site:
-    identity = run(roads.watched, Command(argv=("sh", "-c", _IDENTIFY)), timeout_s=60)
+def _site(
+    host: HostSpec, roads: Roads, asked: Transport, run_id: str, *, may_use_gpu: bool
+) -> Site:
+    identity = shell(asked, _IDENTIFY)
     said = _IDENTITY.match(identity.stdout)
     if said is None:
         raise UnusableError(
@@ -87,11 +92,11 @@ def _site(host: HostSpec, roads: Roads, run_id: str, *, may_use_gpu: bool) -> Si
         roads=roads,
         boot_id=said["boot"] or "",
         run_id=run_id,
-        cache=host_cache(roads.watched),
+        cache=host_cache(asked),
         uid=int(said["uid"]),
         gid=int(said["gid"]),
-        has_gpu=may_use_gpu and shell(roads.watched, "ls /dev/nvidia[0-9]*").succeeded,
-        machine=_machine(roads.watched),
+        has_gpu=may_use_gpu and shell(asked, "ls /dev/nvidia[0-9]*").succeeded,
+        machine=_machine(asked),
     )
 
 

@@ -133,6 +133,8 @@ def _ready(job: Job, host: HostSpec) -> Site | None:
     """Open a host and make its arms usable; None when it failed, which is recorded."""
     try:
         site = open_site(host, job.experiment, job.folder.path.name, job.interruption)
+    except InterruptedRunError:
+        return None
     except EnvcompareError as error:
         job.fail("host-failed", Where(host=host.label), error, phase="connect")
         return None

@@ -37,9 +37,8 @@ from envcompare.stack.skeleton import give_back
 from envcompare.stack.variants import chosen
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.operations import put_tree, run
+from envcompare.transport.operations import ANSWER_S, FOLDER_S, put_tree, run
 
-ASK_LIMIT_S = 60.0
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 DATA_LIMIT_S = 600.0
 # The folder of the run above it goes with the last of its hosts: several may share one home.
@@ -102,7 +101,7 @@ class Site:
     _sent: set[str] = field(default_factory=set)
     _entered: set[str] = field(default_factory=set)  # environments that something was started in
     _keeper: Process | None = None  # holds the claim of this run
-    _is_anothers: bool = False  # another client holds it
+    _is_untouched: bool = False  # nothing of this client is there, another may be
     _with_root: set[str] = field(default_factory=set)  # arms whose container had root inside
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
@@ -121,16 +120,17 @@ class Site:
 
         Raises UnusableError where another client is at this very run.
         """
+        self._is_untouched = True
         bare, deadline = self.roads.bare, time.monotonic() + _CLAIM_S
         while True:
-            held = next(filter(self._is_own, claims.survey(bare, self.cache)), None)
+            held = next(filter(self._is_own, claims.survey(self.transport, self.cache)), None)
             if held is None:
                 break
             if time.monotonic() > deadline:
-                self._is_anothers = True
                 raise claims.refusal(held, self.host.label)
             time.sleep(0.5)
         left = claims.remove_dead(bare, self.cache)
+        self._is_untouched = False
         self._keeper = claims.hold(bare, self.folder)
         return left.lines
 
@@ -389,7 +389,7 @@ class Site:
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed script of sh on the host itself, outside every environment."""
-        return run(self.transport, Command(argv=("sh", "-c", script)), timeout_s=ASK_LIMIT_S)
+        return run(self.transport, Command(argv=("sh", "-c", script)), timeout_s=ANSWER_S)
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> Cause | None:
         """Say why the engine of an arm could not start its worker; None when it did."""
@@ -415,7 +415,7 @@ class Site:
         Where not all could be ended the folder stays, by which a later run finds the rest.
         """
         said: tuple[str, ...] = ()
-        if not self._is_anothers:
+        if not self._is_untouched:
             said = self.sweep()
             said = said if "" in self._going_on else (*said, *self._remove_folder())
         if self._keeper is not None:
@@ -426,10 +426,10 @@ class Site:
     def _remove_folder(self) -> tuple[str, ...]:
         """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
         try:
-            removed = shell(self.roads.bare, _REMOVE, self.folder)
+            removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             if not removed.succeeded and self._with_root:
                 self._take_back()
-                removed = shell(self.roads.bare, _REMOVE, self.folder)
+                removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             why = "" if removed.succeeded else removed.tail(1) or "it gave no message"
         except EnvcompareError as error:
             why = error.brief

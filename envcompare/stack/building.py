@@ -27,7 +27,7 @@ from envcompare.stack.once import one_at_a_time
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import check_whole
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import CONTENT_S, run
 
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"
@@ -156,7 +156,8 @@ def _untag(local: Transport, name: str) -> None:
 def _pull(local: Transport, base: str, progress: Progress) -> Image:
     """Pull a base that is not here, so that its ID is known before the build."""
     begin(progress, f"pulling {base}")
-    result = run(local, Command(argv=("docker", "pull", "--quiet", "--", base)))
+    pull = Command(argv=("docker", "pull", "--quiet", "--", base))
+    result = run(local, pull, timeout_s=CONTENT_S)
     said = result.tail(1)
     if result.exit_code == 127:
         said = _pull_without_client(local, base)
@@ -190,7 +191,7 @@ def _argv(order: _Order) -> tuple[str, ...]:
 
 
 def _build_with(local: Transport, command: Command) -> str:
-    result = run(local, command)
+    result = run(local, command, timeout_s=CONTENT_S)
     return f"{result.stdout}\n{result.stderr}"
 
 

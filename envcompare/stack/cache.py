@@ -15,7 +15,13 @@ from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack.ownership import is_built_on_ours
 from envcompare.texts import spoken
 from envcompare.transport import Transport
-from envcompare.transport.operations import not_understood, run
+from envcompare.transport.operations import (
+    ANSWER_S,
+    CONTENT_S,
+    FOLDER_S,
+    not_understood,
+    run,
+)
 
 LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
@@ -52,7 +58,6 @@ _OUR_NAMES = (
 _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
-_ANSWER_S = 60.0
 _NO_PROGRAM = 127
 
 
@@ -72,14 +77,28 @@ def host_cache(transport: Transport) -> str:
     return path
 
 
-def shell(transport: Transport, script: str, *words: str) -> CommandResult:
-    """Run a fixed script of POSIX sh on the host; the words are its arguments."""
-    return run(transport, Command(argv=("sh", "-c", script, "sh", *words)))
+def shell(
+    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
+) -> CommandResult:
+    """Run a fixed script of POSIX sh on the host; the words are its arguments.
+
+    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
+    `timeout_s`.
+    """
+    try:
+        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
+    except CommandTimeoutError as error:
+        raise CommandTimeoutError(
+            f"{transport.name} did not answer within {timeout_s:g} s",
+            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
+            hint="run that there by hand; a program, a device or a file system, such as a network "
+            "share whose server is gone, does not respond",
+        ) from error
 
 
 def make_folder(transport: Transport, path: str) -> None:
     """Make a folder of the cache, readable by its owner alone."""
-    result = shell(transport, _MAKE, path)
+    result = shell(transport, _MAKE, path, timeout_s=FOLDER_S)
     if not result.succeeded:
         raise StackError(
             f"cannot make {path} on {transport.name}",
@@ -139,7 +158,7 @@ def remove_cache(transport: Transport) -> bool:
     and before all else where the folder behind a link holds what is not of the cache.
     """
     path = host_cache(transport)
-    result = shell(transport, _REMOVE, path, _OUR_NAMES)
+    result = shell(transport, _REMOVE, path, _OUR_NAMES, timeout_s=CONTENT_S)
     if not result.succeeded:
         raise StackError(
             f"cannot remove {path} on {transport.name}",
@@ -167,7 +186,8 @@ def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> Removed:
     ours, unseen = _ours(transport, label)
     if not ours:
         return Removed(unseen=unseen)
-    result = run(transport, Command(argv=("docker", "image", "rm", "--force", *ours)))
+    remove = Command(argv=("docker", "image", "rm", "--force", *ours))
+    result = run(transport, remove, timeout_s=FOLDER_S)
     left = _ours(transport, label)[0].keys() & ours.keys()
     refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
     if left and refusals:
@@ -183,7 +203,7 @@ def remove_pins(transport: Transport) -> None:
     """Take from base images the names that a build gave them and was killed before it ended."""
     ask = ("docker", "image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
     with suppress(CommandTimeoutError):
-        listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S).stdout.split()
+        listed = run(transport, Command(argv=ask), timeout_s=ANSWER_S).stdout.split()
         names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
         if names:
             run(transport, Command(argv=("docker", "image", "rm", "--no-prune", *names)))
@@ -197,7 +217,7 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
     ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
     inspect = ("docker", "image", "inspect")
     try:
-        listed = run(transport, Command(argv=ask), timeout_s=_ANSWER_S)
+        listed = run(transport, Command(argv=ask), timeout_s=ANSWER_S)
         if not listed.succeeded:
             return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
         ids = dict.fromkeys(listed.stdout.split())
@@ -205,9 +225,9 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
             return {}, ""
         if not all(map(_IMAGE_ID.fullmatch, ids)):
             return {}, f"docker image ls said: {spoken(listed.stdout)}"
-        asked = run(transport, Command(argv=(*inspect, *ids)), timeout_s=_ANSWER_S)
+        asked = run(transport, Command(argv=(*inspect, *ids)), timeout_s=ANSWER_S)
     except CommandTimeoutError:
-        return {}, f"no answer within {_ANSWER_S:g} s"
+        return {}, f"no answer within {ANSWER_S:g} s"
     try:
         found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
         return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""

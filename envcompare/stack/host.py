@@ -14,7 +14,7 @@ from envcompare.stack.cache import shell
 from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
-from envcompare.transport.operations import not_understood
+from envcompare.transport.operations import FOLDER_S, not_understood
 
 DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
@@ -107,7 +107,7 @@ def find_python(transport: Transport, *, python: str | None, imports: tuple[str,
     Raises UnusableError when it is missing or cannot import what is needed.
     """
     asked = python or DEFAULT_PYTHON
-    result = shell(transport, _ASK, asked, _DESCRIBE, *imports)
+    result = shell(transport, _ASK, asked, _DESCRIBE, *imports, timeout_s=FOLDER_S)
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:
         what = f"imports {' and '.join(imports)}" if imports else "runs there"

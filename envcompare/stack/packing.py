@@ -14,6 +14,7 @@ from envcompare.stack.cache import failure, require_room, shell
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
+from envcompare.transport.operations import CONTENT_S
 
 # Compression decides how long an import takes, so it is part of what is compared.
 _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
@@ -65,7 +66,7 @@ class _Making:
     build: tuple[str, ...]
 
     def run(self, source: str) -> CommandResult:
-        return shell(self.transport, _MAKE, self.target, source, *self.build)
+        return shell(self.transport, _MAKE, self.target, source, *self.build, timeout_s=CONTENT_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,8 @@ def _holder(transport: Transport, image: Image, local: Transport) -> Transport:
 
 
 def _save(transport: Transport, image: Image, *, archive: str) -> None:
-    saved = shell(transport, 'umask 077; docker save "$2" >"$1"', archive, image.id)
+    script = 'umask 077; docker save "$2" >"$1"'
+    saved = shell(transport, script, archive, image.id, timeout_s=CONTENT_S)
     if not saved.succeeded:
         raise failure(transport, f"saving {image.name}", saved.stderr, hint="run it again")
 

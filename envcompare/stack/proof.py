@@ -22,7 +22,7 @@ from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.texts import visible
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import CONTENT_S, run
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
@@ -290,7 +290,7 @@ def _kept(
     make_folder(transport, folder)
     # on stdin, since a tree may be longer than a word of a command can be
     keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))
-    kept = run(transport, keep, stdin=msgspec.json.encode(tree))
+    kept = run(transport, keep, stdin=msgspec.json.encode(tree), timeout_s=CONTENT_S)
     if not kept.succeeded:
         where = f"{folder} on {transport.name}"
         progress(f"cannot write to {where}, so the next run hashes again: {kept.tail(1)}")

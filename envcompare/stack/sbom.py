@@ -14,7 +14,7 @@ from envcompare.stack.cache import LOCK_LABEL, failure, local_cache
 from envcompare.stack.wheelhouse import LOCK
 from envcompare.texts import shortened
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import CONTENT_S, run
 
 _KEY = re.compile("[0-9a-f]{32,64}")  # as folders of the cache are called
 _ONE_VARIANT = "name one with --variant, or build for fewer hosts"
@@ -70,7 +70,8 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
         )
     lock = local_cache() / keys[0] / "wheelhouse" / LOCK
     words = ("requirements", "--of", "JSON", "--output-reproducible", "-o", str(target), str(lock))
-    result = run(local, Command(argv=(sys.executable, "-m", "cyclonedx_py", *words)))
+    command = Command(argv=(sys.executable, "-m", "cyclonedx_py", *words))
+    result = run(local, command, timeout_s=CONTENT_S)
     if not result.succeeded:
         raise failure(
             local, f"writing {target}", result.stderr, hint="see that the folder can be written to"

@@ -8,7 +8,7 @@ from envcompare.stack.stream import moving, put
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
 from envcompare.texts import counted
 from envcompare.transport import Told, Transport
-from envcompare.transport.operations import file_sha256
+from envcompare.transport.operations import CONTENT_S, file_sha256
 
 
 def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) -> str:
@@ -39,7 +39,7 @@ def _missing(transport: Transport, wheelhouse: Wheelhouse, folder: str) -> dict[
     """Return the files the host lacks, with their hashes."""
     names = [LOCK, SUMS, *(name for name, _ in wheelhouse.sums)]
     script = 'cd -- "$1" 2>/dev/null && shift && sha256sum -- "$@" 2>/dev/null; exit 0'
-    lines = shell(transport, script, folder, *names).stdout.splitlines()
+    lines = shell(transport, script, folder, *names, timeout_s=CONTENT_S).stdout.splitlines()
     there = {tuple(line.split("  ", 1)) for line in lines}
     here = {name: file_sha256(wheelhouse.folder / name) for name in (LOCK, SUMS)}
     here.update(wheelhouse.sums)

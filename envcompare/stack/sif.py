@@ -17,7 +17,7 @@ from envcompare.stack.packing import Wanted, pack
 from envcompare.stack.stream import moving, put
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import not_understood
+from envcompare.transport.operations import CONTENT_S, not_understood
 
 _SUM = r"""
 [ -e "$1" ] || exit 3
@@ -81,7 +81,7 @@ def given(transport: Transport, path: str, *, local: Transport, progress: Progre
 
 def inspect(transport: Transport, path: str) -> Sif:
     """Return a SIF the user named; raises StackError when it is missing or cut short."""
-    there = shell(transport, _SUM, path)
+    there = shell(transport, _SUM, path, timeout_s=CONTENT_S)
     if there.exit_code == 3 or "denied" in there.stderr:
         raise StackError(
             f"{path} is not on {transport.name}" if there.exit_code == 3 else f"cannot read {path}",
@@ -146,7 +146,7 @@ def _brought(transport: Transport, wanted: Wanted, target: str) -> str:
 
 def _whole(transport: Transport, path: str) -> str:
     """Return the hash of a SIF that is as it was when its hash was noted; nothing otherwise."""
-    there = shell(transport, _WHOLE, path)
+    there = shell(transport, _WHOLE, path, timeout_s=CONTENT_S)
     return there.stdout.strip() if there.succeeded else ""
 
 

@@ -14,7 +14,7 @@ from envcompare.environments.mounts import all_binds
 from envcompare.stack import cache
 from envcompare.stack.cache import LOCK_LABEL, failure, host_cache, shell
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import CONTENT_S, run
 
 REPOSITORY = "envcompare-skeleton"
 _FOLDERS = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sys", "usr", "var")
@@ -86,7 +86,7 @@ def make_image(transport: Transport, layout: Layout) -> str:
     packed = archive(layout)
     words = (f"{REPOSITORY}:{_key(packed)}", f"{LOCK_LABEL}=skeleton")
     command = Command(argv=("sh", "-c", _IMPORT, "sh", *words))
-    result = run(transport, command, stdin=packed)
+    result = run(transport, command, stdin=packed, timeout_s=CONTENT_S)
     if not result.succeeded:
         raise failure(
             transport, "importing the skeleton", result.stderr, hint="envcompare doctor says more"
@@ -101,7 +101,7 @@ def make_folder(transport: Transport, layout: Layout) -> str:
     cache.make_folder(transport, base)
     folder = f"{base}/skeleton-{_key(packed)}"
     command = Command(argv=("sh", "-c", _UNPACK, "sh", folder))
-    result = run(transport, command, stdin=packed)
+    result = run(transport, command, stdin=packed, timeout_s=CONTENT_S)
     if not result.succeeded:
         raise failure(
             transport, "unpacking the skeleton", result.stderr, hint="see what the disk says"

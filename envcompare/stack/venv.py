@@ -13,7 +13,7 @@ from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
-from envcompare.transport.operations import not_understood
+from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood
 
 # Reads on any Python: what answers may be far from the version that is looked for.
 _DESCRIBE = """
@@ -76,7 +76,7 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
     Raises UnusableError with what was found when none fits.
     """
     candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
-    result = shell(transport, _LOOK, _DESCRIBE, python, *candidates)
+    result = shell(transport, _LOOK, _DESCRIBE, python, *candidates, timeout_s=FOLDER_S)
     if not result.stdout.startswith("{"):
         found = f" ({result.tail(1)})" if result.tail(1) else ""
         raise UnusableError(
@@ -114,7 +114,9 @@ def make(
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
         begin(progress, f"making the venv of vm on {transport.name} with {interpreter.path}")
-        result = shell(transport, _MAKE, interpreter.path, wheels, venv, mark, install)
+        result = shell(
+            transport, _MAKE, interpreter.path, wheels, venv, mark, install, timeout_s=CONTENT_S
+        )
         if not result.succeeded:
             raise failure(
                 transport,

@@ -21,7 +21,7 @@ from envcompare.stack import Progress, begin, variants
 from envcompare.stack.cache import failure, local_cache, make_folder
 from envcompare.stack.once import one_at_a_time
 from envcompare.transport import Transport
-from envcompare.transport.operations import file_sha256, run
+from envcompare.transport.operations import CONTENT_S, file_sha256, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
@@ -231,7 +231,7 @@ def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
         *told.split(),
         *more,
     )
-    return run(request.local, Command(argv=argv))
+    return run(request.local, Command(argv=argv), timeout_s=CONTENT_S)
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:

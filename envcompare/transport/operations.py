@@ -15,11 +15,16 @@ from envcompare.transport.exchange import Exchange
 
 # What stands under the name goes, were it a link; a folder that is there already is never taken.
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
+# A question that takes longer is one whose host hangs; folders may lie on a slow file system.
+ANSWER_S = 60.0
+FOLDER_S = 300.0
+# Reading, copying or making content: it takes as long as there is content, and is not to hang.
+CONTENT_S = 7200.0
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 
 
 def run(
-    transport: Transport, command: Command, *, stdin: bytes = b"", timeout_s: float | None = None
+    transport: Transport, command: Command, *, stdin: bytes = b"", timeout_s: float = ANSWER_S
 ) -> CommandResult:
     """Run the command to its end and return its exit code and both streams as text.
 
@@ -36,7 +41,7 @@ def make_new_folder(transport: Transport, path: str) -> None:
     What has that name is removed, and no link of theirs is followed. Raises StackError where it
     cannot be made.
     """
-    result = run(transport, Command(argv=("sh", "-c", _MAKE_NEW, "sh", path)))
+    result = run(transport, Command(argv=("sh", "-c", _MAKE_NEW, "sh", path)), timeout_s=FOLDER_S)
     if not result.succeeded:
         raise StackError(
             f"cannot make {path} on {transport.name}",
@@ -47,7 +52,7 @@ def make_new_folder(transport: Transport, path: str) -> None:
 
 def remove_folder(transport: Transport, path: str) -> None:
     """Remove a folder of the host with what is in it; what cannot be removed stays."""
-    run(transport, Command(argv=("rm", "-rf", "--", path)))
+    run(transport, Command(argv=("rm", "-rf", "--", path)), timeout_s=FOLDER_S)
 
 
 def put_tree(transport: Transport, source: Path, target: str) -> None:
@@ -60,7 +65,9 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
         raise not_copied(str(source), goal, "it is not a folder")
     command = Command(argv=("sh", "-c", _UNPACK, "sh", target))
     try:
-        result = Exchange(transport, command, feed=lambda stream: _pack(source, stream)).result()
+        result = Exchange(
+            transport, command, feed=lambda stream: _pack(source, stream), timeout_s=CONTENT_S
+        ).result()
     except OSError as error:
         raise not_copied(str(source), goal, str(error)) from error
     if not result.succeeded:

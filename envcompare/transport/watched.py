@@ -11,11 +11,17 @@ from envcompare.transport.copies import get_file, put_file
 
 
 class Watched:
-    """A transport whose commands all die when the user asks to stop a second time."""
+    """A transport whose commands all die when the user asks to stop a second time.
 
-    def __init__(self, transport: Transport, interruption: Interruption) -> None:
+    Those of one that `ends_at_once` die at the first: nothing is lost with an unanswered question.
+    """
+
+    def __init__(
+        self, transport: Transport, interruption: Interruption, *, ends_at_once: bool = False
+    ) -> None:
         self._transport = transport
         self._interruption = interruption
+        self._ends_at_once = ends_at_once
         self.forward_unix = transport.forward_unix
         self.close = transport.close
 
@@ -32,7 +38,7 @@ class Watched:
     def spawn(self, command: Command) -> Process:
         """Start the command there and remember it until the run ends."""
         process = self._transport.spawn(command)
-        self._interruption.add(process)
+        self._interruption.add(process, at_once=self._ends_at_once)
         return process
 
     def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -16,17 +19,23 @@ from envcompare.doctor import diagnose
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine
-from envcompare.errors import EnvcompareError, UnusableError
+from envcompare.errors import (
+    CommandTimeoutError,
+    EnvcompareError,
+    InterruptedRunError,
+    UnusableError,
+)
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.planning import resolved
 from envcompare.profilers.permissions import read_rights
 from envcompare.stack import Options, image, sif
-from envcompare.stack.cache import free_bytes, host_cache, remove_images
+from envcompare.stack.cache import free_bytes, host_cache, remove_images, shell
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import ANSWER_S, run
 
 # What motd, proxies, wrappers and broken installations put in the place of an answer.
 SAID = {
@@ -159,3 +168,85 @@ def _say(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) ->
     (folder / name).write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
     (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def hang(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let programs of this machine not come to their end."""
+    for name in names:
+        program = folder / "hangs" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho >{folder}/asked\nexec sleep 60\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'hangs'}:{os.environ['PATH']}")
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_question_that_hangs_ends_with_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that does not respond costs its host, and no more than the limit."""
+    hang(tmp_path, monkeypatch, "df")
+    began = time.monotonic()
+    with pytest.raises(CommandTimeoutError) as caught:
+        shell(LOCAL, 'df -Pk -- "$1"', "/somewhere", timeout_s=1.0)
+    assert time.monotonic() - began < 20
+    assert caught.value.brief == "local did not answer within 1 s"
+    assert 'df -Pk -- "$1" /somewhere' in caught.value.details
+
+
+def test_every_question_has_a_limit() -> None:
+    """One without waits for ever where a host hangs, and every other host with it."""
+    for ask in (run, shell):
+        assert signature(ask).parameters["timeout_s"].default == ANSWER_S
+
+
+def test_interruption_does_not_wait_for_a_host_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to be saved while it is asked what it is."""
+    hang(tmp_path, monkeypatch, "uname")
+    interruption = Interruption()
+    experiment, hosts = resolved(Settings(envs="vm"), Settings())
+
+    def interrupt() -> None:
+        wait_for(tmp_path / "asked")
+        interruption.request()
+
+    began = time.monotonic()
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(InterruptedRunError):
+        opening.open_site(hosts[0], experiment, "hangs", interruption)
+    assert time.monotonic() - began < 20
+
+
+def test_insisting_ends_a_claim_on_a_cache_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the search did not see is not taken for nothing, and nothing of another is removed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    interruption = Interruption()
+    experiment, hosts = resolved(Settings(envs="vm"), Settings())
+    site = opening.open_site(hosts[0], experiment, "hangs", interruption)
+    others = Path(site.folder) / "of-another"
+    others.mkdir(parents=True)
+    hang(tmp_path, monkeypatch, "uname")
+
+    def insist() -> None:
+        wait_for(tmp_path / "asked")
+        interruption.request()
+        interruption.request()
+
+    began = time.monotonic()
+    threading.Thread(target=insist, daemon=True).start()
+    with pytest.raises(UnusableError, match="cannot see which runs use"):
+        site.claim()
+    site.close()
+    assert time.monotonic() - began < 20
+    assert others.is_dir()
