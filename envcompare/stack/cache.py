@@ -12,7 +12,7 @@ from pathlib import Path
 from envcompare.command import Command, CommandResult
 from envcompare.environments.diagnosis import is_full
 from envcompare.errors import CommandTimeoutError, StackError
-from envcompare.stack.ownership import is_built_on_ours
+from envcompare.stack.ownership import is_users_own
 from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.operations import (
@@ -229,7 +229,7 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
     except CommandTimeoutError:
         return {}, f"no answer within {ANSWER_S:g} s"
     try:
-        found = [facts for facts in json.loads(asked.stdout or "[]") if not is_built_on_ours(facts)]
+        found = [facts for facts in json.loads(asked.stdout or "[]") if not is_users_own(facts)]
         return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}, f"docker image inspect said: {spoken(asked.stdout)}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 CONFIG_LABEL = "envcompare.config"
+_OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
 # All of an image's configuration that changes what runs in it, by the names of the engine.
 _CONFIG = (
     "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
@@ -28,9 +29,15 @@ def config_sha256(facts: Mapping[str, Any], more: Mapping[str, str] | None = Non
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_built_on_ours(facts: Mapping[str, Any]) -> bool:
-    """Tell whether an image with our labels is a user's own, as the engine describes it."""
-    return labels(facts).get(CONFIG_LABEL, config_sha256(facts)) != config_sha256(facts)
+def is_users_own(facts: Mapping[str, Any]) -> bool:
+    """Tell whether an image with our labels is a user's own, as the engine describes it.
+
+    What has no hash is ours by a name that we gave: a skeleton, or a build that was cut short.
+    """
+    own = labels(facts).get(CONFIG_LABEL)
+    if own is None:
+        return not any(name.startswith(_OUR_NAMES) for name in facts.get("RepoTags") or ())
+    return own != config_sha256(facts)
 
 
 def labels(facts: Mapping[str, Any]) -> dict[str, str]:

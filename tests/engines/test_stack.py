@@ -194,6 +194,19 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     assert cache.remove_images(HERE, label=label) == cache.Removed()
 
 
+@pytest.mark.engine("docker")
+def test_a_users_image_with_our_label_is_not_ours() -> None:
+    """Anyone can write the label; ours have the hash as well, or a name that we gave."""
+    name, label = "envcompare-test-planted:1", f"{cache.LOCK_LABEL}=planted"
+    make = Command(argv=("docker", "import", "--change", f"LABEL {label}", "-", name))
+    assert run(HERE, make, stdin=bytes(10240)).succeeded
+    try:
+        assert cache.remove_images(HERE, label=label) == cache.Removed()
+        assert image.find(HERE, name) is not None
+    finally:
+        run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
+
+
 @pytest.mark.engine("ssh")
 def test_a_host_that_lacks_an_interpreter_is_unusable_and_not_failed(host: Transport) -> None:
     """An arm the host cannot have is not run; one whose software breaks has failed."""
