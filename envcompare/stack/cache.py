@@ -39,10 +39,21 @@ open_folders() { find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \; ; }
 _REMOVE = (
     OPEN_FOLDERS
     + """
+within() {
+  for one in data proofs resolved roofs runs; do
+    if [ -d "$one" ] && [ -r "$one" ] && [ ! -L "$one" ]; then ls -A -- "$one" | sed "s|^|$one/|"
+    elif [ -e "$one" ] || [ -L "$one" ]; then echo "$one/"; fi
+  done
+  for one in data/*; do
+    [ -e "$one/data" ] && continue
+    held=$(ls -A -- "$one" 2>/dev/null | head -n 1)
+    [ -z "$held" ] || printf '%s/%s\\n' "$one" "$held"
+  done
+}
 [ -e "$1" ] || [ -L "$1" ] || { echo nothing; exit 0; }
 folder=$(cd -P -- "$1" && pwd -P) || exit 1
 if [ -L "$1" ]; then
-  names=$(ls -A -- "$folder") || exit 1
+  cd -- "$folder" && names=$(ls -A && within) || exit 1
   [ -n "$names" ] || { echo nothing; exit 0; }
   other=$(printf '%s\\n' "$names" | LC_ALL=C grep -Evx -- "$2" | head -n 1)
   [ -z "$other" ] || { echo "it is a link to $folder, where $other lies too" >&2; exit 1; }
@@ -51,9 +62,12 @@ open_folders "$folder"
 if [ -L "$1" ]; then rm -rf -- "$folder"/* "$folder"/.wheelhouse-*; else rm -rf -- "$folder"; fi
 """
 )
+# Names that people give their folders as well are ours by what is in them.
 _OUR_NAMES = (
-    r"[0-9a-f]{32}|[0-9a-f]{64}|data|proofs|resolved|roofs|runs"
-    r"|(given|skeleton|workloads|\.wheelhouse)-.*"
+    r"[0-9a-f]{32}|[0-9a-f]{64}|given-[0-9a-f]{32}|(skeleton|workloads)-[0-9a-f]{12,64}(\.partial)?"
+    r"|\.wheelhouse-[a-z0-9_]+|data|proofs|resolved|roofs|runs|data/[A-Za-z0-9_.-]+-(made|real)"
+    r"|(proofs|resolved|roofs)/[0-9a-f]{16,64}(\.json)?(\.part.*)?"
+    r"|runs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4}|build-[0-9a-f]{8})"
 )
 _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"

@@ -268,7 +268,9 @@ def test_what_is_needed_and_what_is_free_are_told_apart() -> None:
 
 OURS = (
     *("a" * 32, "b" * 64, "data", "proofs", "resolved", "roofs", "runs"),
-    *("given-0f", "skeleton-0f.partial", "workloads-0f", ".wheelhouse-x1"),
+    *(f"given-{'0' * 32}", f"skeleton-{'0' * 16}.partial", f"workloads-{'0' * 12}"),
+    *(".wheelhouse-x1", "data/cnn-made/data", f"proofs/{'c' * 32}", f"resolved/{'d' * 32}"),
+    *(f"roofs/{'e' * 16}.json", "runs/20260102-030405-0a1b/lab-h1", "runs/build-0a1b2c3d"),
 )
 
 
@@ -294,7 +296,13 @@ def test_a_folder_that_the_cache_is_a_link_to_is_emptied(
     assert list((tmp_path / "envcompare").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["thesis", ".git", "database", "c" * 40, "my runs", "-x", "é\n"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thesis", ".git", "database", "c" * 40, "my runs", "-x", "é\n", "given-birthday photos"),
+        *("workloads-old", "data/thesis", "data/my thesis", "data/hand-made/photos", "runs/10 km"),
+    ],
+)
 def test_nothing_is_removed_where_more_than_the_cache_lies_behind_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -302,13 +310,14 @@ def test_nothing_is_removed_where_more_than_the_cache_lies_behind_a_link(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for one in (*OURS, name):
         (tmp_path / "disk" / one).mkdir(parents=True)
+    before = sorted((tmp_path / "disk").rglob("*"))
     (tmp_path / "envcompare").symlink_to("disk")
     with pytest.raises(StackError) as caught:
         remove_cache(LOCAL)
     assert caught.value.brief == f"cannot remove {tmp_path}/envcompare on local"
     where = f"it is a link to {tmp_path}/disk, where {name.strip()} lies too"
     assert caught.value.details == where
-    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == sorted((*OURS, name))
+    assert sorted((tmp_path / "disk").rglob("*")) == before
 
 
 def test_a_failure_quotes_the_tools_own_error() -> None:
