@@ -32,6 +32,8 @@ _NAMES: Final = {
     "cpu.no_turbo": "the setting of Turbo Boost",
     "cpu.online": "the list of online CPUs",
     "data": "the data",
+    "data.changed": "the data (newest ctime)",
+    "data.files": "the data (times of its files)",
     "data.modified": "the data",
     "device": "the device",
     "docker.version": "the version of Docker",
@@ -59,9 +61,14 @@ _REMEDIES: Final = {
     "image.id": "restore the original tag: docker tag {before} NAME",
     "sif.sha256": "restore the original SIF",
     "data": "restore the data",
+    "data.changed": "compare the data with the original",
+    "data.files": "compare the data with the original",
     "data.modified": "restore the data",
     "kernel.release": "boot the original kernel",
 }
+
+_NOTED_LATER: Final = frozenset({"data.changed", "data.files"})
+"""Properties that an earlier version did not note, which did note `data.modified`."""
 
 
 def program_key(word: str) -> str:
@@ -82,7 +89,7 @@ def changes(
     return tuple(
         IdentityChange(host=host, arm=arm, key=key, before=before.get(key), after=after.get(key))
         for key in (*before, *(key for key in after if key not in before))
-        if before.get(key) != after.get(key)
+        if before.get(key) != after.get(key) and (key in before or key not in _NOTED_LATER)
     )
 
 

@@ -68,8 +68,17 @@ class Seat:
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
+    """What shows that data are the same; of those that were prepared the hash alone."""
+
     hash: str
     modified: str | None = None
+    changed: str | None = None
+    files: str | None = None
+
+    def facts(self) -> Identity:
+        """Return it as a run notes it, without what is not known."""
+        times = {"modified": self.modified, "changed": self.changed, "files": self.files}
+        return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +239,7 @@ class Site:
         return found
 
     def _data_facts(self, path: str) -> Identity:
-        """Return the hash of the user's data, and when it was last written; empty if not read."""
+        """Return the hash of the user's data, and the times of its files; empty if not read."""
         seat = self.nearest_seat
         command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
         mounts = (*self.mounts, Mount(path=path))
@@ -239,7 +248,7 @@ class Site:
             said = msgspec.json.decode(result.stdout, type=_Data)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
-        return {"data": said.hash, **({"data.modified": said.modified} if said.modified else {})}
+        return said.facts()
 
     @property
     def nearest_seat(self) -> Seat:

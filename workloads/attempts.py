@@ -18,5 +18,5 @@ def attempt(read: Callable[[], Any]) -> Any:  # noqa: ANN401  whatever is read
 
 
 def text_hash(text: str) -> str:
-    """Return the sha256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the sha256 of a text, which may hold names of files that are not UTF-8."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -84,7 +84,7 @@ def data_hash(path: str | None) -> str | None:
         return None
     checksums = _read_checksums(path) if os.path.isdir(path) else None
     if checksums is None:
-        return text_hash("".join(f"{name} {size}\n" for name, size in sorted(_sizes(path))))
+        return text_hash("".join(f"{line}\n" for line in _descriptions(path)))
     return text_hash(json.dumps(checksums, sort_keys=True))
 
 
@@ -95,10 +95,34 @@ def last_written(path: str) -> str | None:
     """
     if os.path.isdir(path) and _read_checksums(path) is not None:
         return None
-    newest_ns = max((os.stat(one).st_mtime_ns for one, _ in _files(path)), default=None)
-    if newest_ns is None:
-        return None
-    seconds, rest_ns = divmod(newest_ns, 10**9)
+    newest_ns = max((_status(one).st_mtime_ns for one, _ in _files(path)), default=None)
+    return None if newest_ns is None else _moment(newest_ns)
+
+
+def state(path: str) -> dict[str, str | None]:
+    """Return what shows on one host that data are still the same; None for what prepared data lack.
+
+    Times differ between hosts. A file that was put in the place of another may bring an older
+    mtime, but its ctime is never older than that.
+    """
+    modified = last_written(path)
+    if modified is None:
+        return {"hash": data_hash(path), "modified": None, "changed": None, "files": None}
+    found = sorted((name, full, _status(full)) for full, name in _files(path))
+    lines = (
+        f"{_described(full, name)} {one.st_mtime_ns} {one.st_ctime_ns}\n"
+        for name, full, one in found
+    )
+    return {
+        "hash": data_hash(path),
+        "modified": modified,
+        "changed": _moment(max(one.st_ctime_ns for _, _, one in found)),
+        "files": text_hash("".join(lines)),
+    }
+
+
+def _moment(time_ns: int) -> str:
+    seconds, rest_ns = divmod(time_ns, 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest_ns:09d}Z"
 
 
@@ -179,7 +203,7 @@ def _read_checksums(path: str) -> dict[str, str] | None:
 
 
 def _write_checksums(folder: str) -> None:
-    names = sorted(name for name, _ in _sizes(folder))
+    names = sorted(name for _, name in _files(folder))
     checksums = {}
     for name in names:
         with open(os.path.join(folder, name), "rb") as file:
@@ -187,10 +211,21 @@ def _write_checksums(folder: str) -> None:
     _write_text(os.path.join(folder, CHECKSUMS), json.dumps(checksums, indent=0) + "\n")
 
 
-def _sizes(path: str) -> Iterator[tuple[str, int]]:
-    """Yield the relative name and the size of every file."""
-    for full, name in _files(path):
-        yield name, os.path.getsize(full)
+def _descriptions(path: str) -> list[str]:
+    """Return the relative name and the size of every file, in the order of the names."""
+    return [_described(full, name) for name, full in sorted((n, f) for f, n in _files(path))]
+
+
+def _described(full: str, name: str) -> str:
+    """Return name and size of a file; of a link that leads nowhere, where it points."""
+    if os.path.islink(full) and not os.path.exists(full):
+        return f"{name} -> {os.readlink(full)}"
+    return f"{name} {os.path.getsize(full)}"
+
+
+def _status(path: str) -> os.stat_result:
+    """Return the status of a file, or of a link that leads nowhere itself."""
+    return os.stat(path) if os.path.exists(path) else os.lstat(path)
 
 
 def _files(path: str) -> Iterator[tuple[str, str]]:
@@ -209,5 +244,4 @@ def _write_text(path: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    facts = {"hash": data_hash(sys.argv[1]), "modified": last_written(sys.argv[1])}
-    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.write(json.dumps(state(sys.argv[1])) + "\n")

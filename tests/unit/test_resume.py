@@ -15,6 +15,7 @@ from commandline import envcompare
 from runs import UNTIL_KNOWN, unfinish
 
 from envcompare.cli.concluding import conclude
+from envcompare.files import workloads
 from envcompare.report.summary import markdown
 from envcompare.results import RunFolder
 
@@ -108,6 +109,15 @@ def place(origin: Path) -> Iterator[Path]:
     yield origin
     shutil.rmtree(origin)
     kept.rename(origin)
+    note_data(origin)
+
+
+def note_data(place: Path) -> None:
+    """Let a run know its data in a copy, whose files have other ctimes."""
+    argv = [sys.executable, str(workloads() / "data.py"), str(place / "data")]
+    found = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
+    for key in ("changed", "files"):
+        edit(only_run(place), f"data.{key}", found[key])
 
 
 def site_packages(place: Path) -> Path:
@@ -160,6 +170,14 @@ def write_other_data(place: Path) -> None:
     (place / "data" / "digits").write_text("9876543210")
 
 
+def put_an_older_file(place: Path) -> None:
+    """Put a file of the same size and times in the place of another, as `cp -p` does."""
+    digits, other = place / "data" / "digits", place / "other"
+    other.write_text("9876543210")
+    shutil.copystat(digits, other)
+    other.replace(digits)
+
+
 def patch_a_package(place: Path) -> None:
     """Change a file of a package."""
     (site_packages(place) / "own.py").write_text("VALUE = 2\n")
@@ -178,6 +196,7 @@ def put_another_interpreter(place: Path) -> None:
     [
         (add_a_file, "the data of local"),
         (write_other_data, "the data of local"),
+        (put_an_older_file, "the data (newest ctime) of local"),
         (patch_a_package, "the installed files of vm-host on local"),
         (put_another_interpreter, "the interpreter of vm-host on local"),
     ],

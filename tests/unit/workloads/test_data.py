@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conversation import WORKER
-from data import Folder, Source, data_hash, prepare
+from data import Folder, Source, data_hash, prepare, state
 from failures import DataError
 
 
@@ -180,3 +181,43 @@ def test_users_class_makes_its_own_data(tmp_path: Path, toy: str) -> None:
     code, _, _ = prepare_by_command(str(tmp_path / "made"), "--workload", f"{path}:Maker")
     assert code == 0
     assert (tmp_path / "made" / "one.txt").read_text() == "1"
+
+
+def test_file_replaced_by_an_older_one_changes_the_state_but_not_the_hash(tmp_path: Path) -> None:
+    """Its ctime gives it away, which the hash that is compared between hosts leaves out."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    data.mkdir()
+    (data / "a").write_text("aaaa")
+    (data / "b").write_text("bbbb")
+    os.utime(data / "a", (1_000_000_000, 1_000_000_000))
+    before = state(str(data))
+    assert before == state(str(data))
+    other.write_text("xxxx")
+    os.utime(other, (1_000_000_000, 1_000_000_000))
+    other.replace(data / "a")
+    after = state(str(data))
+    assert {key for key in before if before[key] != after[key]} == {"changed", "files"}
+
+
+def test_prepared_data_are_known_by_their_checksums_alone(tmp_path: Path) -> None:
+    """They are the same whenever they were made."""
+    found = prepare(str(tmp_path / "data"), source(), download=False)
+    none = {"modified": None, "changed": None, "files": None}
+    assert state(str(tmp_path / "data")) == {"hash": found, **none}
+
+
+def test_link_that_leads_nowhere_is_hashed_by_where_it_points(tmp_path: Path) -> None:
+    """A folder with one has a hash all the same, and it follows the link."""
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "link").symlink_to("gone")
+    before = state(str(tmp_path))
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("lost")
+    assert before["hash"] is not None
+    assert state(str(tmp_path))["hash"] != before["hash"]
+
+
+def test_name_that_is_not_utf8_is_hashed(tmp_path: Path) -> None:
+    """File systems keep bytes."""
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("a")
+    assert state(str(tmp_path))["files"] is not None
