@@ -23,14 +23,14 @@ from envcompare.disk import (
     write_hint,
     write_whole,
 )
-from envcompare.errors import RunFolderError
+from envcompare.errors import RunFolderError, WorkloadError
 from envcompare.foldernames import cell_name, distinct_name
 from envcompare.records import SCHEMA, ArmRecord, Event, FingerprintRecord, RunRecord, Sample
 
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
+_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -105,7 +105,15 @@ class RunFolder:
 
     def append_sample(self, sample: Sample) -> None:
         """Add one line to samples.jsonl and sync it."""
-        self._append("samples.jsonl", msgspec.json.encode(sample))
+        line = msgspec.json.encode(sample)
+        try:
+            _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
+        except _DAMAGE as error:
+            raise WorkloadError(
+                f"a measurement in {sample.cell} cannot be stored: {error}",
+                phase="protocol",
+            ) from error
+        self._append("samples.jsonl", line)
 
     def append_event(self, event: Event) -> None:
         """Add one line to events.jsonl and sync it, unless events are held back now."""

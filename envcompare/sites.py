@@ -37,7 +37,7 @@ from envcompare.stack.skeleton import give_back
 from envcompare.stack.variants import chosen
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
-from envcompare.transport.operations import ANSWER_S, FOLDER_S, put_tree, run
+from envcompare.transport.operations import ANSWER_S, FOLDER_S, put_tree, read_json, run
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 DATA_LIMIT_S = 600.0
@@ -245,7 +245,7 @@ class Site:
         mounts = (*self.mounts, Mount(path=path))
         try:
             result = self.run_inside(seat, command, mounts=mounts, timeout_s=DATA_LIMIT_S)
-            said = msgspec.json.decode(result.stdout, type=_Data)
+            said = read_json(result.stdout, _Data)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
         return said.facts()

@@ -11,8 +11,9 @@ import msgspec
 
 from envcompare.command import Command
 from envcompare.errors import EnvcompareError
-from envcompare.records import GpuReading
+from envcompare.records import Count, GpuReading
 from envcompare.transport import Process, Transport
+from envcompare.transport.operations import read_json
 
 PROGRAM = "gpusampling.py"
 ENDING_S = 5.0
@@ -25,18 +26,15 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of one GPU as the program on the host writes it."""
 
     uuid: str
-    t_ns: int
+    t_ns: Count
     has_instant_power: bool = False
-    power_mw: int | None = None
-    energy_mj: int | None = None
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
-    temperature_c: int | None = None
+    power_mw: Count | None = None
+    energy_mj: Count | None = None
+    sm_mhz: Count | None = None
+    memory_mhz: Count | None = None
+    temperature_c: Count | None = None
     throttling: int | None = None
-    utilization_percent: int | None = None
-
-
-_LINES = msgspec.json.Decoder(_Line)
+    utilization_percent: Count | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +151,7 @@ class _Sampler:
         with suppress(OSError, ValueError, EnvcompareError):
             for line in self.process.stdout:
                 try:
-                    self.lines.append(_LINES.decode(line))
+                    self.lines.append(read_json(line, _Line))
                 except msgspec.MsgspecError as error:
                     self.fault = f"a reading of the GPU is not understood: {error}"
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from envcompare.errors import Phase
-from envcompare.records import FingerprintValue, Scalar
+from envcompare.records import Count
+from envcompare.transport.operations import read_json
 
 _T = TypeVar("_T")
 PROTOCOL = 1
+# Whatever a worker says, the run folder can hold it, and reads it back.
+_MOST: Final = (1 << 63) - 1
+_Integer = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+_Scalar = str | _Integer | float | bool | None
+_Fact = _Scalar | tuple[_Scalar, ...]
 
 
 class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +25,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: Phase
     brief: str
-    step: int | None = None
+    step: Count | None = None
     traceback: str = ""
     hint: str = ""  # where the worker knows what to try
 
@@ -26,48 +33,48 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """The template is up: its clock, how long imports and data took, and what it found."""
 
-    protocol: int
-    pid: int
-    entry_ns: int
-    now_ns: int
-    import_ns: int
-    data_ns: int
+    protocol: Count
+    pid: _Amount
+    entry_ns: Count
+    now_ns: Count
+    import_ns: Count
+    data_ns: Count
     generation: str
     generation_reason: str = ""
     device: str
     compute_capability: str = ""  # of the GPU in use; empty on a CPU
-    batch: int
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**18)]
     code_hash: str
     data_hash: str | None = None
-    steps_per_epoch: int | None = None
-    params: dict[str, Scalar] = {}
-    fingerprint: dict[str, FingerprintValue] | None = None
+    steps_per_epoch: _Amount | None = None
+    params: dict[str, _Scalar] = {}
+    fingerprint: dict[str, _Fact] | None = None
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
     """A generation began: the model is built and has done its first step."""
 
-    pid: int
-    spawn_ns: int
-    build_ns: int
-    first_step_ns: int
+    pid: _Amount
+    spawn_ns: Count
+    build_ns: Count
+    first_step_ns: Count
     checksum: float | None
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
     """A block of k steps was run."""
 
-    t0_ns: int
-    wall_ns: tuple[int, ...]
-    cpu_ns: tuple[int, ...]
-    gpu_ns: tuple[int, ...] | None = None
-    wait_ns: int | None = None
-    all_wait_ns: int | None = None
-    throttled_ns: int | None = None
-    voluntary_switches: int | None = None
-    involuntary_switches: int | None = None
-    minor_faults: int | None = None
-    major_faults: int | None = None
+    t0_ns: Count
+    wall_ns: tuple[Count, ...]
+    cpu_ns: tuple[Count, ...]
+    gpu_ns: tuple[Count, ...] | None = None
+    wait_ns: Count | None = None
+    all_wait_ns: Count | None = None
+    throttled_ns: Count | None = None
+    voluntary_switches: Count | None = None
+    involuntary_switches: Count | None = None
+    minor_faults: Count | None = None
+    major_faults: Count | None = None
     loss: float | None = None
 
 
@@ -75,8 +82,8 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
     """K steps were run for one kind of profile; without a value there is a reason."""
 
     kind: str
-    k: int
-    wall_ns: int
+    k: _Amount
+    wall_ns: Count
     file: str = ""  # the one that was asked for, where it was written
     values: dict[str, Any] = {}  # as the profiler inside the worker gave them
     reason: str = ""
@@ -87,26 +94,26 @@ class Profiled(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker finds around itself now, after `steps` steps of the live generation."""
 
-    steps: int
-    fingerprint: dict[str, FingerprintValue]
+    steps: _Amount
+    fingerprint: dict[str, _Fact]
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """A generation ended: the peaks its process reached."""
 
-    max_rss_bytes: int
-    cgroup_peak_bytes: int | None = None
-    cuda_allocated_peak_bytes: int | None = None
-    cuda_reserved_peak_bytes: int | None = None
-    result: dict[str, Scalar] | None = None  # what the workload's `finish` returned
+    max_rss_bytes: _Amount
+    cgroup_peak_bytes: _Amount | None = None
+    cuda_allocated_peak_bytes: _Amount | None = None
+    cuda_reserved_peak_bytes: _Amount | None = None
+    result: dict[str, _Scalar] | None = None  # what the workload's `finish` returned
 
 
 class Quit(msgspec.Struct, frozen=True, kw_only=True):
     """The worker's whole cost, children included."""
 
-    user_ns: int
-    sys_ns: int
-    max_rss_bytes: int
+    user_ns: Count
+    sys_ns: Count
+    max_rss_bytes: _Amount
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,25 +122,25 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
     code_hash: str
-    fingerprint: dict[str, FingerprintValue]
+    fingerprint: dict[str, _Fact]
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
     """One program was run to its end, or to its limit."""
 
-    t0_ns: int
-    wall_ns: int
-    user_ns: int
-    sys_ns: int
-    max_rss_bytes: int | None
-    exit_code: int
+    t0_ns: Count
+    wall_ns: Count
+    user_ns: Count
+    sys_ns: Count
+    max_rss_bytes: _Amount | None
+    exit_code: Count
     signal: str | None
     is_late: bool
     left_processes: bool
-    settling_ns: int  # waited after its end for what it had started, and for the search
+    settling_ns: Count  # waited after its end for what it had started, and for the search
     values: dict[str, float]
     slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
-    fingerprint: dict[str, FingerprintValue] = {}  # what was seen of it, where it was watched
+    fingerprint: dict[str, _Fact] = {}  # what was seen of it, where it was watched
 
 
 class _Refusal(msgspec.Struct):
@@ -144,7 +151,7 @@ def fault_in(output: str) -> WorkerFault | None:
     """Return the fault in the last line of a worker's output; None where there is none."""
     lines = output.splitlines()
     try:
-        return msgspec.json.decode(lines[-1], type=_Refusal).error if lines else None
+        return read_json(lines[-1], _Refusal).error if lines else None
     except msgspec.MsgspecError:
         return None
 
@@ -152,12 +159,12 @@ def fault_in(output: str) -> WorkerFault | None:
 def read_reply(line: bytes, op: str, kind: type[_T]) -> _T | WorkerFault:
     """Return the reply to `op` in a line, or the fault that it tells of or shows by itself."""
     try:
-        reply = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        if msgspec.json.decode(reply.get("op", b"null")) != op:
+        reply = read_json(line, dict[str, msgspec.Raw])
+        if read_json(reply.get("op", b"null"), object) != op:
             raise msgspec.ValidationError("the reply belongs to another request")
-        if msgspec.json.decode(reply.get("ok", b"false")) is True:
-            return msgspec.json.decode(line, type=kind)
-        return msgspec.json.decode(reply["error"], type=WorkerFault)
+        if read_json(reply.get("ok", b"false"), object) is True:
+            return read_json(line, kind)
+        return read_json(reply["error"], WorkerFault)
     except (msgspec.MsgspecError, KeyError) as error:
         return WorkerFault(
             phase="protocol",

@@ -15,7 +15,7 @@ from envcompare.profiles import Roofs
 from envcompare.records import FingerprintValue
 from envcompare.stack.cache import make_folder, shell
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import read_json, run
 
 PROGRAM = "roofs.py"
 SECONDS = 10.0  # of measuring, beside the start of PyTorch
@@ -124,7 +124,7 @@ def _keep(transport: Transport, path: str, measured: _Measured) -> None:
 def _read(text: str) -> _Measured | None:
     """Return the last line of an output; None where it is no measurement."""
     try:
-        return msgspec.json.decode((text.strip().splitlines() or [""])[-1], type=_Measured)
+        return read_json((text.strip().splitlines() or [""])[-1], _Measured)
     except msgspec.MsgspecError:
         return None
 

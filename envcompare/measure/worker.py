@@ -34,7 +34,7 @@ from envcompare.measure.protocol import (
 )
 from envcompare.profilers.collecting import DISTRUST
 from envcompare.records import Scalar
-from envcompare.texts import shortened
+from envcompare.texts import counted, shortened
 from envcompare.transport import Process
 
 _T = TypeVar("_T")
@@ -126,7 +126,11 @@ class Worker:
     def run(self, steps: int, limit_s: float) -> Ran:
         """Run a block of `steps` steps within `limit_s` seconds."""
         self._send("run", {"k": steps})
-        return self._receive("run", Ran, limit_s)
+        ran = self._receive("run", Ran, limit_s)
+        for times in (ran.wall_ns, ran.cpu_ns, ran.gpu_ns):
+            if times is not None:
+                self._refuse_other_steps("run", len(times), steps)
+        return ran
 
     def profile(self, kind: str, steps: int, *, out: str, limit_s: float) -> Profiled:
         """Run `steps` steps for one kind of profile, whose file goes to `out` on the host.
@@ -136,6 +140,7 @@ class Worker:
         """
         self._send("profile", {"kind": kind, "k": steps, "out": out})
         reply = self._receive("profile", Profiled, limit_s)
+        self._refuse_other_steps("profile", reply.k, steps)
         if reply.file not in ("", out):
             raise self._fault(
                 "protocol",
@@ -246,6 +251,16 @@ class Worker:
             raise self._ended(op)
         self._refuse_flood(op, line)
         return self._decode(op, kind, line)
+
+    def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
+        """Raise WorkloadError for an answer about more or fewer steps than were asked for."""
+        if answered != asked:
+            raise self._fault(
+                "protocol",
+                f"the answer to `{op}` is about {counted(answered, 'step')}, not {asked}",
+                details="envcompare asks for a number of steps, and for the time of each",
+                hint=DISTRUST,
+            )
 
     def _refuse_flood(self, op: str, line: bytes) -> None:
         """Raise WorkloadError for what was not read to its end."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments.diagnosis import is_full
@@ -20,6 +20,7 @@ from envcompare.transport.operations import (
     CONTENT_S,
     FOLDER_S,
     not_understood,
+    read_json,
     run,
 )
 
@@ -243,7 +244,8 @@ def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
     except CommandTimeoutError:
         return {}, f"no answer within {ANSWER_S:g} s"
     try:
-        found = [facts for facts in json.loads(asked.stdout or "[]") if not is_users_own(facts)]
+        shown = read_json(asked.stdout or "[]", list[Any])
+        found = [facts for facts in shown if not is_users_own(facts)]
         return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
     except (ValueError, LookupError, TypeError, AttributeError):
         return {}, f"docker image inspect said: {spoken(asked.stdout)}"

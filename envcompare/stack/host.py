@@ -14,7 +14,7 @@ from envcompare.stack.cache import shell
 from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
-from envcompare.transport.operations import FOLDER_S, not_understood
+from envcompare.transport.operations import FOLDER_S, not_understood, read_json
 
 DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
@@ -117,7 +117,7 @@ def find_python(transport: Transport, *, python: str | None, imports: tuple[str,
             hint=f"name an interpreter that {what} with --host-python",
         )
     try:
-        return msgspec.json.decode(lines[-1], type=Found)
+        return read_json(lines[-1], Found)
     except msgspec.DecodeError as error:
         hint = "name another interpreter with --host-python"
         what = f"the version of {asked}"

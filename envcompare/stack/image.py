@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from envcompare.stack.cache import LOCK_LABEL
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import Wheelhouse, steps
 from envcompare.transport import Transport
-from envcompare.transport.operations import not_understood
+from envcompare.transport.operations import not_understood, read_json
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the SDK's second home
@@ -110,7 +109,7 @@ def look_up(transport: Transport, reference: str) -> Image | None:
         raise _silent(transport, asked.reason, asked.hint)
     if asked.succeeded:
         try:
-            return _image(json.loads(asked.stdout)[0], reference, reference)
+            return _image(read_json(asked.stdout, list[Any])[0], reference, reference)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             hint = f"run docker image inspect {reference} there"
             said = asked.stdout

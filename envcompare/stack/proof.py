@@ -22,7 +22,7 @@ from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, make_folder, shell
 from envcompare.texts import visible
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, run
+from envcompare.transport.operations import CONTENT_S, read_json, run
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
@@ -126,7 +126,7 @@ def tell_files_apart(
     for arm, (environment, prepared) in proven.items() if unlike else ():
         try:
             said = _ask(transport, environment, prepared, "--files", *unlike)
-            listed = msgspec.json.decode(said, type=_Files).files
+            listed = read_json(said, _Files).files
         except _UNREAD as error:
             progress(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
             return {}
@@ -273,7 +273,7 @@ def _fixed_by(environment: str, facts: Mapping[str, str]) -> str:
 
 def _stamp(transport: Transport, environment: str, prepared: Prepared) -> str:
     said = _ask(transport, environment, prepared, "--stamp")
-    return msgspec.json.decode(said, type=_Stamp).stamp
+    return read_json(said, _Stamp).stamp
 
 
 def _kept(
@@ -284,9 +284,9 @@ def _kept(
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
     with suppress(msgspec.DecodeError):  # one that was damaged is taken again
         if before.succeeded:
-            return msgspec.json.decode(before.stdout, type=_Tree)
+            return read_json(before.stdout, _Tree)
     said = _ask(transport, environment, prepared)
-    tree = msgspec.json.decode(said, type=_Tree)
+    tree = read_json(said, _Tree)
     make_folder(transport, folder)
     # on stdin, since a tree may be longer than a word of a command can be
     keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))

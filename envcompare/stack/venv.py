@@ -13,7 +13,7 @@ from envcompare.stack.cache import failure, host_cache, require_room, shell
 from envcompare.stack.shipping import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood
+from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood, read_json
 
 # Reads on any Python: what answers may be far from the version that is looked for.
 _DESCRIBE = """
@@ -85,7 +85,7 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
             hint=f"install python{python} there, or name one with --vm-python",
         )
     try:
-        facts = msgspec.json.decode(result.stdout.partition("\n")[0], type=_Description)
+        facts = read_json(result.stdout.partition("\n")[0], _Description)
     except msgspec.DecodeError as error:
         hint = f"run {candidates[-1]} there, or name another one with --vm-python"
         what = f"the version of {candidates[-1]}"

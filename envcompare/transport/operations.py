@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import tarfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+import msgspec
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CopyError, StackError, UnusableError
@@ -13,6 +15,7 @@ from envcompare.texts import spoken
 from envcompare.transport import Transport
 from envcompare.transport.exchange import Exchange
 
+_T = TypeVar("_T")
 # What stands under the name goes, were it a link; a folder that is there already is never taken.
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 # A question that takes longer is one whose host hangs; folders may lie on a slow file system.
@@ -81,6 +84,17 @@ def not_understood(transport: Transport, what: str, said: str, *, hint: str) -> 
         details=f"the host printed: {spoken(said)}",
         hint=hint,
     )
+
+
+def read_json(said: str | bytes, kind: type[_T]) -> _T:
+    """Return what a host or an arm wrote as JSON; raises msgspec.DecodeError, whatever is wrong.
+
+    msgspec itself lets other errors through for text that is not UTF-8, and for deep nesting.
+    """
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except (UnicodeError, RecursionError, OverflowError) as error:
+        raise msgspec.DecodeError(f"JSON cannot be read: {error}") from error
 
 
 def not_copied(source: str, target: str, why: str) -> CopyError:

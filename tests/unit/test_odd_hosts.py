@@ -48,6 +48,8 @@ SAID = {
     "half-a-json": b'{"path": "/x", \n',
     "another-json": b"[]\n",
     "null": b"null\n",
+    "nested": b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}\n",
+    "a-huge-number": b'{"path": 1' + b"0" * 5000 + b"}\n",
 }
 Odd = Callable[..., None]
 

@@ -274,6 +274,15 @@ def test_name_that_no_file_has_is_no_proof(
     assert all("cannot be hashed, so it is not proven: " in line for line in told)
 
 
+def test_nested_answer_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that starts another Python is not proven, and its host goes on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arm = says(tmp_path / "arm", {})
+    (tmp_path / "arm" / "said").write_text('{"x":' + "[" * 200_000 + "]" * 200_000 + "}")
+    proven = prove(LOCAL, "vm", arm, progress=print)
+    assert "JSON cannot be read" in dict(proven.identity)[UNPROVEN]
+
+
 def test_a_proof_of_many_packages_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is longer than a word of a command can be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
