@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.environments import gpu
-from envcompare.errors import EnvcompareError, UnusableError
+from envcompare.errors import UnusableError
 from envcompare.experiment import Experiment
 from envcompare.identity import Identity
 from envcompare.interrupt import Interruption
@@ -69,7 +69,7 @@ def open_site(
     try:
         site = _site(host, roads, asked, run_id, may_use_gpu=experiment.device != "cpu")
         interruption.check()  # what was killed while it was asked has said nothing
-    except EnvcompareError:
+    except BaseException:
         bare.close()
         interruption.check()
         raise

@@ -135,8 +135,8 @@ def _ready(job: Job, host: HostSpec) -> Site | None:
         site = open_site(host, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
         return None
-    except EnvcompareError as error:
-        job.fail("host-failed", Where(host=host.label), error, phase="connect")
+    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+        _fail_host(job, host, error, phase="connect")
         return None
     if _survives(job, site, _prepare_host):
         return site
@@ -158,12 +158,17 @@ def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
         act(job, site)
     except InterruptedRunError:
         return False
-    except EnvcompareError as error:
+    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
         phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
         if not job.interruption.is_requested:
-            job.fail("host-failed", Where(host=site.host.label), error, phase=phase)
+            _fail_host(job, site.host, error, phase=phase)
         return False
     return True
+
+
+def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> None:
+    known = error if isinstance(error, EnvcompareError) else unexpected(error)
+    job.fail("host-failed", Where(host=host.label), known, phase=phase)
 
 
 def _leave(job: Job, site: Site) -> None:

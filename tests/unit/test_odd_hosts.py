@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from envcompare import opening
+from envcompare import opening, runner
+from envcompare.cli import app
 from envcompare.config import Settings
 from envcompare.diagnosing import examine
 from envcompare.doctor import diagnose
@@ -29,11 +33,13 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.planning import resolved
 from envcompare.profilers.permissions import read_rights
+from envcompare.results import RunFolder
+from envcompare.sites import Site
 from envcompare.stack import Options, image, sif
 from envcompare.stack.cache import free_bytes, host_cache, remove_images, shell
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
-from envcompare.transport.hosts import parse_hosts
+from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import ANSWER_S, run
 
@@ -252,3 +258,43 @@ def test_insisting_ends_a_claim_on_a_cache_that_hangs(
     site.close()
     assert time.monotonic() - began < 20
     assert others.is_dir()
+
+
+def _break(site: Site) -> None:
+    if site.host.label == "other":
+        raise ZeroDivisionError("what nobody foresaw")
+
+
+@pytest.mark.parametrize("broken", ["preparing", "opening"])
+def test_fault_of_envcompare_on_one_host_ends_no_other(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is kept, with the reason; the other host is measured."""
+    monkeypatch.setattr(opening, "connect", lambda _host, **_: LOCAL)
+    whole, open_site = Site.stage, opening.open_site
+
+    def stage(site: Site) -> None:
+        _break(site)
+        whole(site)
+
+    def opened(host: HostSpec, *rest: Any) -> Site:
+        site = open_site(host, *rest)
+        _break(site)
+        return site
+
+    if broken == "preparing":
+        monkeypatch.setattr(Site, "stage", stage)
+    else:
+        monkeypatch.setattr(runner, "open_site", opened)
+    monkeypatch.chdir(tmp_path)
+    words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local,other")
+    short = ("--command", "true", "--budget", "1", "--no-quiet-gate", "--profile", "none")
+    done = CliRunner().invoke(app, ["run", *words, *short, "--out", str(tmp_path / "out")])
+    (folder,) = (tmp_path / "out").iterdir()
+    events = RunFolder.open(folder).read_events().events
+    fates = {event.host: event.failure for event in events if event.what == "host-failed"}
+    assert set(fates) == {"other"}, done.output
+    assert fates["other"] is not None
+    assert "unexpected ZeroDivisionError: what nobody foresaw" in fates["other"].brief
+    assert {event.host for event in events if event.what == "cell-ended"} == {"local"}
+    assert done.exit_code == UnusableError.exit_code
