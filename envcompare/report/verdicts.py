@@ -40,8 +40,7 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NO_CANDIDATE: Final = (
-    "No candidate was found: nothing else that envcompare records differs in a way that could "
-    "change the speed."
+    "No candidate was found besides the environment itself, among all that envcompare records."
 )
 _MOST_CANDIDATES: Final = 3
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
