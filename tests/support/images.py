@@ -6,7 +6,9 @@ import io
 import tarfile
 
 from envcompare.command import Command
+from envcompare.stack.engine import buildkit
 from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
 
@@ -18,7 +20,10 @@ def build_image(host: Transport, name: str, content: dict[str, bytes]) -> str:
             entry = tarfile.TarInfo(path)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    argv = ("docker", "build", "--network=none", "--tag", name, "-")
-    done = run(host, Command(argv=argv), stdin=packed.getvalue())
+    argv = ("build", "--network=none", "--tag", name, "-")
+    # The first client on this machine's PATH may be one without BuildKit.
+    command = buildkit(host, argv) if host is LOCAL else None
+    command = command or Command(argv=("docker", *argv))
+    done = run(host, command, stdin=packed.getvalue())
     assert done.succeeded, done.tail(5)
     return name
