@@ -108,5 +108,5 @@ def test_doctor_tells_of_an_odd_host_and_goes_on(
     )
     assert done.returncode == 3, done.stderr
     odd, _, good = done.stdout.partition(f"{lab.alias}:\n")
-    assert "it said: maintenance" in odd
+    assert "it printed: maintenance" in odd
     assert "✓ docker: " in good

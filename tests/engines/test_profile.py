@@ -272,7 +272,9 @@ def left(lab: Lab) -> Iterator[Site]:
 def leave(site: Site, script: str, profiler: Profiler | None = None) -> None:
     """Run a script in the one arm of a run."""
     command = Command(argv=("sh", "-c", script))
-    wrapped = site.wrapped(site.seats["docker"], command, (), profiler, worker="left")
+    wrapped = site.wrapped(
+        site.seats["docker"], command, mounts=(), worker="left", profiler=profiler
+    )
     done = run(site.transport, wrapped)
     assert done.exit_code == 0, done.stderr
 

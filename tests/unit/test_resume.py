@@ -19,7 +19,7 @@ from envcompare.files import workloads
 from envcompare.report.summary import markdown
 from envcompare.results import RunFolder
 
-WORK = "#!/bin/sh\nexec sleep 0.01\n"
+WORK = "#!/bin/sh\nexec sleep 0.3\n"
 STEPS = """
 import ctypes, os
 
