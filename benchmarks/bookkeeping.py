@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from envcompare.records import Scalar
+from envcompare.run_folder.records import Scalar
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -19,22 +19,21 @@ from typing import Any, TypeVar
 import click
 
 from bookkeeping import Places, Watch, benchmark, load_average, write_json
-from envcompare import files
+from envcompare import bundled
 from envcompare.command import Command
-from envcompare.config import Compression
+from envcompare.config.settings import Compression
 from envcompare.stack import building, cache, delivery, image, sif, venv, wheelhouse
-from envcompare.stack.cache import shell
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 from envcompare.transport.ssh_settings import SshOptions
 
 RAW = "building.json"
-REQUIREMENTS = files.workloads() / "requirements.in"
+REQUIREMENTS = bundled.workloads() / "requirements.in"
 COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip", "none", "sandbox")
 SMALL = Path(__file__).parent / "programs" / "small.in"  # pip alone: made in seconds
 HERE = LocalTransport()

@@ -17,10 +17,10 @@ import click
 import numpy as np
 
 from bookkeeping import HERE, Places, benchmark
-from envcompare.metrics import estimate, net_ns
-from envcompare.records import CONTROL_SUFFIX, Block
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import CONTROL_SUFFIX, Block
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import interval
+from envcompare.stats.metrics import estimate, net_ns
 
 LEVEL = 0.95
 EXAMPLE = HERE.parent / "results" / "example"

@@ -20,11 +20,11 @@ import msgspec
 
 from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
-from envcompare.report.decomposed import HEADS, split_rows, split_sentences
-from envcompare.report.headlines import headlines
-from envcompare.results import RunFolder
+from envcompare.report.sections.decomposed import HEADS, split_rows, split_sentences
+from envcompare.report.sections.headlines import headlines
+from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
 from envcompare.transport import Transport

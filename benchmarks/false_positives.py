@@ -16,9 +16,9 @@ import click
 import numpy as np
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
-from envcompare.analysis.judge import MIN_RESTARTS
-from envcompare.metrics import estimate
+from envcompare.analysis.timing.judge import MIN_RESTARTS
 from envcompare.stats.intervals import Interval, interval, printed_interval
+from envcompare.stats.metrics import estimate
 from envcompare.stats.shares import share_interval
 from ground import Trial, budgets, ground, measure, read_blocks, read_conditions, save
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bookkeeping import WORK, Conditions, Watch
-from envcompare import files
+from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts, Launch
@@ -24,7 +24,7 @@ from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.stabilising import Variables as StartVariables
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Block, Design, Event, Sample, Scalar, Taken
+from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
 from envcompare.stats.intervals import Interval
@@ -76,7 +76,7 @@ def ground(workload: str = "cnn", *, python: str = "") -> Ground:
     interpreter = python or _venv()
     data = WORK / "data" / Path(workload).name
     data.parent.mkdir(parents=True, exist_ok=True)
-    worker = files.workloads() / "worker.py"
+    worker = bundled.workloads() / "worker.py"
     argv = (interpreter, str(worker), "--prepare", str(data), "--workload", workload)
     if not data.exists():
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
@@ -182,7 +182,7 @@ def _design(trial: Trial) -> Design:
 
 def _launcher(trial: Trial, on: Ground) -> Launch:
     transport = LocalTransport()
-    worker = str(files.workloads() / "worker.py")
+    worker = str(bundled.workloads() / "worker.py")
     log = WORK / "worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)
 

@@ -23,7 +23,7 @@ from bookkeeping import Places, Watch, benchmark, write_json
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
-from envcompare.records import Block
+from envcompare.run_folder.records import Block
 from envcompare.stats.intervals import Interval, interval
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import run

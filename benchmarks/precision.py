@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 
 from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
-from envcompare import files
+from envcompare import bundled
 from envcompare.measure.stabilising import stable_variables
 from ground import Ground, Trial, ground, measure, save
 from precision_page import write_page
@@ -47,7 +47,7 @@ class Repeat:
 
     def argv(self) -> tuple[str, ...]:
         """Return the command of a whole process."""
-        workloads, data = str(files.workloads()), str(self.on.data)
+        workloads, data = str(bundled.workloads()), str(self.on.data)
         return (self.on.interpreter, str(TRAIN), workloads, data, str(self.steps))
 
     def variables(self, arm: str) -> dict[str, str]:

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Places, write_json
-from envcompare.metrics import estimate
 from envcompare.stats.intervals import Interval, interval, printed_interval
+from envcompare.stats.metrics import estimate
 from ground import budgets, read_blocks
 
 LEVEL = 0.95

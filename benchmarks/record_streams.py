@@ -23,9 +23,9 @@ from typing import Any
 import click
 
 from bookkeeping import HERE, RESULTS, Places, benchmark
-from envcompare.metrics import estimate, primary_metric
-from envcompare.records import Block, Event, RunRecord
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Block, Event, RunRecord
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.metrics import estimate, primary_metric
 from envcompare.stats.pairs import Pairs
 from ground import read_blocks
 from precision import SLOWDOWN

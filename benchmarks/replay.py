@@ -17,7 +17,7 @@ from envcompare.measure.stopping import (
     rounds_per_generation,
     stop_reason,
 )
-from envcompare.records import Design
+from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import Interval, printed_interval
 from envcompare.stats.pairs import Pairs, Units, trimmed_mean, units
 from streams import Cost, Stream

@@ -29,7 +29,7 @@ from pathlib import Path
 sys.modules["rfc3987_syntax"] = None  # of development: jsonschema parses a grammar with it
 from envcompare.analysis.compare import compare_run
 from envcompare.report.page import render
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 
 started = time.process_time()
 folder = RunFolder.open(Path(sys.argv[1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from envcompare.records import FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import FingerprintRecord, FingerprintValue
 
 Facts = dict[str, FingerprintValue]
 

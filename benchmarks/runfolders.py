@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from envcompare.records import CellRecord, Design, Event, EventKind, Failure, RunRecord
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import CellRecord, Design, Event, EventKind, Failure, RunRecord
+from envcompare.run_folder.results import RunFolder
 from runfacts import fingerprint
 from runsamples import samples
 from runshapes import CONTROL, REFERENCE, Arm, Failing, Shape

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from envcompare.records import Block, CellRecord, Memory, Sample, Startup
+from envcompare.run_folder.records import Block, CellRecord, Memory, Sample, Startup
 from runshapes import REFERENCE, Arm, Shape
 
 _STEP_NS = 8_000_000  # of the first workload; each further one takes a half more

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from envcompare.errors import Phase
-from envcompare.records import ArmRecord, CellRecord
+from envcompare.run_folder.records import ArmRecord, CellRecord
 
 REFERENCE = "vm"
 CONTROL = "vm~control"

@@ -16,10 +16,10 @@ import click
 import numpy as np
 
 from bookkeeping import Places, benchmark, commit
-from envcompare.analysis.judge import MIN_RESTARTS
-from envcompare.config import PRESETS, Preset
-from envcompare.plan import MANY_COMPARISONS, STRICT_RESTARTS
-from envcompare.records import Design
+from envcompare.analysis.timing.judge import MIN_RESTARTS
+from envcompare.config.plan import MANY_COMPARISONS, STRICT_RESTARTS
+from envcompare.config.settings import PRESETS, Preset
+from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import ALPHA, Interval, gather
 from envcompare.stats.intervals import printed as widened
 from envcompare.stats.pooling import gather_pooled

@@ -13,9 +13,9 @@ import click
 import numpy as np
 
 from bookkeeping import HERE, Places, benchmark, load_average
-from envcompare.metrics import estimate, net_ns
-from envcompare.records import Block
+from envcompare.run_folder.records import Block
 from envcompare.stats.intervals import interval
+from envcompare.stats.metrics import estimate, net_ns
 from envcompare.stats.pairs import Pairs
 from ground import Trial, Variables, ground, measure, read_blocks, read_conditions, save
 

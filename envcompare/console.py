@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from envcompare.errors import EnvcompareError, RunFolderError
-from envcompare.texts import visible
+from envcompare.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

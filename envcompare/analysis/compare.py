@@ -6,32 +6,32 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from envcompare.analysis.cells import CellData, summarise_cell
-from envcompare.analysis.decompose import decompose
-from envcompare.analysis.explaining import explain
-from envcompare.analysis.judge import judge
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     ArmSummary,
     CellSummary,
     Comparison,
     FailureRow,
     RunComparison,
 )
-from envcompare.analysis.passes import memory_summaries, startup_summaries
-from envcompare.analysis.picked import picked_values
-from envcompare.analysis.primaries import Key, Primary, primaries
+from envcompare.analysis.profiles.explaining import explain
 from envcompare.analysis.runfiles import RunFiles, read_files
-from envcompare.analysis.surroundings import (
+from envcompare.analysis.timing.cells import CellData, summarise_cell
+from envcompare.analysis.timing.decompose import decompose
+from envcompare.analysis.timing.judge import judge
+from envcompare.analysis.timing.passes import memory_summaries, startup_summaries
+from envcompare.analysis.timing.picked import picked_values
+from envcompare.analysis.timing.primaries import Key, Primary, primaries
+from envcompare.analysis.timing.surroundings import (
     Differences,
     candidates,
     differences_by_cell,
     each_once,
     of_cells,
 )
-from envcompare.eventlog import elapsed_s
-from envcompare.identity import noted_changes
-from envcompare.records import ArmRecord, CellState, Event
-from envcompare.results import RunFolder, count_comparisons
+from envcompare.fingerprint.identity import noted_changes
+from envcompare.run_folder.eventlog import elapsed_s
+from envcompare.run_folder.records import ArmRecord, CellState, Event
+from envcompare.run_folder.results import RunFolder, count_comparisons
 
 
 def compare_run(folder: RunFolder) -> RunComparison:

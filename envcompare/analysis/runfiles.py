@@ -8,14 +8,14 @@ from functools import cached_property
 
 import msgspec
 
-from envcompare.analysis.cells import CellData, by_cell
-from envcompare.analysis.explaining import Sources
+from envcompare.analysis.profiles.explaining import Sources
+from envcompare.analysis.timing.cells import CellData, by_cell
 from envcompare.errors import RunFolderError
-from envcompare.eventlog import elapsed_s, standing, written_samples
 from envcompare.fingerprint.comparing import changed_software
-from envcompare.profilefiles import read_profiles, read_roofs
-from envcompare.profiles import ProfileRecord, Roofs
-from envcompare.records import (
+from envcompare.run_folder.eventlog import elapsed_s, standing, written_samples
+from envcompare.run_folder.profilefiles import read_profiles, read_roofs
+from envcompare.run_folder.profiles import ProfileRecord, Roofs
+from envcompare.run_folder.records import (
     Block,
     Event,
     FingerprintRecord,
@@ -27,7 +27,7 @@ from envcompare.records import (
     Sample,
     Startup,
 )
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 
 _GUARDS = ("waited", "caution")
 _PHASES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))

@@ -14,9 +14,9 @@ from envcompare.console import print_bytes
 from envcompare.errors import ConfigError
 
 if TYPE_CHECKING:
-    from envcompare.analysis.gates import Gate
-    from envcompare.analysis.model import RunComparison
-    from envcompare.report.summary import TerminalLine
+    from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.analysis.two_runs.gates import Gate
+    from envcompare.report.export.summary import TerminalLine
 
 
 @click.command()
@@ -56,7 +56,7 @@ def compare(
     a time, since two runs are two moments. Exit 3 or 4 where a gate could not judge all of it,
     be it that only BEFORE holds it, and where a run is not complete.
     """
-    from envcompare.analysis.gates import parse_gates
+    from envcompare.analysis.two_runs.gates import parse_gates
 
     gates = parse_gates(texts)
     if not 1 <= len(runs) <= 2:
@@ -78,18 +78,18 @@ def compare(
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and what the gates say of them; return the exit code."""
     from envcompare.analysis.compare import compare_run
-    from envcompare.analysis.gatemodel import GatedRun
-    from envcompare.analysis.gates import claims_of_run, gates_exit_code, judge_gates
-    from envcompare.report.gatewords import (
+    from envcompare.analysis.model.gate import GatedRun
+    from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
+    from envcompare.report.export.gatewords import (
         Naming,
         gate_lines,
         incomplete_lines,
         untimed_lines,
         worded_gates,
     )
-    from envcompare.report.labels import cell_labels
-    from envcompare.report.summary import markdown, terminal_lines
-    from envcompare.results import RunFolder
+    from envcompare.report.export.summary import markdown, terminal_lines
+    from envcompare.report.wording.labels import cell_labels
+    from envcompare.run_folder.results import RunFolder
 
     run = compare_run(RunFolder.open(path))
     claims = claims_of_run(run)
@@ -119,11 +119,11 @@ def _compare_two(
     """Print how two runs differ and what the gates say of it; return the exit code."""
     import msgspec
 
-    from envcompare.analysis.changes import compare_runs, read_run
-    from envcompare.analysis.gates import claims_of_change, gates_exit_code, judge_gates
-    from envcompare.report.changewords import change_lines, worded
-    from envcompare.report.labels import cell_labels
-    from envcompare.results import RunFolder
+    from envcompare.analysis.two_runs.changes import compare_runs, read_run
+    from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
+    from envcompare.report.export.changewords import change_lines, worded
+    from envcompare.report.wording.labels import cell_labels
+    from envcompare.run_folder.results import RunFolder
 
     first, second = (read_run(RunFolder.open(path)) for path in (before, after))
     found = compare_runs(first, second, allow_mismatch=allow_mismatch)
@@ -151,14 +151,14 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 
 def _show(lines: Iterable[TerminalLine]) -> None:
-    from envcompare.terminal import show
+    from envcompare.cli.terminal import show
 
     show(lines)
 
 
 def _print_markdown(lines: Iterable[TerminalLine], *, before: str = "") -> None:
-    from envcompare.report.changewords import markdown_of
-    from envcompare.texts import visible
+    from envcompare.report.export.changewords import markdown_of
+    from envcompare.text import visible
 
     found = tuple(lines)
     parts = [part.rstrip("\n") for part in (before, markdown_of(found) if found else "") if part]
@@ -166,7 +166,7 @@ def _print_markdown(lines: Iterable[TerminalLine], *, before: str = "") -> None:
 
 
 def _print_json(content: object) -> None:
-    from envcompare.results import json_bytes
+    from envcompare.run_folder.results import json_bytes
 
     print_bytes(json_bytes(content))
 

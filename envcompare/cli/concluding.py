@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from envcompare.console import print_lines
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model import RunComparison
-    from envcompare.results import RunFolder
+    from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.run_folder.results import RunFolder
 
 
 def command_line() -> tuple[str, ...]:
@@ -21,8 +21,8 @@ def command_line() -> tuple[str, ...]:
 def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
     """Analyse a run folder, and write comparison.json and report.html into it."""
     from envcompare.analysis.compare import compare_run
-    from envcompare.disk import redrawable
     from envcompare.report.page import render
+    from envcompare.run_folder.disk import redrawable
 
     comparison = compare_run(folder)
     with redrawable(folder.path):
@@ -34,8 +34,8 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
 
 def show_summary(comparison: RunComparison, path: Path) -> None:
     """Print the sentences of a comparison, and where its report lies."""
-    from envcompare.report.summary import terminal_lines
-    from envcompare.terminal import show
+    from envcompare.cli.terminal import show
+    from envcompare.report.export.summary import terminal_lines
 
     show(terminal_lines(comparison))
     print_lines(["", f"report: {path}"])

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envcompare.cli.concluding import command_line, conclude, show_summary
+from envcompare.cli.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
-from envcompare.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
-from envcompare.texts import counted
+from envcompare.text import counted
 
 if TYPE_CHECKING:
-    from envcompare.experiment import Experiment
-    from envcompare.plan import Plan
+    from envcompare.config.experiment import Experiment
+    from envcompare.config.plan import Plan
     from envcompare.transport.hosts import HostSpec
 
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 @click.pass_obj
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure the workloads in every arm and write a run folder with its report."""
-    from envcompare import runner
-    from envcompare.job import Job
-    from envcompare.planning import resumed
-    from envcompare.results import RunFolder
+    from envcompare.cli.planning import resumed
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import walk
+    from envcompare.runner.job import Job
 
     if resume is not None:
         allow_mismatch = values.pop("allow_mismatch")
@@ -51,12 +51,12 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
         experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
     else:
         experiment, plan, hosts = _planned(values, accept_many=yes)
-        record = runner.run_record(plan, experiment, command_line=command_line())
+        record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     display.say(f"run {folder.path.name}: {_size(plan)}")
     job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
     with _signals(job.interruption, display):
-        exit_code = runner.run(job)
+        exit_code = walk.run(job)
     comparison, report = conclude(folder)
     show_summary(comparison, report)
     if job.interruption.is_requested:
@@ -73,7 +73,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
 @click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
 def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     """Print the resolved experiment, its cells, arms and first orders; run nothing."""
-    from envcompare.planning import plan_lines
+    from envcompare.cli.planning import plan_lines
 
     experiment, planned, _ = _planned(values, accept_many=yes)
     print_lines(plan_lines(experiment, planned))
@@ -95,9 +95,9 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Where the stacks of a host are made already, run a step in each arm and say how they differ.
     Exit 3 where something needed is missing or stacks differ that should be the same.
     """
-    from envcompare.diagnosing import examine
-    from envcompare.examination import Examination, overall_exit_code
-    from envcompare.results import json_bytes
+    from envcompare.doctor.diagnosing import examine
+    from envcompare.doctor.examination import Examination, overall_exit_code
+    from envcompare.run_folder.results import json_bytes
 
     experiment, hosts = _places(values)
     last = {}
@@ -124,7 +124,7 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
 @click.pass_obj
 def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
-    from envcompare import preparing
+    from envcompare.runner import preparing
 
     experiment, hosts = _places(values)
     outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
@@ -147,9 +147,9 @@ def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> Non
 
     What runs left there that were killed goes as well. A host that a run is using stays as it is.
     """
-    from envcompare import preparing
-    from envcompare.planning import places_of
-    from envcompare.results import RunFolder
+    from envcompare.cli.planning import places_of
+    from envcompare.run_folder.results import RunFolder
+    from envcompare.runner import preparing
 
     if run_folder is not None:
         if any(value not in (None, ()) for value in values.values()):
@@ -169,13 +169,13 @@ def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> Non
 def _planned(
     values: dict[str, Any], *, accept_many: bool
 ) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    from envcompare.planning import planned
+    from envcompare.cli.planning import planned
 
     return planned(*settings_of(values), accept_many=accept_many)
 
 
 def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
-    from envcompare.planning import resolved
+    from envcompare.cli.planning import resolved
 
     return resolved(*settings_of(values))
 

@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from envcompare.console import is_terminal, print_bytes
-from envcompare.disk import irregular, replace_file, write_error
 from envcompare.errors import ConfigError
+from envcompare.run_folder.disk import irregular, replace_file, write_error
 
 PATH: Final = click.Path(path_type=Path, readable=False)
 """A path as it was typed: whoever opens it says what is wrong with it, by its own exit code."""

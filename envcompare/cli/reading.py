@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from envcompare.cli.concluding import command_line, conclude, show_summary
+from envcompare.cli.options import IMPORT, taking
 from envcompare.console import Display, print_lines
-from envcompare.options import IMPORT, taking
 
 
 @click.command(name="import")
@@ -45,11 +45,11 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 @click.command(name="list")
 def list_() -> None:
     """List the bundled workloads with their parameters, and the environments."""
-    from envcompare import files
+    from envcompare.config.catalogue import catalogue
     from envcompare.environments.registry import ENVIRONMENTS
 
     lines = ["workloads:"]
-    for info in files.catalogue().values():
+    for info in catalogue().values():
         lines.append(f"  {info.name}: {info.summary}")
         parameters = ", ".join(f"{name}={value}" for name, value in info.parameters.items())
         lines.append(f"      --set {info.name}.…: {parameters}")

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envcompare.cli.concluding import conclude, show_summary
-from envcompare.cli.outputs import PATH, check_figures, check_output, check_terminal, put, real_path
+from envcompare.cli.outputs import (
+    PATH,
+    check_figures,
+    check_output,
+    check_terminal,
+    put,
+    real_path,
+)
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError
-from envcompare.texts import counted, visible
+from envcompare.text import counted, visible
 
 if TYPE_CHECKING:
-    from envcompare.analysis.model import RunComparison
-    from envcompare.results import RunFolder
+    from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.run_folder.results import RunFolder
 
 
 @click.command()
@@ -52,7 +59,7 @@ def report(display: Display, /, run_folder: Path, figures: Path | None, **asked:
 
     A page that does not lie in the run folder links to no file of it.
     """
-    from envcompare.results import RunFolder
+    from envcompare.run_folder.results import RunFolder
 
     folder = RunFolder.open(run_folder)
     form, output, is_opened = asked["form"], asked["output"], asked["is_opened"]
@@ -74,12 +81,12 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
     elif form == "parquet":
         check_terminal(form)
     if figures is not None:
-        from envcompare.report.figures import check_folder
+        from envcompare.report.export.figures import check_folder
 
         check_folder(figures)
         check_figures(figures)
     if form == "parquet":
-        from envcompare.report.exports import check_parquet
+        from envcompare.report.export.exports import check_parquet
 
         check_parquet()
 
@@ -114,21 +121,21 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
 def _content(form: str, comparison: RunComparison) -> bytes:
     """Return a comparison in a format that is no page."""
     if form == "json":
-        from envcompare.results import json_bytes
+        from envcompare.run_folder.results import json_bytes
 
         return json_bytes(comparison)
     if form == "md":
-        from envcompare.report.summary import markdown
+        from envcompare.report.export.summary import markdown
 
         return f"{visible(markdown(comparison))}\n".encode()
-    from envcompare.report.exports import csv_text, parquet_bytes
+    from envcompare.report.export.exports import csv_text, parquet_bytes
 
     return csv_text(comparison).encode() if form == "csv" else parquet_bytes(comparison)
 
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
     """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
-    from envcompare.report.figures import charts_of, left_out_sentence, write_figures
+    from envcompare.report.export.figures import charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
     written = write_figures(charts, figures)

@@ -15,7 +15,7 @@ from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_li
 from envcompare.environments.marks import inside, swept
 from envcompare.environments.mounts import all_binds
 from envcompare.errors import UnusableError
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.errors import CommandTimeoutError, StillRunningError
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from envcompare.arms import ALIASES
+from envcompare.config.arms import ALIASES
 from envcompare.environments import Environment
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity

@@ -12,7 +12,7 @@ from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_li
 from envcompare.environments.marks import inside, kill_marked, marks
 from envcompare.environments.mounts import all_binds, bind
 from envcompare.errors import UnusableError
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.operations import not_understood, run
 

@@ -9,7 +9,7 @@ from envcompare.environments import Check, Isolation, gpu
 from envcompare.environments.asking import ask
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.marks import kill_marked, marks
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 
 # A login may lead every Python to other files by these, past the software that is compared. No

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from envcompare.records import FactClass
+from envcompare.run_folder.records import FactClass
 
 CLASS_ORDER: Final[tuple[FactClass, ...]] = (
     "confounder", "possible-influence", "host", "varied", "identity",

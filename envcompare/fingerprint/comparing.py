@@ -35,7 +35,7 @@ from envcompare.fingerprint.words import (
     part_name,
     stem,
 )
-from envcompare.records import FactDifference, FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import FactDifference, FingerprintRecord, FingerprintValue
 
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
 _ABSENT: Final = ("env.", "allocator.", "gpu.", "cuda.")  # None is a value: not set, not there

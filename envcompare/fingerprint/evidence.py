@@ -9,14 +9,8 @@ from typing import Final
 
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.sides import Sides
-from envcompare.fingerprint.words import (
-    INSTALLED_PARTS,
-    entries,
-    entry_name,
-    part_name,
-    stem,
-)
-from envcompare.records import FingerprintValue
+from envcompare.fingerprint.words import INSTALLED_PARTS, entries, entry_name, part_name, stem
+from envcompare.run_folder.records import FingerprintValue
 
 _OPENMP: Final = ("libgomp", "libiomp", "libomp")
 _OPENBLAS: Final = ("libopenblas", "libscipy_openblas")

@@ -7,7 +7,7 @@ from typing import Final
 
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.sides import Sides
-from envcompare.records import ArmRecord
+from envcompare.run_folder.records import ArmRecord
 
 SEPARATE: Final = "To separate: "  # what a remedy follows in a sentence
 _STABILISED: Final = ("env.MALLOC_MMAP_THRESHOLD_", "env.MALLOC_TRIM_THRESHOLD_")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envcompare.fingerprint.words import entries, entry_name
-from envcompare.records import ArmRecord, FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 

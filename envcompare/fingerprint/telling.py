@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from envcompare.fingerprint.sides import Sides
 from envcompare.fingerprint.words import INSTALLED_PARTS, entries, entry_name
-from envcompare.records import FactClass, FactDifference
+from envcompare.run_folder.records import FactClass, FactDifference
 
 _PYTHON: Final = (
     "python.version", "python.implementation", "python.sha256", "python.libpython_sha256",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from envcompare.records import FactDifference, FingerprintValue
-from envcompare.texts import visible_line
+from envcompare.run_folder.records import FactDifference, FingerprintValue
+from envcompare.text import visible_line
 
 INSTALLED_PARTS: Final = "site_packages.parts"
 """Packages and files of none, each with its digest."""

@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 
 from envcompare.command import shell_text
-from envcompare.disk import irregular, locked, missing_folders, remove_empty, write_hint
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.foldernames import safe_name
 from envcompare.importing.place import Place, Request, find_place, holds_any
-from envcompare.profilefiles import raw_folder, record_path, write_profile
-from envcompare.profilers.derive.facts import launched
-from envcompare.profilers.reading import SEVERAL, read
-from envcompare.profiles import ProfileRecord
-from envcompare.records import Event
-from envcompare.results import RunFolder
-from envcompare.texts import counted
+from envcompare.profile_files.derive.facts import launched
+from envcompare.profile_files.reading import SEVERAL, read
+from envcompare.run_folder.disk import irregular, locked, missing_folders, remove_empty, write_hint
+from envcompare.run_folder.foldernames import safe_name
+from envcompare.run_folder.profilefiles import raw_folder, record_path, write_profile
+from envcompare.run_folder.profiles import ProfileRecord
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
+from envcompare.text import counted
 
 _NO_LAUNCHES = ("launch_count", "missing")  # of a trace that counted in ranges of a profiler
 COPY_LIMIT_BYTES = 256 * 2**20

@@ -12,10 +12,10 @@ import msgspec
 
 from envcompare import __version__
 from envcompare.errors import ConfigError
-from envcompare.profilefiles import read_profiles
-from envcompare.profiles import ProfileRecord, Tool
-from envcompare.records import ArmRecord, CellRecord, Design, RunRecord
-from envcompare.results import RunFolder, new_run_id
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.profiles import ProfileRecord, Tool
+from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord
+from envcompare.run_folder.results import RunFolder, new_run_id
 
 _HOST = "imported"
 _WORKLOAD = "workload"

@@ -13,7 +13,7 @@ from envcompare.errors import InterruptedRunError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import (
+from envcompare.run_folder.records import (
     Design,
     Event,
     EventKind,

@@ -11,12 +11,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
-from envcompare.identity import changes, ended, mixed_text
+from envcompare.fingerprint.identity import changes, ended, mixed_text
 from envcompare.measure.bench import Bench, Facts, Values, failure_of, keep_surroundings
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Found, Hello
 from envcompare.measure.worker import Worker
-from envcompare.records import Failure, IdentityChange, Taken
+from envcompare.run_folder.records import Failure, IdentityChange, Taken
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart

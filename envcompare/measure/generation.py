@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import asdict, replace
 
+from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.measure.crew import Crew
 from envcompare.measure.limits import (
@@ -27,8 +28,7 @@ from envcompare.measure.limits import (
 from envcompare.measure.protocol import Hello, Ran
 from envcompare.measure.stopping import first_rounds
 from envcompare.measure.worker import Worker
-from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Block, Memory
+from envcompare.run_folder.records import Block, Memory
 
 CALIBRATION_STEPS = 4
 WARMUP = -1

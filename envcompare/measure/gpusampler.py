@@ -11,7 +11,7 @@ import msgspec
 
 from envcompare.command import Command
 from envcompare.errors import EnvcompareError
-from envcompare.records import Count, GpuReading
+from envcompare.run_folder.records import Count, GpuReading
 from envcompare.transport import Process, Transport
 from envcompare.transport.operations import read_json
 

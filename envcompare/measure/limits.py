@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from envcompare.measure.protocol import Hello
-from envcompare.records import Block, Failure
+from envcompare.run_folder.records import Block, Failure
 
 BLOCK_S = 0.1  # rounds spread as much at 0.1 s as at 0.3 s, so that more of them say more
 WARMUP_S = 0.3

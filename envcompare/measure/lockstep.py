@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from envcompare.config.plan import derive_seed, shuffled
 from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Crew, Roster
 from envcompare.measure.generation import GenerationRun, Place
@@ -24,10 +25,9 @@ from envcompare.measure.stopping import (
     rounds_per_generation,
     stop_reason,
 )
-from envcompare.metrics import estimate, look, primary_metric
-from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Block
+from envcompare.run_folder.records import Block
 from envcompare.stats.intervals import REBUILD_RESTARTS, Interval
+from envcompare.stats.metrics import estimate, look, primary_metric
 
 GENERATIONS_BEFORE_TUNING = 3
 

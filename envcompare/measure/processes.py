@@ -8,8 +8,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from envcompare.config.plan import derive_seed, shuffled
+from envcompare.config.programs import Program
 from envcompare.errors import WorkloadError
-from envcompare.identity import program_key
+from envcompare.fingerprint.identity import program_key
 from envcompare.measure.bench import Bench, Facts, Values, failure_of
 from envcompare.measure.crew import Roster
 from envcompare.measure.programcautions import cautions
@@ -17,11 +19,9 @@ from envcompare.measure.protocol import Finished, Looked
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.stopping import StopReason, stop_reason
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
-from envcompare.metrics import look
-from envcompare.plan import derive_seed, shuffled
-from envcompare.programs import Program
-from envcompare.records import Failure, ProcessRun
+from envcompare.run_folder.records import Failure, ProcessRun
 from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import look
 
 WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 LEAST_LIMIT_S = 1.0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import (
     EnvcompareError,
     ProfileError,
@@ -34,23 +35,15 @@ from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, s
 from envcompare.measure.profilestarts import TOOL_STARTS, started
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.plan import derive_seed, shuffled
-from envcompare.profilefiles import raw_path, write_profile
+from envcompare.profile_files.reading import read
 from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.collecting import (
-    KEPT_BYTES,
-    MOST_BYTES,
-    READ_LOG,
-    Shelf,
-    export,
-    shelf,
-)
+from envcompare.profilers.collecting import KEPT_BYTES, MOST_BYTES, READ_LOG, Shelf, export, shelf
 from envcompare.profilers.inside import WITH_FILE, Inside, hint_of, profile_of
-from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
-from envcompare.profiles import PassName, Profile, ProfileRecord
-from envcompare.records import Failure
-from envcompare.results import RunFolder
+from envcompare.run_folder.profilefiles import raw_path, write_profile
+from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord
+from envcompare.run_folder.records import Failure
+from envcompare.run_folder.results import RunFolder
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile
 from envcompare.transport.operations import make_new_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from envcompare.profiles import PassName, Profile, ProfileRecord
+from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord
 
 WARMUP_STEPS = 3  # what is loaded late, or chosen by trial, is so before anything is looked at
 STEPS, COUNTER_STEPS = 5, 2

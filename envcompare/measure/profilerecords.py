@@ -6,7 +6,7 @@ from envcompare.errors import EnvcompareError, WorkloadError
 from envcompare.profilers.choosing import Pass
 from envcompare.profilers.collecting import complaint, remedy
 from envcompare.profilers.inside import Inside
-from envcompare.profiles import PassName, ProfileRecord
+from envcompare.run_folder.profiles import PassName, ProfileRecord
 
 INSIDE: tuple[Inside, ...] = ("host", "flops", "torch")
 AROUND: tuple[Pass, ...] = ("nsys", "ncu-memory", "ncu-flops")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from envcompare.programs import Program
-from envcompare.records import ProcessRun
+from envcompare.config.programs import Program
+from envcompare.run_folder.records import ProcessRun
 
 SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from envcompare.errors import Phase
-from envcompare.records import Count
+from envcompare.run_folder.records import Count
 from envcompare.transport.operations import read_json
 
 _T = TypeVar("_T")

@@ -11,11 +11,10 @@ import msgspec
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
-from envcompare.profiles import Roofs
-from envcompare.records import FingerprintValue
-from envcompare.stack.cache import make_folder, shell
+from envcompare.run_folder.profiles import Roofs
+from envcompare.run_folder.records import FingerprintValue
 from envcompare.transport import Transport
-from envcompare.transport.operations import read_json, run
+from envcompare.transport.operations import make_folder, read_json, run, shell
 
 PROGRAM = "roofs.py"
 SECONDS = 10.0  # of measuring, beside the start of PyTorch

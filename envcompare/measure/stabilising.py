@@ -7,7 +7,7 @@ Fixed thresholds end the adapting. Where the C library is another, the variables
 
 from __future__ import annotations
 
-from envcompare.plan import derive_seed
+from envcompare.config.plan import derive_seed
 
 Variables = tuple[tuple[str, str], ...]
 """Environment variables that a worker is started with."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure.bench import Bench, failure_of, keep_surroundings
 from envcompare.measure.crew import Roster, work_of
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
-from envcompare.plan import derive_seed, shuffled
-from envcompare.records import Failure, Startup
+from envcompare.run_folder.records import Failure, Startup
 
 SHARE = 0.2  # of the budget of a cell
 MAX_REPETITIONS = 5  # of each kind, warm and cold

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.records import Design
+from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import MIN_GENERATIONS, Interval
 from envcompare.stats.pairs import Pairs
 from envcompare.stats.verdicts import verdict

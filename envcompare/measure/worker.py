@@ -33,8 +33,8 @@ from envcompare.measure.protocol import (
     read_reply,
 )
 from envcompare.profilers.collecting import DISTRUST
-from envcompare.records import Scalar
-from envcompare.texts import counted, shortened
+from envcompare.run_folder.records import Scalar
+from envcompare.text import counted, shortened
 from envcompare.transport import Process
 
 _T = TypeVar("_T")

@@ -8,12 +8,12 @@ from typing import Literal
 from envcompare.command import Command
 from envcompare.environments import Check
 from envcompare.environments.asking import ask
-from envcompare.profilers.chips import chip_of
+from envcompare.gpu.chips import chip_of
 from envcompare.profilers.finding import Tool, ToolName, find_tools
 from envcompare.profilers.metricchoice import Passes, choose, offered_metrics
 from envcompare.profilers.permissions import Permission, Rights, find_rights, permission
 from envcompare.profilers.wrapping import Profiler, counters, trace
-from envcompare.records import ProfileChoice
+from envcompare.run_folder.records import ProfileChoice
 from envcompare.transport import Transport
 
 Pass = Literal["nsys", "ncu-memory", "ncu-flops"]

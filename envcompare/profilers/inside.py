@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from envcompare.profilers import hostcounters, torchtables
-from envcompare.profilers.reading import read
-from envcompare.profiles import Profile
+from envcompare.profile_files import hostcounters, torchtables
+from envcompare.profile_files.reading import read
+from envcompare.run_folder.profiles import Profile
 
 Inside = Literal["host", "flops", "torch"]
 WITH_FILE: frozenset[Inside] = frozenset({"torch"})

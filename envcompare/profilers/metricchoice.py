@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.profilers.chips import chip_of, is_lacking, tensor_totals
+from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
 
 _MEMORY: Final = (
     "gpu__time_duration.sum",

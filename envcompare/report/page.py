@@ -12,10 +12,10 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 — its home
 from markupsafe import Markup, escape
 
-from envcompare.analysis.model import RunComparison
-from envcompare.report.units import FIGURE
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.format.units import FIGURE
 from envcompare.report.view import page
-from envcompare.texts import sentence, visible
+from envcompare.text import sentence, visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
 

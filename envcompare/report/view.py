@@ -9,26 +9,30 @@ from typing import Final
 
 from markupsafe import Markup
 
-from envcompare.analysis.model import Outcome, RunComparison
-from envcompare.report.allowance import Allowance
-from envcompare.report.boxes import Box, boxes
-from envcompare.report.decomposed import HEADS, SplitRow, split_rows
-from envcompare.report.facts import HostView, host_views
-from envcompare.report.headlines import Headline, compared_arms, headlines
-from envcompare.report.links import FailureView, Link, failure_views, file_links
-from envcompare.report.marks import Axis, axis
-from envcompare.report.method import MethodView, method_view
-from envcompare.report.numbers import listed, margin_percent
-from envcompare.report.overviews import Overview, overview
-from envcompare.report.profiled import ProfiledView, left_out, profiled_views, rows_each
-from envcompare.report.profilewords import has_times, is_timed
-from envcompare.report.programs import PickedRow, picked_level, picked_rows, piece_word
-from envcompare.report.quantities import LeadingTable, leading_tables
-from envcompare.report.resources import MemoryView, StartupView, memory_view, startup_views
-from envcompare.report.rooflines import drawn_rooflines
-from envcompare.report.summary import warnings
-from envcompare.report.sweeps import SweepsView, sweeps_view
-from envcompare.report.tables import (
+from envcompare.analysis.model.comparison import Outcome, RunComparison
+from envcompare.report.charts.allowance import Allowance
+from envcompare.report.charts.marks import Axis, axis
+from envcompare.report.export.summary import warnings
+from envcompare.report.format.numbers import listed, margin_percent
+from envcompare.report.sections.boxes import Box, boxes
+from envcompare.report.sections.decomposed import HEADS, SplitRow, split_rows
+from envcompare.report.sections.facts import HostView, host_views
+from envcompare.report.sections.headlines import Headline, headlines
+from envcompare.report.sections.links import FailureView, Link, failure_views, file_links
+from envcompare.report.sections.method import MethodView, method_view
+from envcompare.report.sections.overviews import Overview, overview
+from envcompare.report.sections.profiled import ProfiledView, left_out, profiled_views, rows_each
+from envcompare.report.sections.profilewords import has_times, is_timed
+from envcompare.report.sections.quantities import LeadingTable, leading_tables
+from envcompare.report.sections.resources import (
+    MemoryView,
+    StartupView,
+    memory_view,
+    startup_views,
+)
+from envcompare.report.sections.rooflines import drawn_rooflines
+from envcompare.report.sections.sweeps import SweepsView, sweeps_view
+from envcompare.report.sections.tables import (
     METRICS,
     ArmRow,
     Row,
@@ -37,9 +41,11 @@ from envcompare.report.tables import (
     measured_metrics,
     shown_metrics,
 )
-from envcompare.report.verdicts import SYMBOLS, WORDS
-from envcompare.report.why import Sheet, Why, told_arms, why
-from envcompare.texts import counted, one_line
+from envcompare.report.sections.why import Sheet, Why, told_arms, why
+from envcompare.report.wording.labels import compared_arms
+from envcompare.report.wording.programs import PickedRow, picked_level, picked_rows, piece_word
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.text import counted, one_line
 
 LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
 _FIRST_LEADS: Final = 2

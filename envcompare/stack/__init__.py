@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envcompare.config import Compression, Variant
+from envcompare.config.settings import Compression, Variant
 from envcompare.environments import Mount
 from envcompare.errors import UnusableError
 

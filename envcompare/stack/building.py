@@ -7,7 +7,7 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 
-from envcompare import __version__, files
+from envcompare import __version__, bundled
 from envcompare.command import Command
 from envcompare.environments.docker import connect
 from envcompare.errors import StackError, UnusableError
@@ -15,14 +15,7 @@ from envcompare.stack import Progress, begin
 from envcompare.stack.buildlog import said_by_step
 from envcompare.stack.cache import ENGINE_ROOM_HINT, LOCK_LABEL, PINNED, failure
 from envcompare.stack.engine import buildkit
-from envcompare.stack.image import (
-    PYTHON,
-    TREE_LABEL,
-    Image,
-    Recipe,
-    find,
-    find_built,
-)
+from envcompare.stack.image import PYTHON, TREE_LABEL, Image, Recipe, find, find_built
 from envcompare.stack.once import one_at_a_time
 from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
 from envcompare.stack.wheelhouse import check_whole
@@ -82,7 +75,7 @@ def build(wanted: Recipe, *, local: Transport, progress: Progress) -> Image:
 
 def revision(local: Transport) -> str:
     """Return the commit of the checkout that envcompare runs from; empty where it is installed."""
-    root = files.root()
+    root = bundled.root()
     if not (root / ".git").exists():
         return ""
     asked = run(local, Command(argv=("git", "-C", str(root), "rev-parse", "HEAD")))
@@ -118,7 +111,7 @@ def _build(wanted: Recipe, base: Image, local: Transport) -> str:
 
 def _label(wanted: Recipe, base: Image, tag: str, local: Transport) -> Image:
     """Say on the image what it says is in it; its layers stay as they are."""
-    asked = [PYTHON, "-I", "-B", "-c", files.tree_program()]
+    asked = [PYTHON, "-I", "-B", "-c", bundled.tree_program()]
     with connect(local) as client:
         said = client.containers.run(tag, asked, entrypoint="", network_disabled=True, remove=True)
         facts = client.api.inspect_image(tag)  # type: ignore[no-untyped-call]

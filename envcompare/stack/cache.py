@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envcompare.command import Command, CommandResult
+from envcompare.command import Command
 from envcompare.environments.diagnosis import is_full
 from envcompare.errors import CommandTimeoutError, StackError
 from envcompare.stack.ownership import is_users_own
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.operations import (
     ANSWER_S,
@@ -22,13 +22,13 @@ from envcompare.transport.operations import (
     not_understood,
     read_json,
     run,
+    shell,
 )
 
 LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
 
 _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
-_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # The folder may not be there yet: the disk is that of the first parent that is.
 _FREE = 'dir=$1; while [ ! -e "$dir" ]; do dir=$(dirname -- "$dir"); done; df -Pk -- "$dir"'
 # What forbids its owner to look into it is opened before it is looked into; no link is followed.
@@ -90,36 +90,6 @@ def host_cache(transport: Transport) -> str:
         hint = "HOME or XDG_CACHE_HOME there must name a folder by its absolute path"
         raise not_understood(transport, "the cache folder", said, hint=hint)
     return path
-
-
-def shell(
-    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
-) -> CommandResult:
-    """Run a fixed script of POSIX sh on the host; the words are its arguments.
-
-    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
-    `timeout_s`.
-    """
-    try:
-        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
-    except CommandTimeoutError as error:
-        raise CommandTimeoutError(
-            f"{transport.name} did not answer within {timeout_s:g} s",
-            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
-            hint="run that there by hand; a program, a device or a file system, such as a network "
-            "share whose server is gone, does not respond",
-        ) from error
-
-
-def make_folder(transport: Transport, path: str) -> None:
-    """Make a folder of the cache, readable by its owner alone."""
-    result = shell(transport, _MAKE, path, timeout_s=FOLDER_S)
-    if not result.succeeded:
-        raise StackError(
-            f"cannot make {path} on {transport.name}",
-            details=result.tail(1),
-            hint="set XDG_CACHE_HOME there to a folder that can be written",
-        )
 
 
 def free_bytes(transport: Transport, path: str) -> int | None:

@@ -10,11 +10,10 @@ import msgspec
 
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, skeleton
-from envcompare.stack.cache import shell
 from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
-from envcompare.transport.operations import FOLDER_S, not_understood, read_json
+from envcompare.transport.operations import FOLDER_S, not_understood, read_json, shell
 
 DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.environments import Check
 from envcompare.environments.docker import ask_client, connect
 from envcompare.errors import UnusableError
@@ -84,7 +84,7 @@ def recipe(wheelhouse: Wheelhouse, *, base: str, local: Transport) -> Recipe:
     return Recipe(
         wheelhouse=wheelhouse,
         base=base,
-        dockerfile=files.root() / "Dockerfile",
+        dockerfile=bundled.root() / "Dockerfile",
         base_id=found.id if found else "",
     )
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-CONFIG_LABEL = "envcompare.config"
+CONFIG_LABEL = "envcompare.config.settings"
 _OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
 # All of an image's configuration that changes what runs in it, by the names of the engine.
 _CONFIG = (

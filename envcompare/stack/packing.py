@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envcompare.command import Command, CommandResult
-from envcompare.config import Compression
+from envcompare.config.settings import Compression
 from envcompare.environments.diagnosis import is_full
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import UnusableError
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import failure, require_room, shell
+from envcompare.stack.cache import failure, require_room
 from envcompare.stack.image import Image, find
 from envcompare.stack.stream import moving, pipe
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S
+from envcompare.transport.operations import CONTENT_S, shell
 
 # Compression decides how long an import takes, so it is part of what is compared.
 _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {

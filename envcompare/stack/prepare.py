@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.environments.diagnosis import Cause
 from envcompare.environments.registry import environment as named
 from envcompare.environments.singularity import find_engine
@@ -17,7 +17,7 @@ from envcompare.stack.building import build
 from envcompare.stack.delivery import deliver
 from envcompare.stack.proof import inside, prove
 from envcompare.stack.wheelhouse import Wheelhouse, fill
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
@@ -62,7 +62,7 @@ def wheelhouse(
     """
     variants.check_machine(transport)
     wheels = fill(
-        files.workloads() / "requirements.in",
+        bundled.workloads() / "requirements.in",
         python=options.python,
         variant=options.variant,
         local=local,

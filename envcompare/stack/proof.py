@@ -12,17 +12,17 @@ from typing import Annotated, Final
 
 import msgspec
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Isolation
 from envcompare.environments.asking import run_inside
 from envcompare.environments.registry import environment as named
 from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
-from envcompare.stack.cache import host_cache, make_folder, shell
-from envcompare.texts import visible
+from envcompare.stack.cache import host_cache
+from envcompare.text import visible
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, read_json, run
+from envcompare.transport.operations import CONTENT_S, make_folder, read_json, run, shell
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"
@@ -93,7 +93,7 @@ def prove(
     fixed = _fixed_by(environment, dict(prepared.facts))
     try:
         key = fixed or _stamp(transport, environment, prepared)
-        words = (environment, key, prepared.interpreter, files.tree_program())
+        words = (environment, key, prepared.interpreter, bundled.tree_program())
         name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
         tree = _kept(transport, environment, prepared, name=name, progress=progress)
     except _UNREAD as error:
@@ -298,7 +298,7 @@ def _kept(
 
 
 def _ask(transport: Transport, environment: str, prepared: Prepared, *words: str) -> str:
-    program = ("-I", "-B", "-c", files.tree_program())
+    program = ("-I", "-B", "-c", bundled.tree_program())
     result = inside(transport, environment, prepared, *program, *words)
     if not result.succeeded:
         raise _NotReadError(result.tail(1) or f"exit code {result.exit_code}")

@@ -12,7 +12,7 @@ from envcompare.command import Command
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack.cache import LOCK_LABEL, failure, local_cache
 from envcompare.stack.wheelhouse import LOCK
-from envcompare.texts import shortened
+from envcompare.text import shortened
 from envcompare.transport import Transport
 from envcompare.transport.operations import CONTENT_S, run
 

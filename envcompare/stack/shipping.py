@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import host_cache, make_folder, shell
+from envcompare.stack.cache import host_cache
 from envcompare.stack.stream import moving, put
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.texts import counted
+from envcompare.text import counted
 from envcompare.transport import Told, Transport
-from envcompare.transport.operations import CONTENT_S, file_sha256
+from envcompare.transport.operations import CONTENT_S, file_sha256, make_folder, shell
 
 
 def ship(transport: Transport, wheelhouse: Wheelhouse, *, progress: Progress) -> str:

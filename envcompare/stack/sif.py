@@ -7,17 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from envcompare.config import Compression
+from envcompare.config.settings import Compression
 from envcompare.environments.registry import environment
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress, begin
-from envcompare.stack.cache import host_cache, local_cache, make_folder, shell
+from envcompare.stack.cache import host_cache, local_cache
 from envcompare.stack.image import Image, find
 from envcompare.stack.packing import Wanted, pack
 from envcompare.stack.stream import moving, put
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import CONTENT_S, not_understood
+from envcompare.transport.operations import CONTENT_S, make_folder, not_understood, shell
 
 _SUM = r"""
 [ -e "$1" ] || exit 3

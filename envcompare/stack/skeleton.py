@@ -11,10 +11,9 @@ from pathlib import PurePosixPath
 from envcompare.command import Command
 from envcompare.environments import Isolation, Mount
 from envcompare.environments.mounts import all_binds
-from envcompare.stack import cache
-from envcompare.stack.cache import LOCK_LABEL, failure, host_cache, shell
-from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, run
+from envcompare.stack.cache import LOCK_LABEL, failure, host_cache
+from envcompare.transport import Transport, operations
+from envcompare.transport.operations import CONTENT_S, run, shell
 
 REPOSITORY = "envcompare-skeleton"
 _FOLDERS = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "sys", "usr", "var")
@@ -98,7 +97,7 @@ def make_folder(transport: Transport, layout: Layout) -> str:
     """Return the skeleton as a folder of the host's cache; unpacked there when it is not."""
     packed = archive(layout)
     base = host_cache(transport)
-    cache.make_folder(transport, base)
+    operations.make_folder(transport, base)
     folder = f"{base}/skeleton-{_key(packed)}"
     command = Command(argv=("sh", "-c", _UNPACK, "sh", folder))
     result = run(transport, command, stdin=packed, timeout_s=CONTENT_S)

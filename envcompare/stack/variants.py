@@ -6,11 +6,11 @@ import platform
 import re
 from collections.abc import Iterable
 
-from envcompare.config import Variant
+from envcompare.config.settings import Variant
 from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
-from envcompare.stack.cache import shell
 from envcompare.transport import Transport
+from envcompare.transport.operations import shell
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch itself offers the builds without CUDA."""

@@ -9,11 +9,11 @@ import msgspec
 
 from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress, begin
-from envcompare.stack.cache import failure, host_cache, require_room, shell
+from envcompare.stack.cache import failure, host_cache, require_room
 from envcompare.stack.shipping import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood, read_json
+from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood, read_json, shell
 
 # Reads on any Python: what answers may be far from the version that is looked for.
 _DESCRIBE = """

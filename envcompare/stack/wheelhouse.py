@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config import Variant
+from envcompare.config.settings import Variant
 from envcompare.errors import StackError
 from envcompare.stack import Progress, begin, variants
-from envcompare.stack.cache import failure, local_cache, make_folder
+from envcompare.stack.cache import failure, local_cache
 from envcompare.stack.once import one_at_a_time
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, file_sha256, run
+from envcompare.transport.operations import CONTENT_S, file_sha256, make_folder, run
 
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
@@ -100,7 +100,7 @@ def fill(
 
 def steps() -> dict[str, str]:
     """Return the programs that install the wheels and say what came of it, by their names."""
-    containers, workloads = files.root() / "containers", files.workloads()
+    containers, workloads = bundled.root() / "containers", bundled.workloads()
     paths = (containers / "install.sh", containers / "library.py", workloads / "tree.py")
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 
-from envcompare.records import CONTROL_SUFFIX, Measured
+from envcompare.run_folder.records import CONTROL_SUFFIX, Measured
 
 TRIM = 0.2  # each side, of the rounds of a generation
 MIN_ROUNDS_TO_TRIM = 5  # below that the median

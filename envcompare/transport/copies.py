@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import TransportError
-from envcompare.texts import spoken
+from envcompare.text import spoken
 from envcompare.transport import Process, Told, Transport
 from envcompare.transport.exchange import Drain, Exchange
 from envcompare.transport.operations import CONTENT_S, file_sha256, not_copied, run

@@ -10,10 +10,12 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import CopyError, StackError, UnusableError
-from envcompare.texts import spoken
+from envcompare.errors import CommandTimeoutError, CopyError, StackError, UnusableError
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.exchange import Exchange
+
+_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 
 _T = TypeVar("_T")
 # What stands under the name goes, were it a link; a folder that is there already is never taken.
@@ -125,3 +127,33 @@ def _pack(source: Path, stream: BinaryIO) -> None:
 
 def _without_byte_code(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if Path(member.name).name == "__pycache__" else member
+
+
+def shell(
+    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
+) -> CommandResult:
+    """Run a fixed script of POSIX sh on the host; the words are its arguments.
+
+    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
+    `timeout_s`.
+    """
+    try:
+        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
+    except CommandTimeoutError as error:
+        raise CommandTimeoutError(
+            f"{transport.name} did not answer within {timeout_s:g} s",
+            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
+            hint="run that there by hand; a program, a device or a file system, such as a network "
+            "share whose server is gone, does not respond",
+        ) from error
+
+
+def make_folder(transport: Transport, path: str) -> None:
+    """Make a folder of the cache, readable by its owner alone."""
+    result = shell(transport, _MAKE, path, timeout_s=FOLDER_S)
+    if not result.succeeded:
+        raise StackError(
+            f"cannot make {path} on {transport.name}",
+            details=result.tail(1),
+            hint="set XDG_CACHE_HOME there to a folder that can be written",
+        )

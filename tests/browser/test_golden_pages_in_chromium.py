@@ -13,7 +13,7 @@ from goldenruns import SHAPES, SMALL, golden_run
 from pages import Visit, ci_server, open_address, open_report, trim, unfold, violations
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from envcompare.report.headlines import headlines
+from envcompare.report.sections.headlines import headlines
 
 pytestmark = pytest.mark.browser
 

@@ -14,11 +14,10 @@ from envcompare.errors import CopyError, ProfileError, WorkloadError
 from envcompare.profilers.collecting import MOST_BYTES, Shelf, export, shelf
 from envcompare.profilers.finding import Tool
 from envcompare.profilers.wrapping import Profiler
-from envcompare.stack.cache import shell
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import make_new_folder
+from envcompare.transport.operations import make_new_folder, shell
 
 SECRET = "the secret of the host"
 NAME = "trace.nsys-rep"

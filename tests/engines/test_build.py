@@ -13,16 +13,15 @@ import pytest
 from lab import ROOT, Lab, forget
 from runs import BASE
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.cli import app
 from envcompare.command import Command
 from envcompare.errors import ConfigError
 from envcompare.stack import cache
-from envcompare.stack.cache import shell
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 pytestmark = [
     pytest.mark.engine("docker"),
@@ -51,7 +50,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "workloads" / "requirements.in").write_text("pip\nsetuptools\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        patch.setattr(files, "root", lambda: folder)
+        patch.setattr(bundled, "root", lambda: folder)
         yield folder
 
 

@@ -18,13 +18,12 @@ from spoiling import Spoiling
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError, StackError, TransportError
 from envcompare.stack import cache, delivery, image, packing, shipping, sif
-from envcompare.stack.cache import shell
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.transport import Process, Transport
+from envcompare.transport import Process, Transport, operations
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import file_sha256, run
+from envcompare.transport.operations import file_sha256, run, shell
 
 SIZE = 30_000_000
 NAME = "envcompare-test-distribution:1"
@@ -158,7 +157,7 @@ def test_a_full_disk_is_an_error_of_the_stack(
 ) -> None:
     """The host itself is well: another arm may still run there."""
     folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
-    cache.make_folder(first, folder)
+    operations.make_folder(first, folder)
     lab.as_root("mount", "-t", "tmpfs", "-o", "size=5m,mode=700,uid=1000", "tmpfs", folder)
     try:
         with pytest.raises(StackError) as caught:
@@ -291,7 +290,7 @@ def test_an_apptainer_that_cannot_speak_with_the_engine_is_given_an_archive(
     """The host writes it itself: nothing of the image goes over the network."""
     delivery.deliver(first, built, local=LOCAL, progress=print)
     folder = f"{cache.host_cache(first)}/{built.key}"
-    cache.make_folder(first, folder)
+    operations.make_folder(first, folder)
     mute = Mute(first)
     told: list[str] = []
     wanted = packing.Wanted(image=built, compression="none", local=LOCAL, progress=told.append)

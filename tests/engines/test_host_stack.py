@@ -16,10 +16,10 @@ from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
 from envcompare.stack import Prepared
-from envcompare.stack.cache import LOCK_LABEL, host_cache, shell
+from envcompare.stack.cache import LOCK_LABEL, host_cache
 from envcompare.stack.host import prepare_host
 from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 pytestmark = [
     pytest.mark.engine("ssh"),

@@ -25,10 +25,9 @@ from envcompare.profilers.collecting import export, shelf
 from envcompare.profilers.finding import Tool
 from envcompare.profilers.wrapping import Profiler
 from envcompare.stack import delivery, image
-from envcompare.stack.cache import shell
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import make_new_folder, run
+from envcompare.transport.operations import make_new_folder, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]
 ROOT = "/home/bench/hostile"

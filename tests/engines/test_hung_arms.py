@@ -11,17 +11,17 @@ import pytest
 from lab import Lab, need
 from runs import BASE
 
-from envcompare import runner
-from envcompare.cellrun import CellRun
-from envcompare.config import Settings
+from envcompare.cli.planning import planned
+from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.errors import WorkloadError
-from envcompare.job import Job
 from envcompare.measure import generation, limits, startup
 from envcompare.measure.bench import Bench
-from envcompare.planning import planned
-from envcompare.records import Block, Event, ProcessRun, Sample, Startup
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner import walk
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.job import Job
 from envcompare.stack import delivery, image, sif
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -182,12 +182,12 @@ def run(out: Path, **settings: Any) -> tuple[int, RunFolder]:
         **settings,
     )
     experiment, plan, hosts = planned(given, Settings(), accept_many=True)
-    record = runner.run_record(plan, experiment, command_line=("envcompare", "run"))
+    record = walk.run_record(plan, experiment, command_line=("envcompare", "run"))
     folder = RunFolder.create(out, record)
     job = Job(
         folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=Display(is_quiet=True)
     )
-    return runner.run(job), folder
+    return walk.run(job), folder
 
 
 @pytest.mark.parametrize("name", ["HangsInAStep", "HangsInSetup", "DiesAndLeavesAChild"])

@@ -13,8 +13,8 @@ import pytest
 from lab import Lab
 from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 
-from envcompare import claims
 from envcompare.command import Command
+from envcompare.hosts import claims
 from envcompare.stack.cache import host_cache
 from envcompare.transport import Transport
 from envcompare.transport.operations import run

@@ -17,22 +17,22 @@ from lab import Lab, forget
 from runs import BASE, STEPS_ALONE, Done, run_folder
 from small import Small, small_project
 
-from envcompare import files
+from envcompare import bundled
+from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config import Settings
+from envcompare.config.settings import Settings
+from envcompare.doctor.likeness import compare_stacks
 from envcompare.environments import Mount
+from envcompare.hosts.opening import open_site
+from envcompare.hosts.session import Seat, Site
 from envcompare.interrupt import Interruption
-from envcompare.likeness import compare_stacks
-from envcompare.opening import open_site
-from envcompare.planning import resolved
 from envcompare.profilers.wrapping import Profiler
-from envcompare.records import ArmRecord, FactDifference
-from envcompare.sites import Seat, Site
+from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import LookingOnly
-from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images, shell
+from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(600)]
 BOTH = ("--envs", "vm,docker")
@@ -405,7 +405,7 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         ArmRecord(id="planted", environment="docker"),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "root", lambda: small.root)
+        patch.setattr(bundled, "root", lambda: small.root)
         for name, value in small.variables.items():
             patch.setenv(name, value)
         experiment, hosts = resolved(settings, Settings())

@@ -15,18 +15,17 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.docker import Docker
+from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.profile_files.reading import read
 from envcompare.profilers.collecting import export, shelf
 from envcompare.profilers.finding import Tool, find_tools
-from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import Profiler, trace
-from envcompare.records import ArmRecord
-from envcompare.sites import Roads, Seat, Site
+from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared, delivery, image
-from envcompare.stack.cache import make_folder
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
+from envcompare.transport.operations import make_folder, run
 
 pytestmark = pytest.mark.timeout(420)
 ARMS = ("vm", "docker", "singularity")

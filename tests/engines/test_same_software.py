@@ -17,13 +17,12 @@ from envcompare.environments.docker import connect as engine
 from envcompare.errors import StackError
 from envcompare.stack import Prepared, building, delivery, image, shipping, sif, venv
 from envcompare.stack import engine as clients
-from envcompare.stack.cache import shell
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
 from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
 from envcompare.transport import Transport
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 pytestmark = [
     pytest.mark.engine("docker"),

@@ -29,13 +29,12 @@ from envcompare.stack import (
     venv,
     wheelhouse,
 )
-from envcompare.stack.cache import shell
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.prepare import prepare
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 PYTHON = "/opt/envcompare/venv/bin/python"
 HERE = LocalTransport()

@@ -23,11 +23,11 @@ import pytest
 from lab import docker_client, torch_python
 from runs import Done, command, run_folder
 
-from envcompare.analysis.peaks import table_roofs
-from envcompare.profilefiles import read_profiles, read_roofs
-from envcompare.profiles import Device, Profile, ProfileRecord, Roofs
-from envcompare.records import GpuReading
-from envcompare.results import RunFolder
+from envcompare.gpu.peaks import table_roofs
+from envcompare.run_folder.profilefiles import read_profiles, read_roofs
+from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Roofs
+from envcompare.run_folder.records import GpuReading
+from envcompare.run_folder.results import RunFolder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.timeout(3600)]
 WORKLOADS = ("cnn", "rnn")

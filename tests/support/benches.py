@@ -12,7 +12,7 @@ from typing import Any
 from builders import CELL, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import Comparison, RunComparison
+from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
@@ -20,8 +20,8 @@ from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.records import Event, FingerprintRecord, Sample, Taken
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from envcompare.records import ArmRecord, Block, CellRecord, Design, RunRecord
+from envcompare.run_folder.records import ArmRecord, Block, CellRecord, Design, RunRecord
 
 CELL = "local/cnn/default"
 

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
-from envcompare.analysis.distributions import BINS
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     CellSummary,
     Comparison,
@@ -20,8 +19,9 @@ from envcompare.analysis.model import (
     RunComparison,
     StepTimes,
 )
-from envcompare.records import Failure
+from envcompare.analysis.timing.distributions import BINS
 from envcompare.report.charts.drawing import Chart, drawn
+from envcompare.run_folder.records import Failure
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

@@ -10,12 +10,12 @@ import benches
 from benches import Kept, Measured, bench
 
 from envcompare.analysis.compare import compare_run
+from envcompare.config.programs import Program
 from envcompare.measure.bench import Bench
 from envcompare.measure.crew import Roster
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.worker import Worker
-from envcompare.programs import Program
-from envcompare.records import ProcessRun
+from envcompare.run_folder.records import ProcessRun
 
 LAUNCHER = Path(__file__).parents[2] / "workloads" / "measuring.py"
 IN_DOCKER = '[ "$ENVCOMPARE_ENVIRONMENT" = docker ]'

@@ -11,9 +11,9 @@ from typing import Final
 
 import runfolders
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.page import render
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 from runshapes import Arm, Failing, Shape
 
 KEPT: Final = Path(__file__).resolve().parents[1] / "data" / "runs"

@@ -10,7 +10,7 @@ from goldenruns import golden_run
 from msgspec import inspect
 from profilepages import cell_profiles, roofline
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     ArmSummary,
     Decomposition,
     Drift,
@@ -18,7 +18,7 @@ from envcompare.analysis.model import (
     PickedValue,
     RunComparison,
 )
-from envcompare.records import FactDifference
+from envcompare.run_folder.records import FactDifference
 
 EVIL: Final = (
     "</script><script>alert(1)</script><img src=x onerror=alert(1)><!-- --!> <![CDATA[]]> &lt;b",

@@ -9,11 +9,11 @@ from typing import Any
 from builders import CELL, blocks, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.importing import import_files
 from envcompare.importing.place import Request
-from envcompare.records import Event
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
 
 NVPROF = """\
 ==1234== NVPROF is profiling process 1234, command: python train.py

@@ -10,11 +10,10 @@ from typing import Any, Final
 import msgspec
 from htmltree import Element
 
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import CellProfiles
-from envcompare.report.headlines import headlines, mean_log_ratio
-from envcompare.report.marks import axis
-from envcompare.report.numbers import (
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import CellProfiles
+from envcompare.report.charts.marks import axis
+from envcompare.report.format.numbers import (
     MINUS,
     change,
     margin_percent,
@@ -22,7 +21,8 @@ from envcompare.report.numbers import (
     rough_time,
     three_digits,
 )
-from envcompare.report.units import number_text, ratio_text
+from envcompare.report.format.units import number_text, ratio_text
+from envcompare.report.sections.headlines import headlines, mean_log_ratio
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _SIGNED: Final = rf"(?<![\w.=\-])(?:over )?[+{MINUS}±×]?({_NUMBER})"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from builders import CELL, blocks, design, run_record
 
-from envcompare.records import (
+from envcompare.run_folder.records import (
     ArmRecord,
     Event,
     Failure,
@@ -19,7 +19,7 @@ from envcompare.records import (
     Scalar,
     Taken,
 )
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 
 CODE = "c0de" * 16
 FACTS: dict[str, FingerprintValue] = {

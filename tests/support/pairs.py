@@ -6,7 +6,12 @@ from typing import Any
 
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
-from envcompare.records import ArmRecord, FactDifference, FingerprintRecord, FingerprintValue
+from envcompare.run_folder.records import (
+    ArmRecord,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+)
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
 DOCKER = ArmRecord(id="docker", environment="docker")

@@ -22,8 +22,8 @@ from kinetotraces import step, write
 from nsysexports import plain
 
 from envcompare.errors import ProfileError
-from envcompare.profilers.reading import READERS, read
-from envcompare.profiles import Profile
+from envcompare.profile_files.reading import READERS, read
+from envcompare.run_folder.profiles import Profile
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 CORPUS = DATA / "fuzz"

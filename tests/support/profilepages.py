@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from envcompare.analysis.model import ArmSummary, CellSummary, RunComparison
-from envcompare.analysis.profilemodel import (
+from envcompare.analysis.model.comparison import ArmSummary, CellSummary, RunComparison
+from envcompare.analysis.model.profiling import (
     ActivityRow,
     ActivityTable,
     ArmProfiles,
@@ -25,7 +25,7 @@ from envcompare.analysis.profilemodel import (
     Roofline,
     RooflinePoint,
 )
-from envcompare.records import FactDifference
+from envcompare.run_folder.records import FactDifference
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "data" / "report" / "three-arms.json"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x256x64_warpgroupsize2x1x1"

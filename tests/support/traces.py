@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from envcompare.profiles import Kernel, Profile, ProfileRecord
+from envcompare.run_folder.profiles import Kernel, Profile, ProfileRecord
 
 CELL = "local/cnn/default"
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_ffma_kernel_cudnn"

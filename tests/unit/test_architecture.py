@@ -14,42 +14,46 @@ PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("terminal", "diagnosing"),
-    ("runner", "report", "doctor", "examination", "planning", "preparing", "importing", "schemas"),
-    ("cellrun", "job", "likeness"),
-    ("sites", "opening", "folders", "claims"),
-    ("measure", "analysis", "stack"),
-    ("environments", "profilers", "transport", "plan", "options", "files"),
-    (
-        "profilefiles", "results", "fingerprint", "metrics", "stats", "config", "experiment",
-        "arms", "choice", "eventlog", "identity", "programs",
-    ),
-    ("command", "console", "disk", "interrupt", "plausible", "profiles", "records", "tensorcores"),
-    ("errors", "foldernames", "texts"),
-)  # fmt: skip
+    ("runner", "report", "doctor", "importing"),
+    ("hosts",),
+    ("measure", "analysis"),
+    ("profilers",),
+    ("stack",),
+    ("environments",),
+    ("config", "profile_files"),
+    ("fingerprint", "stats", "gpu", "transport"),
+    ("run_folder",),
+    ("bundled", "command", "console", "interrupt"),
+    ("errors", "text"),
+)
+# The rooms inside a room, highest first; what stands beside them in the room may use all of them.
+INNER_LAYERS = {
+    "analysis": (("two_runs",), ("profiles",), ("timing",), ("model",)),
+    "report": (("export",), ("sections",), ("charts",), ("wording",), ("format",)),
+    "profile_files": (("kineto", "ncu", "nsys", "nvprof"), ("derive",)),
+}
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
 MEASURING = {
     "runner",
+    "hosts",
     "measure",
     "environments",
     "profilers",
     "transport",
     "stack",
     "doctor",
-    "plan",
-    "sites",
 }
 HOMES = {
     "scipy": {"stats"},
     "paramiko": {"transport.ssh", "transport.ssh_closing"},
-    "docker": {"stack.image", "environments.docker", "doctor"},
+    "docker": {"stack.image", "environments.docker"},
     "spython": {"stack"},
     "jinja2": {"report"},
     "altair": {"report.charts"},
     "vl_convert": {"report.charts"},
-    "pyarrow": {"report.exports"},
-    "ijson": {"profilers"},
+    "pyarrow": {"report.export"},
+    "ijson": {"profile_files"},
     "torch": set(),
     "torchvision": set(),
 }
@@ -85,11 +89,31 @@ def own_imports(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_module_imports_downwards_only(module: str) -> None:
-    """Nothing imports what stands above it."""
-    part = module.split(".", maxsplit=1)[0]
-    assert part in LEVEL, f"{part} stands in no layer"
-    above = {name for name in own_imports(modules()[module]) if LEVEL[name] < LEVEL[part]}
-    assert above == set()
+    """Nothing imports what stands above its room or beside it."""
+    room = module.split(".", maxsplit=1)[0]
+    assert room in LEVEL, f"{room} stands in no layer"
+    others = own_imports(modules()[module]) - {room}
+    assert {name for name in others if LEVEL[name] <= LEVEL[room]} == set()
+
+
+@pytest.mark.parametrize("room", INNER_LAYERS)
+def test_rooms_in_a_room_import_downwards_only(room: str) -> None:
+    """Inside a room the same holds: charts know no section, and sections no export."""
+    level = {name: i for i, names in enumerate(INNER_LAYERS[room]) for name in names}
+    for module, path in modules().items():
+        inner = module.removeprefix(f"{room}.").split(".")[0]
+        if not module.startswith(f"{room}.") or inner not in level:
+            continue
+        parts = {name.split(".")[2] for name in imports(path)
+                 if name.startswith(f"envcompare.{room}.")} - {inner}  # fmt: skip
+        assert {name for name in parts & set(level) if level[name] <= level[inner]} == set(), module
+
+
+def test_every_folder_of_a_layered_room_has_its_layer() -> None:
+    """A new folder in such a room must be given its place."""
+    for room, layers in INNER_LAYERS.items():
+        folders = {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")}
+        assert folders == {name for names in layers for name in names}
 
 
 @pytest.mark.parametrize("pair", NEVER_TOGETHER)

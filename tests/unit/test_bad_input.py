@@ -10,7 +10,7 @@ from faults import tried
 
 from envcompare.measure import limits
 from envcompare.measure.limits import block_limit_s, steps_a_block
-from envcompare.report.summary import notes
+from envcompare.report.export.summary import notes
 from envcompare.report.view import page
 
 

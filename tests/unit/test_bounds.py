@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.arms import parse_arms
-from envcompare.choice import Known
-from envcompare.config import Settings, parse_settings
+from envcompare.config.arms import parse_arms
+from envcompare.config.choice import Known
+from envcompare.config.experiment import Experiment, parse_cpus, resolve
+from envcompare.config.programs import WorkloadTable, parse_program, tables_of
+from envcompare.config.settings import Settings, parse_settings
 from envcompare.errors import ConfigError
-from envcompare.experiment import Experiment, parse_cpus, resolve
-from envcompare.programs import WorkloadTable, parse_program, tables_of
 
 KNOWN = Known(environments=("vm", "docker", "singularity"), workloads={"cnn": {"lr": 0.1}})
 

@@ -11,12 +11,12 @@ import pytest
 from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.analysis.changemodel import Change, RunChange
-from envcompare.analysis.changes import compare_runs, read_run
+from envcompare.analysis.model.change import Change, RunChange
+from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError
-from envcompare.records import ArmRecord, Failure
-from envcompare.report.changewords import change_lines, worded
-from envcompare.results import RunFolder
+from envcompare.report.export.changewords import change_lines, worded
+from envcompare.run_folder.records import ArmRecord, Failure
+from envcompare.run_folder.results import RunFolder
 
 OTHER = "local/rnn/default"
 

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.cleaning import Words, clean_svg
 from envcompare.report.charts.drawing import Chart, drawn, paper_files, specification
 from envcompare.report.charts.forest import MOST_ROWS, forest_chart
@@ -40,7 +40,7 @@ from envcompare.report.charts.startup import startup_charts
 from envcompare.report.charts.steps import step_chart
 from envcompare.report.charts.sweeps import sweep_charts
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.figures import charts_of
+from envcompare.report.export.figures import charts_of
 
 ARMS = ("vm", "docker", "singularity")
 WORDS = Words(name="one", title="A & B", description="<none>")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from envcompare import claims
 from envcompare.errors import UnusableError
+from envcompare.hosts import claims
 from envcompare.transport.local import LOCAL
 
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from envcompare.measure import limits
 from envcompare.measure.limits import ClockWatch
-from envcompare.metrics import METRICS, estimate
-from envcompare.report.method import method_view
+from envcompare.report.sections.method import method_view
+from envcompare.stats.metrics import METRICS, estimate
 
 sys.path.append(str(Path(__file__).parents[2] / "workloads"))
 

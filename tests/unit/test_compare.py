@@ -11,9 +11,9 @@ from builders import CELL, block, blocks, run_record
 from pairs import Facts
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.judge import leaning
-from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.records import (
+from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.timing.judge import leaning
+from envcompare.run_folder.records import (
     Block,
     Event,
     Failure,
@@ -23,7 +23,7 @@ from envcompare.records import (
     Sample,
     Startup,
 )
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 
 
 def compared(

@@ -19,13 +19,13 @@ from commandline import envcompare
 from measuredruns import Made, one_cell, run_folder
 
 from envcompare import cli
-from envcompare.analysis.changemodel import RunChange
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.gatemodel import GatedRun
+from envcompare.analysis.model.change import RunChange
+from envcompare.analysis.model.gate import GatedRun
 from envcompare.errors import Phase
-from envcompare.records import ArmRecord, Failure
-from envcompare.report.summary import terminal_lines
-from envcompare.results import RunFolder
+from envcompare.report.export.summary import terminal_lines
+from envcompare.run_folder.records import ArmRecord, Failure
+from envcompare.run_folder.results import RunFolder
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 NEVER = ("significant", "no change", "no difference", "identical", "× faster")

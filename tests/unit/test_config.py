@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.config import (
+from envcompare.config.settings import (
     Settings,
     known_keys,
     listed,

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from envcompare.metrics import wall_ns
-from envcompare.records import CONTROL_SUFFIX, Block
+from envcompare.run_folder.records import CONTROL_SUFFIX, Block
+from envcompare.stats.metrics import wall_ns
 from envcompare.stats.pairs import pair
 
 CONTROL = f"vm{CONTROL_SUFFIX}"

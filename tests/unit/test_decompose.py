@@ -12,14 +12,14 @@ from builders import CELL, block, blocks, run_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.cells import CellData, plain_estimate
-from envcompare.analysis.decompose import all_corners, decompose
-from envcompare.analysis.model import Decomposition, Estimate, RunComparison
-from envcompare.records import ArmRecord, Block, Event, Failure
-from envcompare.report.boxes import boxes
-from envcompare.report.decomposed import split_rows, split_sentences
-from envcompare.report.headlines import headlines
+from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
+from envcompare.analysis.timing.cells import CellData, plain_estimate
+from envcompare.analysis.timing.decompose import all_corners, decompose
 from envcompare.report.page import render
+from envcompare.report.sections.boxes import boxes
+from envcompare.report.sections.decomposed import split_rows, split_sentences
+from envcompare.report.sections.headlines import headlines
+from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
 DOCKER = ArmRecord(id="docker", environment="docker")

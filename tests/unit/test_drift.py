@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import Drift, RunComparison
-from envcompare.records import Block
-from envcompare.report.method import method_view
+from envcompare.analysis.model.comparison import Drift, RunComparison
+from envcompare.report.sections.method import method_view
 from envcompare.report.view import page
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Block
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats.drift import LEVEL, trend
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]

@@ -12,10 +12,10 @@ from builders import block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.analysis import energy
-from envcompare.analysis.energy import Curve, arm_quantities
-from envcompare.profiles import Quantity
-from envcompare.records import Block, GpuReading
+from envcompare.analysis.timing import energy
+from envcompare.analysis.timing.energy import Curve, arm_quantities
+from envcompare.run_folder.profiles import Quantity
+from envcompare.run_folder.records import Block, GpuReading
 
 MS = 1_000_000
 

@@ -16,10 +16,9 @@ from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import venv
-from envcompare.stack.cache import shell
 from envcompare.stack.image import look_up
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
+from envcompare.transport.operations import run, shell
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(

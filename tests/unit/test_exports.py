@@ -14,13 +14,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
-from envcompare.records import Failure
-from envcompare.report import exports
-from envcompare.report.comparisonrows import COLUMNS, rows
-from envcompare.report.exports import FORMULAS, columns_page, csv_text, parquet_bytes
-from envcompare.texts import visible
+from envcompare.report.export import exports
+from envcompare.report.export.comparisonrows import COLUMNS, rows
+from envcompare.report.export.exports import FORMULAS, columns_page, csv_text, parquet_bytes
+from envcompare.run_folder.records import Failure
+from envcompare.text import visible
 from tests.data.report.builders import HOSTILE, SLOWER, example, run_of, runs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema" / "comparisons.md"

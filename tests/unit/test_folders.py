@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from recording import Recorder
 
-from envcompare.choice import Workload
-from envcompare.config import Settings
+from envcompare.cli.planning import resolved
+from envcompare.config.choice import Workload
+from envcompare.config.settings import Settings
 from envcompare.environments import Check, Mount
 from envcompare.errors import WorkloadError
-from envcompare.folders import CellFolders, Entry
-from envcompare.planning import resolved
-from envcompare.records import ArmRecord
-from envcompare.sites import Roads, Seat, Site
+from envcompare.hosts.folders import CellFolders, Entry
+from envcompare.hosts.session import Roads, Seat, Site
+from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from envcompare.analysis.gates import (
+from envcompare.analysis.two_runs.gates import (
     Claim,
     Gate,
     gates_exit_code,
@@ -17,7 +17,7 @@ from envcompare.analysis.gates import (
     parse_gates,
 )
 from envcompare.errors import ConfigError
-from envcompare.report.gatewords import Naming, gate_lines, worded_gates
+from envcompare.report.export.gatewords import Naming, gate_lines, worded_gates
 from envcompare.stats.verdicts import verdict
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benches import Measured, bench, measure
 
-from envcompare.records import Block
-from envcompare.report.method import method_view
+from envcompare.report.sections.method import method_view
+from envcompare.run_folder.records import Block
 
 SOURCE = """
 import os, threading, time

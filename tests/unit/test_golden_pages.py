@@ -10,8 +10,8 @@ from goldenruns import KEPT, SHAPES, SMALL, golden_run
 from goldens import difference, texts
 from htmltree import parse
 
-from envcompare.records import SCHEMA
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import SCHEMA
+from envcompare.run_folder.results import RunFolder
 
 FILES = tuple(
     f"{name}.{form}"

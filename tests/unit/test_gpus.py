@@ -12,8 +12,8 @@ import pytest
 from envcompare.command import Command
 from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu
 from envcompare.environments.registry import environment
-from envcompare.records import ArmRecord
-from envcompare.sites import Seat
+from envcompare.hosts.session import Seat
+from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run

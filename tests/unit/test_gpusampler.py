@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvmlstub import NEEDS_GCC, build_nvml
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError
 from envcompare.measure import gpusampler
 from envcompare.measure.gpusampler import Found, sampler_command, sampling
-from envcompare.records import GpuReading
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import GpuReading
+from envcompare.run_folder.results import RunFolder
 from envcompare.transport.local import LOCAL
 
 SAMPLE = """
@@ -33,7 +33,7 @@ sys.exit(gpusampling.main(sys.argv[2]))
 
 def command(library: str) -> Command:
     """Return the sampler with another library than the driver's."""
-    folder = str(files.workloads())
+    folder = str(bundled.workloads())
     return Command(argv=(sys.executable, "-B", "-W", "ignore", "-c", SAMPLE, folder, library))
 
 
@@ -116,7 +116,7 @@ def test_library_that_refuses_is_told_as_the_reason(
 
 def test_host_without_the_library_has_a_reason() -> None:
     """The real program, on whatever there is: readings of a GPU, or why there are none."""
-    program = sampler_command(sys.executable, str(files.workloads()))
+    program = sampler_command(sys.executable, str(bundled.workloads()))
     found, kept = sampled(program)
     assert bool(kept) != found.reason.startswith("the GPU was not sampled: NVIDIA's management")
 

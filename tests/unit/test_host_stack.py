@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.arms import expand_stacks
-from envcompare.choice import Known
 from envcompare.command import Command
-from envcompare.config import Settings, parse_settings
+from envcompare.config.arms import expand_stacks
+from envcompare.config.choice import Known
+from envcompare.config.experiment import resolve
+from envcompare.config.settings import Settings, parse_settings
 from envcompare.environments import Isolation, Mount
 from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.experiment import resolve
 from envcompare.stack.host import Found, find_python, layout, left_out, prepare_host
 from envcompare.stack.skeleton import Layout, archive
 from envcompare.transport.local import LOCAL

@@ -13,11 +13,11 @@ import pytest
 from hostile import EVIL, files_of, full_run, harmless, renamed
 from htmltree import Element, parse
 
-from envcompare.report.exports import csv_text
+from envcompare.cli.terminal import show
+from envcompare.report.export.exports import csv_text
+from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
-from envcompare.terminal import show
-from envcompare.texts import visible
+from envcompare.text import visible
 
 FREE = {"id", "href", "aria-label", "aria-labelledby", "aria-describedby", "title", "value", "name"}
 FROM_TEXT = {"code", "span"}  # set around figures and backquotes wherever they are written

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from envcompare.arms import check_image
-from envcompare.config import Settings
+from envcompare.cli.planning import resolved
+from envcompare.config.arms import check_image
+from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
-from envcompare.planning import resolved
 from envcompare.stack.image import digest_of
 
 ID = "0123456789abcdef" * 4

@@ -12,9 +12,9 @@ from commandline import envcompare
 from imports import FPROP, WINOGRAD, compared, log, request, trace, two_arms
 
 from envcompare.importing import import_files
-from envcompare.profilefiles import read_profiles
+from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
-from envcompare.report.summary import markdown
+from envcompare.run_folder.profilefiles import read_profiles
 
 
 def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: Path) -> None:

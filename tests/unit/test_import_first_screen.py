@@ -14,11 +14,11 @@ from kinetotraces import DEVICE, Event, event, kernel, operator, write
 from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.importing import import_files
-from envcompare.report.exports import csv_text, parquet_bytes
+from envcompare.report.export.exports import csv_text, parquet_bytes
+from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
 
 T4 = {**DEVICE, "name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}
 H100 = {**DEVICE, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9}

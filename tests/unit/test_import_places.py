@@ -9,13 +9,13 @@ import pytest
 from builders import CELL
 from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
 
+from envcompare.cli.planning import resumed
 from envcompare.errors import ConfigError
 from envcompare.importing import import_files
-from envcompare.planning import resumed
-from envcompare.profilefiles import read_profiles
-from envcompare.records import CellRecord
-from envcompare.report.summary import markdown
-from envcompare.results import RunFolder
+from envcompare.report.export.summary import markdown
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.records import CellRecord
+from envcompare.run_folder.results import RunFolder
 
 
 def test_the_reference_of_an_imported_run_can_be_chosen(tmp_path: Path) -> None:

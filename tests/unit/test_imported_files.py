@@ -10,8 +10,8 @@ from imports import FPROP, compared, files_of, log, request, trace, two_arms
 from envcompare import importing
 from envcompare.errors import ProfileError
 from envcompare.importing import import_files
-from envcompare.profilefiles import read_profiles
 from envcompare.report.page import render
+from envcompare.run_folder.profilefiles import read_profiles
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
 

@@ -11,11 +11,11 @@ import pytest
 from imports import log, request
 
 from envcompare import importing
-from envcompare.disk import LOCK_NAME, locked
 from envcompare.errors import RunFolderError
 from envcompare.importing import import_files
-from envcompare.profilefiles import read_profiles
-from envcompare.results import RunFolder
+from envcompare.run_folder.disk import LOCK_NAME, locked
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.results import RunFolder
 
 MANY = 3
 

@@ -9,21 +9,16 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from envcompare import diagnosing
-from envcompare.config import Settings
-from envcompare.diagnosing import build_command, likeness_lines
-from envcompare.examination import (
-    Examination,
-    HostExamination,
-    Trouble,
-    compared_stack,
-)
-from envcompare.experiment import Experiment
-from envcompare.likeness import Likeness, Noting, counterpart, is_meant_same
-from envcompare.planning import resolved
-from envcompare.records import ArmRecord, FactDifference
-from envcompare.results import json_bytes
-from envcompare.schemas import schema_text
+from envcompare.cli.planning import resolved
+from envcompare.cli.schemas import schema_text
+from envcompare.config.experiment import Experiment
+from envcompare.config.settings import Settings
+from envcompare.doctor import diagnosing
+from envcompare.doctor.diagnosing import build_command, likeness_lines
+from envcompare.doctor.examination import Examination, HostExamination, Trouble, compared_stack
+from envcompare.doctor.likeness import Likeness, Noting, counterpart, is_meant_same
+from envcompare.run_folder.records import ArmRecord, FactDifference
+from envcompare.run_folder.results import json_bytes
 from envcompare.stack import NotMadeError, Progress
 from envcompare.transport.hosts import parse_hosts
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError
-from envcompare.report.summary import TerminalLine
-from envcompare.terminal import show
+from envcompare.report.export.summary import TerminalLine
+from envcompare.cli.terminal import show
 
 sys.stdin.read()  # until the reader is gone
 display = Display()

@@ -10,7 +10,7 @@ from benches import Measured, bench, measure
 from builders import block
 
 from envcompare.errors import WorkloadError
-from envcompare.results import RunFolder
+from envcompare.run_folder.results import RunFolder
 
 # The image of an arm decides what stands on its standard output.
 SOURCE = """

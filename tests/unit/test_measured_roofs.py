@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare import files
+from envcompare import bundled
 from envcompare.command import Command
 from envcompare.measure import roofs
 from envcompare.measure.roofs import (
@@ -115,7 +115,8 @@ def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
 def test_interpreter_without_pytorch_is_a_reason(tmp_path: Path) -> None:
     """The program itself, where it cannot work."""
     interpreter = str(tmp_path / "python")
-    command = roofs_command(interpreter, str(files.workloads()), device="cpu", threads=1, cpus=None)
+    workloads = str(bundled.workloads())
+    command = roofs_command(interpreter, workloads, device="cpu", threads=1, cpus=None)
     found = measure_roofs(here(tmp_path), command, {"cpu.model": "X"})
     assert (found.is_measured, found.device) == (False, "X")
     assert interpreter in found.reason
@@ -130,7 +131,7 @@ def test_program_of_the_workloads_measures_this_machine(
     monkeypatch.setattr(roofs, "STEADY", 1e9)  # the machine of a test may be busy
     cpus = tuple(sorted(os.sched_getaffinity(0))[:1])
     command = roofs_command(
-        torch_interpreter, str(files.workloads()), device="cpu", threads=1, cpus=cpus
+        torch_interpreter, str(bundled.workloads()), device="cpu", threads=1, cpus=cpus
     )
     found = measure_roofs(here(tmp_path), command, {})
     assert (found.reason, found.is_measured) == ("", True)

@@ -9,11 +9,11 @@ import pytest
 from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.analysis.changemodel import RunChange
-from envcompare.analysis.changes import compare_runs, read_run
+from envcompare.analysis.model.change import RunChange
+from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.records import Event
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
 
 OTHER = "local/rnn/default"
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from envcompare import opening, runner
 from envcompare.cli import app
-from envcompare.config import Settings
-from envcompare.diagnosing import examine
-from envcompare.doctor import diagnose
+from envcompare.cli.planning import resolved
+from envcompare.config.settings import Settings
+from envcompare.doctor.checks import diagnose
+from envcompare.doctor.diagnosing import examine
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine
@@ -29,19 +29,20 @@ from envcompare.errors import (
     InterruptedRunError,
     UnusableError,
 )
+from envcompare.hosts import opening
+from envcompare.hosts.session import Site
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
-from envcompare.planning import resolved
 from envcompare.profilers.permissions import read_rights
-from envcompare.results import RunFolder
-from envcompare.sites import Site
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner import walk
 from envcompare.stack import Options, image, sif
-from envcompare.stack.cache import free_bytes, host_cache, remove_images, shell
+from envcompare.stack.cache import free_bytes, host_cache, remove_images
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import ANSWER_S, run
+from envcompare.transport.operations import ANSWER_S, run, shell
 
 # What motd, proxies, wrappers and broken installations put in the place of an answer.
 SAID = {
@@ -164,7 +165,7 @@ def test_home_that_is_no_path_is_no_place_for_a_cache(monkeypatch: pytest.Monkey
 def test_doctor_goes_on_with_the_next_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An odd one is a line with the reason, and exit code 3."""
     _say(tmp_path, monkeypatch, "docker", "{")
-    monkeypatch.setattr("envcompare.diagnosing.connect", lambda _host, **_: LOCAL)
+    monkeypatch.setattr("envcompare.doctor.diagnosing.connect", lambda _host, **_: LOCAL)
     experiment, _ = resolved(Settings(envs="docker", device="cpu"), Settings())
     reports = list(examine(experiment, parse_hosts(["local", "other"])))
     assert [one.found.host for one in reports] == ["local", "other"]
@@ -285,7 +286,7 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
     if broken == "preparing":
         monkeypatch.setattr(Site, "stage", stage)
     else:
-        monkeypatch.setattr(runner, "open_site", opened)
+        monkeypatch.setattr(walk, "open_site", opened)
     monkeypatch.chdir(tmp_path)
     words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local,other")
     short = ("--command", "true", "--budget", "1", "--no-quiet-gate", "--profile", "none")

@@ -9,11 +9,11 @@ import pytest
 from builders import CELL, blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import Comparison
-from envcompare.metrics import METRICS, MetricName, estimate
-from envcompare.records import Event, ProcessRun
-from envcompare.report.verdicts import verdict
-from envcompare.results import RunFolder
+from envcompare.analysis.model.comparison import Comparison
+from envcompare.report.wording.verdicts import verdict
+from envcompare.run_folder.records import Event, ProcessRun
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.metrics import METRICS, MetricName, estimate
 
 
 def docker(path: Path, *, restarts: int, min_restarts: int = 4) -> Comparison:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.arms import parse_arms
-from envcompare.choice import Known
-from envcompare.config import Settings
+from envcompare.cli.planning import PROFILES, plan_lines
+from envcompare.config.arms import parse_arms
+from envcompare.config.choice import Known
+from envcompare.config.experiment import Experiment, parse_cpus, resolve
+from envcompare.config.plan import derive_seed, make_plan, shuffled
+from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
-from envcompare.experiment import Experiment, parse_cpus, resolve
-from envcompare.plan import derive_seed, make_plan, shuffled
-from envcompare.planning import PROFILES, plan_lines
 
 ENVIRONMENTS = ("vm", "docker", "singularity")
 KNOWN = Known(

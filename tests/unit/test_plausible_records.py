@@ -10,9 +10,22 @@ import pytest
 from builders import CELL, run_record
 
 from envcompare.errors import RunFolderError
-from envcompare.profilefiles import read_profiles, read_roofs, record_path, write_profile
-from envcompare.profiles import ApiCall, Copy, Kernel, Operator, Profile, ProfileRecord, Quantity
-from envcompare.results import RunFolder
+from envcompare.run_folder.profilefiles import (
+    read_profiles,
+    read_roofs,
+    record_path,
+    write_profile,
+)
+from envcompare.run_folder.profiles import (
+    ApiCall,
+    Copy,
+    Kernel,
+    Operator,
+    Profile,
+    ProfileRecord,
+    Quantity,
+)
+from envcompare.run_folder.results import RunFolder
 
 PROFILE = Profile(
     tool="nsys",

@@ -10,13 +10,13 @@ import pytest
 from benches import ARMS, Measured
 from commands import IN_DOCKER, measured, prepared, runs_of
 
+from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.fingerprint.words import entries, entry_name
 from envcompare.measure.bench import Values
-from envcompare.plan import derive_seed, shuffled
-from envcompare.records import ProcessRun
+from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
-from envcompare.report.summary import markdown
+from envcompare.run_folder.records import ProcessRun
 
 # Ends when an interval is there and not when time is over, however much else the machine does.
 SETTLED: dict[str, Any] = {"budget_s": 60.0, "margin": 0.95, "target": 0.9}

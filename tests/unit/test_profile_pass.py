@@ -35,14 +35,14 @@ from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, s
 from envcompare.measure.profilestarts import TOOL_STARTS, started
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profilefiles import read_profiles
+from envcompare.profile_files.reading import read
 from envcompare.profilers.choosing import Toolbox
 from envcompare.profilers.collecting import export, shelf
 from envcompare.profilers.finding import Tool, find_tools
-from envcompare.profilers.reading import read
 from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, counters, trace
-from envcompare.profiles import Kernel, PassName, Profile, ProfileRecord
-from envcompare.records import Event
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.profiles import Kernel, PassName, Profile, ProfileRecord
+from envcompare.run_folder.records import Event
 from envcompare.transport.local import LOCAL
 
 WORKLOADS = f"""import os

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.choice import Known
-from envcompare.config import Settings, parse_settings, settings_toml
+from envcompare.cli.options import settings_of
+from envcompare.cli.planning import plan_lines
+from envcompare.config.choice import Known
+from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.config.plan import make_plan
+from envcompare.config.programs import Program, WorkloadTable, parse_program, tables_of
+from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.errors import ConfigError
-from envcompare.experiment import Experiment, resolve, standalone
-from envcompare.options import settings_of
-from envcompare.plan import make_plan
-from envcompare.planning import plan_lines
-from envcompare.programs import Program, WorkloadTable, parse_program, tables_of
 
 KNOWN = Known(
     environments=("vm", "docker", "singularity"), workloads={"cnn": {"batch": 64}, "rnn": {}}

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envcompare.analysis.energy import arm_quantities
+from envcompare.analysis.timing.energy import arm_quantities
 from envcompare.errors import ProfileError
-from envcompare.profilers.derive import with_quantities
-from envcompare.profilers.reading import READERS, read
-from envcompare.profiles import Copy, Device, Kernel, Profile
-from envcompare.report.quantitynames import in_words, is_power, quantity_name
+from envcompare.profile_files.derive import with_quantities
+from envcompare.profile_files.reading import READERS, read
+from envcompare.report.wording.quantitynames import in_words, is_power, quantity_name
+from envcompare.run_folder.profiles import Copy, Device, Kernel, Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tests" / "data" / "profiles"

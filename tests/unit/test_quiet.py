@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from benches import Kept, bench, measure, on_this_machine
 
-from envcompare.choice import Known
 from envcompare.command import Command, CommandResult
-from envcompare.config import Settings
+from envcompare.config.choice import Known
+from envcompare.config.experiment import resolve
+from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
-from envcompare.eventlog import waited_s
-from envcompare.experiment import resolve
 from envcompare.measure import quiet
 from envcompare.measure.bench import Bench
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
-from envcompare.records import Event
-from envcompare.report.method import method_view
+from envcompare.report.sections.method import method_view
 from envcompare.report.view import page
+from envcompare.run_folder.eventlog import waited_s
+from envcompare.run_folder.records import Event
 
 WORKLOAD = """
 class Steady:

@@ -7,8 +7,8 @@ import random
 import pytest
 from builders import block
 
-from envcompare.metrics import METRICS, MetricName, Readings, estimate
-from envcompare.records import Block
+from envcompare.run_folder.records import Block
+from envcompare.stats.metrics import METRICS, MetricName, Readings, estimate
 from envcompare.stats.pairs import pair
 
 ARMS = ("docker", "singularity", "vm~control")

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from envcompare.analysis.model import RunComparison
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
-from envcompare.report.summary import markdown
 from envcompare.report.view import page
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"

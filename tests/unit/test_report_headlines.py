@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.analysis.surroundings import of_cells
-from envcompare.records import FactDifference, Failure
-from envcompare.report.headlines import Headline, candidates_text, headlines
+from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.timing.surroundings import of_cells
+from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
+from envcompare.report.sections.headlines import Headline, candidates_text, headlines
+from envcompare.run_folder.records import FactDifference, Failure
 from tests.data.report.builders import (
     EQUAL,
     FASTER,

@@ -11,10 +11,10 @@ from htmltree import parse
 from hypothesis import Phase, given, settings
 from knownnumbers import known_decimals, known_figures, shown_numbers, unknown_figures
 
-from envcompare.analysis.model import RunComparison
-from envcompare.report.numbers import margin_percent
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.export.summary import markdown, terminal_lines
+from envcompare.report.format.numbers import margin_percent
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
 from tests.data.report.richruns import rich_runs
 
 # A run that fails is printed as a whole, for there is no telling which part of it matters.

@@ -12,16 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     ArmSummary,
     CellSummary,
     MemorySummary,
     RunComparison,
 )
-from envcompare.report.labels import fold_anchor
-from envcompare.report.links import link
-from envcompare.report.numbers import (
+from envcompare.report.format.numbers import (
     listed,
     signed_interval,
     signed_percent,
@@ -29,10 +27,12 @@ from envcompare.report.numbers import (
     three_digits,
     unsigned_interval,
 )
+from envcompare.report.format.units import duration, paired_times
 from envcompare.report.page import render
-from envcompare.report.units import duration, paired_times
+from envcompare.report.sections.links import link
 from envcompare.report.view import page
-from envcompare.texts import visible
+from envcompare.report.wording.labels import fold_anchor
+from envcompare.text import visible
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)

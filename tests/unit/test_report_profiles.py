@@ -25,16 +25,22 @@ from profilepages import (
     roofline,
 )
 
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import ArmProfiles, CellProfiles, PassState
-from envcompare.report.ledgers import largest_parts, ledger_view
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, PassState
+from envcompare.report.export.summary import markdown, terminal_lines
+from envcompare.report.format.units import (
+    TimeScale,
+    number_text,
+    quantity_text,
+    ratio_text,
+    time_text,
+)
 from envcompare.report.page import render
-from envcompare.report.profiled import left_out, profiled_views
-from envcompare.report.profilewords import NOT_PROFILED, missing_sentence, why_sentences
-from envcompare.report.quantitynames import quantity_name
-from envcompare.report.summary import markdown, terminal_lines
-from envcompare.report.units import TimeScale, number_text, quantity_text, ratio_text, time_text
+from envcompare.report.sections.ledgers import largest_parts, ledger_view
+from envcompare.report.sections.profiled import left_out, profiled_views
+from envcompare.report.sections.profilewords import NOT_PROFILED, missing_sentence, why_sentences
 from envcompare.report.view import page
+from envcompare.report.wording.quantitynames import quantity_name
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

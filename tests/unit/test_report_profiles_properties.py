@@ -14,8 +14,8 @@ from hypothesis import Phase, given, settings
 from msgspec.structs import replace
 from profilepages import imported_run, profiled_run, roofline
 
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import (
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import (
     ActivityTable,
     ArmProfiles,
     CellProfiles,
@@ -30,9 +30,15 @@ from envcompare.analysis.profilemodel import (
 from envcompare.report.charts.drawing import specification
 from envcompare.report.charts.palette import PAGE
 from envcompare.report.charts.roofline import roofline_chart
+from envcompare.report.export.summary import markdown, terminal_lines
+from envcompare.report.format.units import (
+    TimeScale,
+    bytes_text,
+    quantity_text,
+    ratio_text,
+    time_text,
+)
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
-from envcompare.report.units import TimeScale, bytes_text, quantity_text, ratio_text, time_text
 
 SETTINGS = settings(
     max_examples=150, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)

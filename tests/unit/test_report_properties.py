@@ -12,13 +12,13 @@ import pytest
 from htmltree import Element, parse
 from hypothesis import Phase, given, settings
 
-from envcompare.analysis.model import Comparison, RunComparison
-from envcompare.report.headlines import headlines
-from envcompare.report.labels import cell_labels, fold_anchor, row_anchor
-from envcompare.report.numbers import change
+from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.report.export.summary import markdown, terminal_lines
+from envcompare.report.format.numbers import change
 from envcompare.report.page import render
-from envcompare.report.summary import markdown, terminal_lines
-from envcompare.report.verdicts import SYMBOLS, WORDS
+from envcompare.report.sections.headlines import headlines
+from envcompare.report.wording.labels import cell_labels, fold_anchor, row_anchor
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from tests.data.report.builders import BARE, HOSTILE, runs
 
 # A run is large: to shrink one takes minutes and tells little more.

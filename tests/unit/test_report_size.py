@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
-from envcompare.report.allowance import Allowance
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.charts.allowance import Allowance
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import Declared, layered, rows
-from envcompare.report.links import file_links
-from envcompare.report.resources import startup_views
+from envcompare.report.sections.links import file_links
+from envcompare.report.sections.resources import startup_views
 from runfolders import Arm, Shape, write
 
 ARMS = tuple(Arm(id=f"image{number}") for number in range(5))

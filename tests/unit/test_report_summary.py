@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from envcompare.analysis.model import FailureRow, RunComparison
-from envcompare.report.headlines import headlines
+from envcompare.analysis.model.comparison import FailureRow, RunComparison
+from envcompare.cli.terminal import show
+from envcompare.report.export.summary import TerminalLine, markdown, table_head, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.summary import TerminalLine, markdown, table_head, terminal_lines
-from envcompare.terminal import show
+from envcompare.report.sections.headlines import headlines
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)

@@ -9,10 +9,10 @@ import pytest
 from chartpages import HOSTILE, hostile_runs, swept, swept_run
 from msgspec.structs import replace
 
-from envcompare.report.allowance import Allowance
+from envcompare.report.charts.allowance import Allowance
 from envcompare.report.page import render
-from envcompare.report.sweeps import MOST_SWEEPS, sweeps_view
-from envcompare.texts import visible
+from envcompare.report.sections.sweeps import MOST_SWEEPS, sweeps_view
+from envcompare.text import visible
 
 
 def section(html: str) -> str:

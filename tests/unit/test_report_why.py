@@ -9,19 +9,19 @@ from typing import Any
 from msgspec.structs import replace
 from profilepages import profiled_run
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     CellSummary,
     Comparison,
     StepTimes,
 )
-from envcompare.report.allowance import Allowance
-from envcompare.report.labels import fold_anchor, row_anchor
-from envcompare.report.marks import axis
+from envcompare.report.charts.allowance import Allowance
+from envcompare.report.charts.marks import axis
 from envcompare.report.page import render
-from envcompare.report.tables import comparison_rows
+from envcompare.report.sections.tables import comparison_rows
+from envcompare.report.sections.why import MOST_FOLDS, Sheet, why
 from envcompare.report.view import page
-from envcompare.report.why import MOST_FOLDS, Sheet, why
+from envcompare.report.wording.labels import fold_anchor, row_anchor
 from tests.data.report.builders import EQUAL, FASTER, OPEN, SLOWER, comparison, example, on, run_of
 
 SMALL = comparison("equivalent", replace(EQUAL.primary, low=0.001))  # type: ignore[type-var]

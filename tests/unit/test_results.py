@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from builders import block, run_record
 
+from envcompare.cli.schemas import SCHEMA_NAMES, schema_text
 from envcompare.errors import RunFolderError
-from envcompare.eventlog import elapsed_s, standing
-from envcompare.foldernames import distinct_name
-from envcompare.records import ArmRecord, Event, FingerprintRecord
-from envcompare.results import RunFolder, new_run_id
-from envcompare.schemas import SCHEMA_NAMES, schema_text
+from envcompare.run_folder.eventlog import elapsed_s, standing
+from envcompare.run_folder.foldernames import distinct_name
+from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord
+from envcompare.run_folder.results import RunFolder, new_run_id
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 

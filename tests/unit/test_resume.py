@@ -14,10 +14,10 @@ import pytest
 from commandline import envcompare
 from runs import UNTIL_KNOWN, unfinish
 
+from envcompare.bundled import workloads
 from envcompare.cli.concluding import conclude
-from envcompare.files import workloads
-from envcompare.report.summary import markdown
-from envcompare.results import RunFolder
+from envcompare.report.export.summary import markdown
+from envcompare.run_folder.results import RunFolder
 
 WORK = "#!/bin/sh\nexec sleep 0.3\n"
 STEPS = """

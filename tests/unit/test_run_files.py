@@ -9,10 +9,10 @@ import pytest
 from builders import block, run_record
 
 from envcompare.analysis.runfiles import RunFiles, read_files
+from envcompare.cli.planning import resumed
 from envcompare.errors import RunFolderError
-from envcompare.planning import resumed
-from envcompare.records import Event, GpuReading, Memory, Sample, Startup
-from envcompare.results import RunFolder
+from envcompare.run_folder.records import Event, GpuReading, Memory, Sample, Startup
+from envcompare.run_folder.results import RunFolder
 
 PHASES = {name: 1 for name in Startup.__struct_fields__ if name.endswith("_ns")}
 

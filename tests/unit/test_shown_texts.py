@@ -11,7 +11,7 @@ import pytest
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.words import describe
-from envcompare.records import FactDifference
+from envcompare.run_folder.records import FactDifference
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"
 SHOWN = "⟨U+001B⟩]0;owned⟨U+0007⟩⟨U+001B⟩[2J⟨U+000D⟩⟨U+202E⟩⟨U+009B⟩31m"

@@ -12,9 +12,9 @@ from builders import CELL, blocks, run_record
 from record_streams import streams_of
 
 from bookkeeping import RESULTS
-from envcompare.config import Preset
-from envcompare.records import Event
-from envcompare.results import RunFolder
+from envcompare.config.settings import Preset
+from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
 from simulation import RAW, design, shares, tables
 from simulation_page import missed_goals

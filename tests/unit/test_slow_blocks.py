@@ -11,7 +11,7 @@ from builders import blocks
 from envcompare.measure import stopping
 from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
-from envcompare.records import Block
+from envcompare.run_folder.records import Block
 
 SOURCE = """
 import time

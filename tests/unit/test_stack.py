@@ -18,13 +18,7 @@ from recording import Recorder
 from envcompare.errors import StackError
 from envcompare.stack import LookingOnly, NotMadeError, Options
 from envcompare.stack.buildlog import said_by_step
-from envcompare.stack.cache import (
-    ROOM_HINT,
-    failure,
-    gigabytes,
-    local_cache,
-    remove_cache,
-)
+from envcompare.stack.cache import ROOM_HINT, failure, gigabytes, local_cache, remove_cache
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps

@@ -11,18 +11,18 @@ import pytest
 from benches import Kept, Measured, bench, measure, on_this_machine
 from builders import CELL, design, run_record
 
-from envcompare.analysis.model import RunComparison, StartupPart, StartupSummary
-from envcompare.analysis.passes import startup_summaries
-from envcompare.choice import Known
+from envcompare.analysis.model.comparison import RunComparison, StartupPart, StartupSummary
+from envcompare.analysis.timing.passes import startup_summaries
 from envcompare.command import CommandResult
-from envcompare.config import Settings
-from envcompare.experiment import resolve
+from envcompare.config.choice import Known
+from envcompare.config.experiment import resolve
+from envcompare.config.plan import make_plan
+from envcompare.config.settings import Settings
 from envcompare.measure.bench import Values
 from envcompare.measure.crew import Roster
 from envcompare.measure.startup import StartupPass
-from envcompare.plan import make_plan
-from envcompare.records import Event, Startup
-from envcompare.report.resources import StartupRow, startup_views
+from envcompare.report.sections.resources import StartupRow, startup_views
+from envcompare.run_folder.records import Event, Startup
 
 WORKLOAD = """
 import os, time

@@ -10,8 +10,8 @@ from builders import block, blocks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.metrics import METRICS, look, net_ns, primary_metric
 from envcompare.stats.intervals import generations_needed, interval, printed_interval
+from envcompare.stats.metrics import METRICS, look, net_ns, primary_metric
 from envcompare.stats.pairs import pair, trimmed_mean, units
 from envcompare.stats.verdicts import verdict
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benches import bench, measure
 
-from envcompare.records import FingerprintRecord
+from envcompare.run_folder.records import FingerprintRecord
 
 LATE = """
 import os, signal, time

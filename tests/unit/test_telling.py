@@ -10,8 +10,8 @@ from benches import bench, measure
 from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
 from envcompare.measure import worker
-from envcompare.records import Event
-from envcompare.texts import cause_line
+from envcompare.run_folder.records import Event
+from envcompare.text import cause_line
 
 LISTING = """
 class Lists:

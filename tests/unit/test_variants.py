@@ -10,7 +10,7 @@ import pytest
 from recording import Recorder
 
 from envcompare.command import Command
-from envcompare.config import Variant
+from envcompare.config.settings import Variant
 from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
 from envcompare.stack import variants

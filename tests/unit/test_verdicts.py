@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from envcompare.analysis.model import CellSummary, Comparison
-from envcompare.records import FactDifference, Failure
-from envcompare.report.verdicts import (
+from envcompare.analysis.model.comparison import CellSummary, Comparison
+from envcompare.report.wording.verdicts import (
     confounder_sentence,
     control_sentence,
     margin_sentence,
@@ -15,6 +14,7 @@ from envcompare.report.verdicts import (
     stretch_line,
     verdict,
 )
+from envcompare.run_folder.records import FactDifference, Failure
 from tests.data.report.builders import (
     EQUAL,
     FASTER,

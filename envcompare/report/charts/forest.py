@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model import Comparison, Outcome, RunComparison
+from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     SIGNED,
@@ -23,13 +23,13 @@ from envcompare.report.charts.layers import (
     placed,
     rows,
 )
+from envcompare.report.charts.marks import Axis, axis
 from envcompare.report.charts.palette import Palette
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.labels import cell_labels
-from envcompare.report.marks import Axis, axis
-from envcompare.report.numbers import margin_percent, signed_interval, signed_percent
-from envcompare.report.verdicts import WORDS
-from envcompare.texts import counted
+from envcompare.report.format.numbers import margin_percent, signed_interval, signed_percent
+from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.verdicts import WORDS
+from envcompare.text import counted
 
 MOST_ROWS: Final = 60
 _WIDTH: Final = 360

@@ -8,14 +8,7 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.report.charts.layers import (
-    Declared,
-    down,
-    layered,
-    own_colour,
-    rows,
-    text_width,
-)
+from envcompare.report.charts.layers import Declared, down, layered, own_colour, rows, text_width
 
 _LINE: Final = 20.0
 _MARK: Final = 18.0  # px from the mark to its text

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model import Estimate
-from envcompare.report.marks import Axis
+from envcompare.analysis.model.comparison import Estimate
+from envcompare.report.charts.marks import Axis
 
 LABEL_GAP: Final = 10.0  # px between names of rows and what is drawn of them
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import CellProfiles, Ledger, LedgerPart
-from envcompare.analysis.profilemodel import Part as PartName
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
+from envcompare.analysis.model.profiling import Part as PartName
 from envcompare.report.charts.bars import Bar, Part, Segment, stacked
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.labels import cell_labels
-from envcompare.report.units import TimeScale
+from envcompare.report.format.units import TimeScale
+from envcompare.report.wording.labels import cell_labels
 
 _LONGEST_NAME: Final = 34
 _TOLD: Final = 4  # parts that the description names

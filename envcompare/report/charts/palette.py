@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model import RunComparison
-from envcompare.report.headlines import compared_arms
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.report.wording.labels import compared_arms
 
 LIGHT: Final[dict[str, str]] = {  # as the light theme of report.css has them
     "bg": "#fff",

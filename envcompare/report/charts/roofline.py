@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.profilemodel import CellProfiles, Roof, Roofline, RooflinePoint
+from envcompare.analysis.model.profiling import CellProfiles, Roof, Roofline, RooflinePoint
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.keys import Key, with_key
 from envcompare.report.charts.layers import Declared, layered, rows
 from envcompare.report.charts.palette import Palette, Style, styles
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.kernels import short_name
-from envcompare.report.numbers import listed
-from envcompare.report.units import quantity_text
-from envcompare.texts import counted
+from envcompare.report.format.numbers import listed
+from envcompare.report.format.units import quantity_text
+from envcompare.report.wording.labels import short_name
+from envcompare.text import counted
 
 MOST_POINTS: Final = 60
 _WIDTH: Final = 580

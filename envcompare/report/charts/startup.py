@@ -5,14 +5,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from envcompare.analysis.model import RunComparison, StartupPart, StartupSummary
+from envcompare.analysis.model.comparison import (
+    RunComparison,
+    StartupPart,
+    StartupSummary,
+)
 from envcompare.report.charts.bars import Bar, Part, Segment, stacked
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.headlines import compared_arms
-from envcompare.report.labels import cell_labels
-from envcompare.report.resources import PHASES, Parts, total_s
-from envcompare.report.units import NS, TimeScale, duration
+from envcompare.report.format.units import NS, TimeScale, duration
+from envcompare.report.wording.labels import cell_labels, compared_arms
+
+Parts = dict[str, StartupPart]
+PHASES: Final[dict[str, str]] = {
+    "engine": "engine",
+    "import": "imports",
+    "data": "data",
+    "build": "model",
+    "first_step": "first step",
+    "train": "training",
+    "exit": "exit",
+}
 
 _COLOURS: Final = {  # places in the palette, the same as beside the rows of the table
     "engine": 1,
@@ -85,3 +98,8 @@ def _description(arms: dict[str, Parts]) -> str:
         most = f", of it {PHASES[longest.phase]} {duration(longest.median_s)}" if longest else ""
         told.append(f"{shown(arm)} {duration(total_s(table))}{most}")
     return f"Medians of phases, added up: {'; '.join(told)}."
+
+
+def total_s(table: Parts) -> float:
+    """Return how long the phases of a start-up take together."""
+    return sum(part.median_s for phase, part in table.items() if phase in PHASES)

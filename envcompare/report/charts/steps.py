@@ -13,7 +13,7 @@ from typing import Final
 
 import altair as alt
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     CellSummary,
     RunComparison,
@@ -32,10 +32,10 @@ from envcompare.report.charts.layers import (
 )
 from envcompare.report.charts.palette import Palette, Style, run_styles
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.labels import cell_labels
-from envcompare.report.programs import PLURALS, piece_of
-from envcompare.report.units import NS, TimeScale, time_text
-from envcompare.texts import counted
+from envcompare.report.format.units import NS, TimeScale, time_text
+from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.programs import PLURALS, piece_of
+from envcompare.text import counted
 
 KEY: Final = (
     "Height: how often, evened out over three neighbouring bins (1 : 2 : 1), each environment to "

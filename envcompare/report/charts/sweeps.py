@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model import Estimate, RunComparison
+from envcompare.analysis.model.comparison import Estimate, RunComparison
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.keys import Key, with_key
 from envcompare.report.charts.layers import SIGNED, Declared, layered, own_colour, placed, rows
+from envcompare.report.charts.marks import Axis, axis
 from envcompare.report.charts.palette import Palette, Style, run_styles
+from envcompare.report.charts.swept import Sweep, SweepPoint, sweeps
 from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.marks import Axis, axis
-from envcompare.report.numbers import NOT_MEASURED, listed, margin_percent, signed_percent
-from envcompare.report.swept import Sweep, SweepPoint, sweeps
-from envcompare.report.units import number_text
-from envcompare.report.verdicts import estimate_text, verdict
+from envcompare.report.format.numbers import NOT_MEASURED, listed, margin_percent, signed_percent
+from envcompare.report.format.units import number_text
+from envcompare.report.wording.verdicts import estimate_text, verdict
 
 Styles = dict[str, Style]
 _TOLD: Final = 12  # numbers and reasons that a description names

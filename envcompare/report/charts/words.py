@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Final
 
-from envcompare.texts import shortened, visible_line
+from envcompare.text import shortened, visible_line
 
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_SLUG: Final = 60

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     Estimate,
@@ -18,8 +18,8 @@ from envcompare.analysis.model import (
     RunComparison,
     StepTimes,
 )
-from envcompare.records import Failure
-from envcompare.report.headlines import Headline, headlines
+from envcompare.report.sections.headlines import Headline, headlines
+from envcompare.run_folder.records import Failure
 from envcompare.stats.verdicts import verdict as judge
 
 EXAMPLE = Path(__file__).resolve().parent / "three-arms.json"

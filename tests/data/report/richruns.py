@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from envcompare.analysis.model import (
+from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     CellSummary,
     Decomposition,
@@ -18,7 +18,7 @@ from envcompare.analysis.model import (
     StartupSummary,
     StepTimes,
 )
-from envcompare.analysis.profilemodel import (
+from envcompare.analysis.model.profiling import (
     ArmProfiles,
     CellProfiles,
     KernelDiff,

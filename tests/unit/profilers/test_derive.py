@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ncutexts import DATA
 
-from envcompare.profilers.derive import with_quantities
-from envcompare.profilers.reading import read
-from envcompare.profiles import Copy, Device, Kernel, Profile, Quantity
+from envcompare.profile_files.derive import with_quantities
+from envcompare.profile_files.reading import read
+from envcompare.run_folder.profiles import Copy, Device, Kernel, Profile, Quantity
 
 TENSOR = "sm__inst_executed_pipe_tensor.sum"
 PATH = "sm__ops_path_tensor_src_"

@@ -9,7 +9,7 @@ import pytest
 
 from envcompare.errors import ProfileError
 from envcompare.profilers.inside import Inside, hint_of, profile_of, with_kernels
-from envcompare.profiles import Kernel, Operator, Profile
+from envcompare.run_folder.profiles import Kernel, Operator, Profile
 
 OPERATORS = {
     "version": "2.13.0",

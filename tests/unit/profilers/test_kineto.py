@@ -24,9 +24,9 @@ from kinetotraces import (
     write,
 )
 
-from envcompare.profilers.kineto import read
-from envcompare.profilers.reading import read as read_any
-from envcompare.profiles import Profile
+from envcompare.profile_files.kineto import read
+from envcompare.profile_files.reading import read as read_any
+from envcompare.run_folder.profiles import Profile
 
 DATA = Path(__file__).resolve().parents[2] / "data/profiles"
 

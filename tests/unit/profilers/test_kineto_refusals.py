@@ -9,8 +9,8 @@ import pytest
 from kinetotraces import Event, kernel, step, write
 
 from envcompare.errors import ProfileError
-from envcompare.profilers.kineto import read
-from envcompare.profiles import Profile
+from envcompare.profile_files.kineto import read
+from envcompare.run_folder.profiles import Profile
 
 
 def of(path: Path, *events: Event) -> Profile:

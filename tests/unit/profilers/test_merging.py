@@ -8,7 +8,7 @@ import pytest
 from ncutexts import BYTES, DATA, TIME, launch, raw
 
 from envcompare.errors import ConfigError, ProfileError
-from envcompare.profilers.reading import read
+from envcompare.profile_files.reading import read
 
 FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 

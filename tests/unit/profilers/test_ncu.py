@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ncutexts import BYTES, DATA, TIME, details, launch, raw, row
 
 from envcompare.errors import ProfileError
-from envcompare.profilers import ncu
-from envcompare.profiles import Profile
+from envcompare.profile_files import ncu
+from envcompare.run_folder.profiles import Profile
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 

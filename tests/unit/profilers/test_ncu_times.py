@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ncutexts import BYTES, HEAD, TIME, launch, raw, row
 
-from envcompare.profilers import ncu
-from envcompare.profilers.ncu.launches import NO_TIME, UNPATCHED_TIME
-from envcompare.profiles import Profile
+from envcompare.profile_files import ncu
+from envcompare.profile_files.ncu.launches import NO_TIME, UNPATCHED_TIME
+from envcompare.run_folder.profiles import Profile
 
 FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 

@@ -23,8 +23,8 @@ from nsysexports import (
     plain,
 )
 
-from envcompare.profilers.nsys import read
-from envcompare.profiles import Profile
+from envcompare.profile_files.nsys import read
+from envcompare.run_folder.profiles import Profile
 
 
 @pytest.fixture

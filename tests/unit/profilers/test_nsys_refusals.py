@@ -10,7 +10,7 @@ from ncutexts import refusing_program
 from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
-from envcompare.profilers.nsys import read
+from envcompare.profile_files.nsys import read
 
 
 @pytest.fixture

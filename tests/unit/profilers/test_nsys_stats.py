@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from nsysexports import plain
 
-from envcompare.profilers.nsys import read
-from envcompare.profiles import Profile
+from envcompare.profile_files.nsys import read
+from envcompare.run_folder.profiles import Profile
 
 KEPT = Path(__file__).resolve().parents[2] / "data/profiles"
 REPORTS = ("gpukernsum", "gpumemtimesum", "cudaapisum")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.errors import ProfileError
-from envcompare.profilers.numbers import decide, is_missing
-from envcompare.profilers.units import read_unit
+from envcompare.profile_files.numbers import decide, is_missing
+from envcompare.profile_files.units import read_unit
 
 LOCALES = {
     "C": ("", "."),

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from ncutexts import DATA
 
-from envcompare.profilers import nvprof
-from envcompare.profiles import Profile
+from envcompare.profile_files import nvprof
+from envcompare.run_folder.profiles import Profile
 
 GEMM = "void gemm<float, int=128>(float const *, float*, int)"
 RELU = "relu_kernel(float*, int)"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncutexts import DATA
 
 from envcompare.errors import ProfileError
-from envcompare.profilers import nvprof
+from envcompare.profile_files import nvprof
 
 GEMM = "void gemm<float, int=128>(float const *, float*, int)"
 RELU = "relu_kernel(float*, int)"

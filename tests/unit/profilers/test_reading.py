@@ -12,10 +12,10 @@ from nsysexports import plain
 from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
-from envcompare.profilers.plausible import refuse_impossible
-from envcompare.profilers.reading import SEVERAL, read
-from envcompare.profilers.recognising import recognise
-from envcompare.profiles import Kernel, Profile
+from envcompare.profile_files.plausible import refuse_impossible
+from envcompare.profile_files.reading import SEVERAL, read
+from envcompare.profile_files.recognising import recognise
+from envcompare.run_folder.profiles import Kernel, Profile
 
 SEEDS = [pytest.param(name, seed, id=seed.name) for name in NAMES for seed in seeds(name)]
 

@@ -11,7 +11,7 @@ import pytest
 from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME
 from profilefuzz import NAMES, Seed, outcome, seeds
 
-from envcompare.profiles import Profile
+from envcompare.run_folder.profiles import Profile
 
 SEEDS = [pytest.param(name, seed, id=seed.name) for name in NAMES for seed in seeds(name)]
 TEXTS = [one for one in SEEDS if not one.values[1].name.endswith((".sqlite", ".gz"))]

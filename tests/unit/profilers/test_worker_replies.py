@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.errors import ProfileError
-from envcompare.profilers import hostcounters, torchtables
-from envcompare.profiles import Quantity
+from envcompare.profile_files import hostcounters, torchtables
+from envcompare.run_folder.profiles import Quantity
 
 ROW = {
     "name": "aten::mm", "calls": 3, "self_cpu_ns": 10.5, "cpu_ns": 12.0, "self_device_ns": None,

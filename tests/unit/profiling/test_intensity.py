@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from ncutexts import DATA
 
-from envcompare.analysis.intensity import joined_intensity
-from envcompare.analysis.quantities import quantity_rows
-from envcompare.profilers.reading import read
-from envcompare.profiles import Profile, ProfileRecord
+from envcompare.analysis.profiles.intensity import joined_intensity
+from envcompare.analysis.profiles.quantities import quantity_rows
+from envcompare.profile_files.reading import read
+from envcompare.run_folder.profiles import Profile, ProfileRecord
 
 PASSES = ("ncu_raw_2024.csv", "ncu_raw_2024_flops.csv")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from envcompare.analysis.kernelbuilds import Side, build_differences
-from envcompare.records import FactDifference, FingerprintValue
+from envcompare.analysis.profiles.kernelbuilds import Side, build_differences
+from envcompare.run_folder.records import FactDifference, FingerprintValue
 
 OLD = "void at::native::_GLOBAL__N__5_x_Activation_compute_70_cpp1_ii_1::clamp<float>(int)"
 NEW = OLD.replace("compute_70", "compute_86")

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
 
-from envcompare.analysis.kerneldiff import MOST_ROWS, kernel_diff
-from envcompare.analysis.profilechecks import factor_cautions
-from envcompare.analysis.profilemodel import KernelDiff, KernelDiffRow
-from envcompare.profiles import Kernel, Profile
-from envcompare.report.kernels import kernel_sentence, short_sentence
+from envcompare.analysis.model.profiling import KernelDiff, KernelDiffRow
+from envcompare.analysis.profiles.kerneldiff import MOST_ROWS, kernel_diff
+from envcompare.analysis.profiles.profilechecks import factor_cautions
+from envcompare.report.sections.kernels import kernel_sentence, short_sentence
+from envcompare.run_folder.profiles import Kernel, Profile
 
 
 def diff(before: Profile, after: Profile) -> KernelDiff:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import ADD, CONV, NCCL, kernel, launched
 
-from envcompare.analysis.ledger import LABELS, Division, difference, trace_ledger
-from envcompare.analysis.profilemodel import Ledger
-from envcompare.analysis.timingledger import Modes, timing_ledger
-from envcompare.profiles import Copy, Profile, Quantity
-from envcompare.records import ProcessRun
-from envcompare.report.ledgers import largest_parts
+from envcompare.analysis.model.profiling import Ledger
+from envcompare.analysis.profiles.ledger import LABELS, Division, difference, trace_ledger
+from envcompare.analysis.profiles.timingledger import Modes, timing_ledger
+from envcompare.report.sections.ledgers import largest_parts
+from envcompare.run_folder.profiles import Copy, Profile, Quantity
+from envcompare.run_folder.records import ProcessRun
 
 TIMES = st.floats(0, 1e12, allow_nan=False)
 DIVISIONS = st.builds(

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from traces import ADD, CELL, CONV, kernel, launched, record
 
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model import RunComparison
-from envcompare.analysis.profilemodel import CellProfiles
-from envcompare.profilefiles import write_profile
-from envcompare.profiles import Device, Profile, ProfileRecord, Quantity
-from envcompare.records import ArmRecord, Event, Sample
-from envcompare.results import RunFolder
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import CellProfiles
+from envcompare.run_folder.profilefiles import write_profile
+from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity
+from envcompare.run_folder.records import ArmRecord, Event, Sample
+from envcompare.run_folder.results import RunFolder
 
 BUILT = "void at::native::_GLOBAL__N__5_x_compute_{}_cpp1_ii_1::clamp<float>(int)"
 

@@ -8,8 +8,14 @@ import pytest
 from msgspec.structs import replace
 from traces import ADD, CONV, kernel, launched, record
 
-from envcompare.analysis.activities import MOST_ROWS, activity_table, operator_table, pass_state
-from envcompare.analysis.profilechecks import (
+from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.profiles.activities import (
+    MOST_ROWS,
+    activity_table,
+    operator_table,
+    pass_state,
+)
+from envcompare.analysis.profiles.profilechecks import (
     gpu_cautions,
     launch_cautions,
     partial_records,
@@ -17,10 +23,17 @@ from envcompare.analysis.profilechecks import (
     several_cautions,
     step_cautions,
 )
-from envcompare.analysis.profilechoice import profile_of
-from envcompare.analysis.profilemodel import QuantityRow
-from envcompare.analysis.quantities import model_flops_cautions, quantity_rows
-from envcompare.profiles import ApiCall, Copy, Device, Operator, Profile, ProfileRecord, Quantity
+from envcompare.analysis.profiles.profilechoice import profile_of
+from envcompare.analysis.profiles.quantities import model_flops_cautions, quantity_rows
+from envcompare.run_folder.profiles import (
+    ApiCall,
+    Copy,
+    Device,
+    Operator,
+    Profile,
+    ProfileRecord,
+    Quantity,
+)
 
 
 def with_quantity(arm: str, value: float | None, *, name: str, **changes: Any) -> ProfileRecord:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from traces import ADD, CONV, kernel, launched, record
 
-from envcompare.analysis.kernelwork import kernel_work
-from envcompare.analysis.peaks import device_of, roofs_of, table_roofs
-from envcompare.analysis.profilemodel import Roofline, RooflinePoint
-from envcompare.analysis.rooflines import TOTAL, roofline
-from envcompare.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
+from envcompare.analysis.model.profiling import Roofline, RooflinePoint
+from envcompare.analysis.profiles.kernelwork import kernel_work
+from envcompare.analysis.profiles.rooflines import TOTAL, roofline
+from envcompare.gpu.peaks import device_of, roofs_of, table_roofs
+from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
 
 A100 = Device(name="NVIDIA A100-SXM4-40GB", compute_capability="8.0", multiprocessors=108)
 MEASURED = Roofs(

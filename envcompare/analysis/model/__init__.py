@@ -1,0 +1,1 @@
+"""The types that analysis gives and the page reads."""

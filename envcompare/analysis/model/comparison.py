@@ -1,0 +1,294 @@
+"""What the analysis found, as types; comparison.json is these types written out.
+
+Ratios are time in the arm ÷ time in the reference, above 1 is slower; they are kept as natural
+logarithms (`log_ratio`), and turned into percent only where they are printed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from envcompare.analysis.model.profiling import CellProfiles
+from envcompare.errors import Phase
+from envcompare.run_folder.records import (
+    SCHEMA,
+    CellState,
+    FactDifference,
+    Failure,
+    FingerprintValue,
+    IdentityChange,
+    Scalar,
+)
+
+Outcome = Literal[
+    "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
+]
+
+StoppedBy = Literal[
+    "target", "equivalent", "decided", "budget", "failure", "interrupted", "unknown"
+]
+Leaning = Literal["slower", "faster", "none"]
+STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A ratio with its interval, both as log ratios; without an interval `low`, `high` are None."""
+
+    metric: Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
+    log_ratio: float
+    low: float | None = None
+    high: float | None = None
+    level: float  # of the interval before it was widened for looking, e.g. 0.98
+    unit: Literal["restart", "generation", "process"]
+    restarts: int
+    generations: int
+    rounds: int
+    is_widened: bool  # for several comparisons and for looking
+    is_pooled: bool = False  # its restart variance is that of all cells of the run
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Step times of one arm in a cell, in seconds, from all measured blocks (descriptive only)."""
+
+    arm: str
+    steps: int
+    median_s: float
+    p05_s: float
+    p95_s: float
+    quantiles_s: tuple[float, ...] = ()  # at STEP_PROBABILITIES
+    longest_s: float | None = None
+    counts: tuple[int, ...] = ()  # of steps between the `step_edges_s` of the cell
+    samples_per_s: float | None = None  # batch ÷ median step time
+
+
+class StartupPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of the start-up of one arm: median over launches and its range, in seconds.
+
+    Against the reference the difference in seconds, no ratio: seconds of phases add up to those of
+    the whole, and a phase may take next to nothing.
+    """
+
+    phase: Literal[
+        "engine", "import", "data", "build", "first_step", "train", "exit", "real", "user", "sys"
+    ]
+    median_s: float
+    low_s: float
+    high_s: float
+    difference_s: float | None = None  # mean of (arm − reference), paired by repetition
+    difference_low_s: float | None = None  # Student t at 95 %, not widened
+    difference_high_s: float | None = None
+    pairs: int = 0
+
+
+class StartupSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The start-up pass of one arm in one cell."""
+
+    cell: str
+    arm: str
+    launches: int
+    train_steps: int
+    page_cache: str
+    parts: tuple[StartupPart, ...]
+    cold_reason: str = ""  # why the cell has no launch with a cold page cache; empty where it has
+
+
+class MemorySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Peaks of memory of one arm in one cell: the largest seen in any generation, in bytes."""
+
+    cell: str
+    arm: str
+    generations: int
+    max_rss_bytes: int | None = None
+    cgroup_peak_bytes: int | None = None  # holds page cache: never a ratio against vm
+    cuda_allocated_peak_bytes: int | None = None
+    cuda_reserved_peak_bytes: int | None = None
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """The trend of an arm's blocks inside a generation, after the discarded warm-up block."""
+
+    arm: str
+    is_ratio: bool  # of the log ratio to the reference, which the verdict rests on; else of times
+    slope: float  # mean change of the logarithm a round
+    over_generation: float  # from the first round to the last
+    p_value: float
+    generations: int
+    is_detected: bool  # at 1 % over all tests of its kind in the cell
+
+
+class PickedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A number read from the output of a plain command, in one arm of one cell.
+
+    Which way is better is not known, so that no verdict rests on it.
+    """
+
+    cell: str
+    arm: str
+    name: str
+    processes: int  # in which it was found
+    median: float
+    low: float  # the smallest and the largest seen
+    high: float
+    log_ratio: float | None = None  # to the reference; None for it, and for numbers not above 0
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    level: float = 0.95  # not widened
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm against the reference in one cell; exactly one outcome."""
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    environment: str
+    stack: str
+    is_control: bool = False
+    outcome: Outcome
+    leaning: Leaning = "none"
+    is_confounded: bool = False
+    # Keys of `differences` that may explain it, the likeliest first; None: no facts to compare.
+    candidates: tuple[str, ...] | None = None
+    primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
+    secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
+    reason: str = ""  # why it failed, was not run, or is inconclusive
+    forecast_s: float | None = None  # more seconds of measuring that would decide
+    forecast_generations: int | None = None
+    control_failed: bool = False  # then only claims beyond `noise_floor` were kept
+    failure: Failure | None = None
+
+
+class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
+    """One 2 × 2 of a cell: a difference split into environment and stack, none of it widened.
+
+    `total` is `environment` + `stack`, and, where the plain process ran with the image's software
+    too, `environment_by_image` + `stack_by_base`; the paths differ by `interaction`.
+    """
+
+    cell: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str  # the container with its image
+    host_arm: str  # the container with the host's own files
+    base: str  # the plain process with them
+    base_image: str = ""  # the plain process with the software of the image
+    total: Estimate  # arm ÷ base
+    environment: Estimate  # host_arm ÷ base
+    stack: Estimate  # arm ÷ host_arm
+    environment_by_image: Estimate | None = None  # arm ÷ base_image
+    stack_by_base: Estimate | None = None  # base_image ÷ base
+    interaction: Estimate | None = None
+
+
+class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened in one cell."""
+
+    id: str
+    host: str
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    is_program: bool = False  # a plain command
+    state: CellState
+    reason: str = ""
+    metric: Literal["net", "wall"] = "net"
+    metric_reason: str = ""
+    generation: str = ""  # how one starts afresh, by fork or rebuild, and why
+    steps_per_block: int | None = None
+    restarts: int = 0
+    generations: int = 0
+    rounds: int = 0
+    dropped_rounds: int = 0
+    steps: int = 0
+    processes: int = 0  # of a plain command; then each is a restart, a generation and a round
+    measured_s: float = 0.0
+    elapsed_s: float = 0.0
+    stopped_by: StoppedBy = "unknown"
+    noise_floor: Estimate | None = None  # the A/A control
+    step_times: tuple[StepTimes, ...] = ()
+    step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
+    drifts: tuple[Drift, ...] = ()  # every one that was tested
+    dropped_blocks: int = 0  # their clocks jumped
+    waited_s: float = 0.0  # for a quiet machine
+    cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
+
+
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm on a host: its state, identity and the facts the report lists."""
+
+    host: str
+    arm: str
+    environment: str
+    stack: str
+    reference: str
+    state: CellState
+    reason: str = ""
+    is_timed: bool = True  # False: all that is known of it are imported profiles
+    identity: dict[str, Scalar] = {}
+    facts: dict[str, FingerprintValue] = {}
+
+
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure as it happened, for the failures section."""
+
+    t: float
+    host: str
+    cell: str
+    arm: str
+    phase: Phase
+    brief: str
+    details: str
+    hint: str
+    exit_code: int | None
+    log: str
+
+
+class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """comparison.json: all that the report draws."""
+
+    run_id: str
+    created: str
+    tool_version: str
+    title: str = ""
+    seed: int
+    command_line: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()  # commands that put profiles into the run folder, as typed
+    configuration: str = ""
+    preset: str
+    margin: float
+    target: float
+    budget_s: float
+    min_restarts: int
+    threads: int
+    stabilise: bool = False  # allocator thresholds and hash seed were fixed in every arm
+    is_complete: bool  # False after an interruption or a crash
+    reference_arm: str
+    planned_comparisons: int  # m: what the intervals are widened for
+    screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
+    comparisons: tuple[Comparison, ...]
+    cells: tuple[CellSummary, ...]
+    arms: tuple[ArmSummary, ...]
+    differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
+    # By cell, the differences of which the cell has other evidence than `differences` says.
+    cell_differences: dict[str, tuple[FactDifference, ...]] = {}
+    decompositions: tuple[Decomposition, ...] = ()
+    startup: tuple[StartupSummary, ...] = ()
+    memory: tuple[MemorySummary, ...] = ()
+    picked: tuple[PickedValue, ...] = ()
+    profiles: tuple[CellProfiles, ...] = ()
+    failures: tuple[FailureRow, ...] = ()
+    identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
+    torn_lines: int = 0
+    duration_s: float | None = None
+    schema: Literal[1] = SCHEMA
+
+    @property
+    def compared(self) -> tuple[Comparison, ...]:
+        """The comparisons that a verdict is asked of: no reference and no control."""
+        return tuple(
+            one for one in self.comparisons if not one.is_control and one.outcome != "reference"
+        )

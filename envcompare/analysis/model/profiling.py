@@ -1,0 +1,299 @@
+"""What the analysis found in the profiles of a cell, as types; a part of comparison.json.
+
+Times are nanoseconds and sizes bytes, of one step where the name or the text says per step; `None`
+means not measured, never 0. Ratios are arm ÷ reference.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from envcompare.gpu.kernelnames import KernelClass
+from envcompare.run_folder.profiles import Dim, PassName, Rule, Status
+from envcompare.run_folder.records import FactDifference
+
+Part = Literal[
+    "gemm", "attention", "element-wise", "reduction", "normalisation", "rnn", "other-kernels",
+    "communication", "memcpy", "memset", "idle", "cpu", "user", "system", "wait",
+    "throttled", "rest",
+]  # fmt: skip
+Basis = Literal["gpu-trace", "timing"]
+Agreement = Literal["reference", "equal", "differs", "unknown"]
+DiffKind = Literal["replaced", "only-reference", "only-arm", "both"]
+MatchRule = Literal[
+    "operator, shape and launch order", "operator, name and launch order",
+    "operator and launch order", "shape and launch order", "name and launch order",
+    "kind and launch order", "name",
+]  # fmt: skip
+
+
+class PassState(msgspec.Struct, frozen=True, kw_only=True):
+    """One profile of an arm: what made it, or why it is missing and what mends that."""
+
+    kind: PassName
+    name: Annotated[str, Meta(description="of the record, below profiles/<cell>/<arm>/")]
+    state: Literal["ok", "missing"]
+    reason: str = ""
+    hint: str = ""
+    tool: Annotated[str, Meta(description="tool and version, such as ncu 2024.1")] = ""
+    steps: int | None = None
+    has_time: bool = True
+    has_gpu_work: Annotated[
+        bool | None, Meta(description="of a profile that would show kernels, copies and memsets")
+    ] = None
+    notes: tuple[str, ...] = ()
+    raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
+
+
+Unlike = Literal["", "tool", "page", "rule"]
+
+
+class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity of one arm: of the whole profile, a step and a sample, and against the reference.
+
+    Sums are divided by steps and samples; ratios, rates and maxima stand in `value` alone.
+    """
+
+    name: str
+    unit: str
+    rule: Rule
+    source: str
+    scope: str = ""
+    kind: PassName | Literal["timing"]
+    status: Status = "ok"
+    reason: Annotated[str, Meta(description="why there is no value")] = ""
+    value: Annotated[float | None, Meta(description="of the whole profile")] = None
+    per_step: float | None = None
+    per_sample: float | None = None
+    ratio: Annotated[float | None, Meta(description="arm ÷ reference, of a step if known")] = None
+    agreement: Agreement = "unknown"
+    page: Annotated[str, Meta(description="of Nsight Compute: raw, details or summary")] = ""
+    unlike: Annotated[
+        Unlike, Meta(description="in what the reference's number is of another kind: no ratio")
+    ] = ""
+    tolerance: Annotated[float, Meta(description="ratios within 1 ± this are equal")] = 0.0
+
+
+class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table that nvprof printed, of the whole profile."""
+
+    type: Literal["GPU activities", "API calls"]
+    name: str
+    kernel_class: KernelClass | None = None
+    percent: Annotated[float, Meta(description="of the time of its type, all lines added up")]
+    time_ns: float
+    calls: int
+    average_ns: float
+    min_ns: float | None = None
+    max_ns: float | None = None
+    total_bytes: Annotated[int | None, Meta(description="copies and memsets")] = None
+    is_rest: Annotated[bool, Meta(description="the sum of all lines that were cut")] = False
+    is_tensor_core: Annotated[bool, Meta(description="by its name: a heuristic")] = False
+
+
+class ActivityTable(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU activities and API calls of one profile, longest first."""
+
+    source: str
+    kind: PassName
+    steps: int | None = None
+    gpu_ns: Annotated[float, Meta(description="sum, not union, of all GPU activities")]
+    api_ns: float
+    rows: tuple[ActivityRow, ...]
+
+
+class OperatorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator as torch.profiler adds it up, of the whole profile."""
+
+    name: str
+    calls: int
+    self_cpu_ns: float
+    self_cpu_percent: float
+    cpu_ns: float | None
+    self_device_ns: float | None = None
+    self_device_percent: float | None = None
+    device_ns: float | None = None
+    self_cpu_bytes: int | None = None
+    self_device_bytes: int | None = None
+    is_rest: bool = False
+
+
+class OperatorTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The operators of one profile, those with the longest own time first."""
+
+    source: str
+    kind: PassName
+    steps: int | None = None
+    self_cpu_ns: float
+    self_device_ns: float | None
+    rows: tuple[OperatorRow, ...]
+
+
+class ArmProfiles(msgspec.Struct, frozen=True, kw_only=True):
+    """All profiles of one arm in a cell."""
+
+    arm: str
+    passes: tuple[PassState, ...]
+    gpus: Annotated[
+        tuple[str, ...], Meta(description="models that profiles saw at work; empty: not known")
+    ] = ()
+    builds: Annotated[
+        tuple[str, ...], Meta(description="compute_… and sm… that names of its kernels carry")
+    ] = ()
+    quantities: tuple[QuantityRow, ...] = ()
+    activities: ActivityTable | None = None
+    operators: OperatorTable | None = None
+
+
+class KernelDiffRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel in the reference, in the arm, or in both; times and launches are of a step.
+
+    They are of the whole profile where its steps are not known; the diff says which.
+    """
+
+    kind: DiffKind
+    rule: MatchRule | None = None
+    kernel_class: KernelClass
+    reference_name: str = ""
+    arm_name: str = ""
+    op: Annotated[str, Meta(description="operators it was launched in, as far as known")] = ""
+    reference_ns: float | None = None
+    arm_ns: float | None = None
+    reference_launches: float = 0.0
+    arm_launches: float = 0.0
+    reference_grid: Dim | None = None
+    reference_block: Dim | None = None
+    arm_grid: Dim | None = None
+    arm_block: Dim | None = None
+    is_rest: Annotated[bool, Meta(description="the sum of `rows_cut` rows of its kind")] = False
+    rows_cut: int = 0
+
+
+class KernelDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of an arm against those of the reference, by how much the time changed."""
+
+    arm: str
+    source: Annotated[str, Meta(description="the pass and tool both profiles are of")]
+    scaling: Annotated[str, Meta(description="sentences: what times are of, how rows were paired")]
+    is_per_step: bool
+    identical_kernel_set: Annotated[
+        bool, Meta(description="the same names with the same shapes, as often in a step")
+    ]
+    launch_factor: Annotated[
+        float | None,
+        Meta(description="the same names and shapes, each so many times as often; not of a step"),
+    ] = None
+    replaced: int
+    only_reference: int
+    only_arm: int
+    both: int
+    both_names: Annotated[int, Meta(description="of how many names; `both` counts shapes")] = 0
+    reference_ns: float | None = None
+    arm_ns: float | None = None
+    reference_launches: float
+    arm_launches: float
+    rows: tuple[KernelDiffRow, ...]
+    cautions: tuple[str, ...] = ()
+
+
+class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a step; all parts of a ledger add up to its whole, to the nanosecond."""
+
+    part: Part
+    label: str
+    reference_ns: int
+    arm_ns: int
+    change_ns: int
+    share: Annotated[float | None, Meta(description="of the change; None where it is 0")] = None
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the change of a step comes from: parts that sum exactly to the whole change."""
+
+    arm: str
+    basis: Basis
+    whole: Annotated[str, Meta(description="what is divided up, in words")]
+    source: str = ""
+    rule: Annotated[str, Meta(description="how overlapping time was given to one part")]
+    is_per_step: bool = True
+    piece: Annotated[
+        Literal["step", "process"], Meta(description="what a whole is where it is no profile")
+    ] = "step"
+    reference_ns: int
+    arm_ns: int
+    change_ns: int
+    parts: tuple[LedgerPart, ...]
+    timing_change_ns: Annotated[
+        int | None, Meta(description="change of a step in the timing pass, no profiler attached")
+    ] = None
+    unseen_ns: Annotated[
+        int | None, Meta(description="the timing pass's change less that of the trace")
+    ] = None
+    notes: tuple[str, ...] = ()
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """The bound on one precision: a horizontal roof and where the slope meets it."""
+
+    precision: Annotated[str, Meta(description="such as fp32 or tensor_bf16")]
+    flops_per_s: float
+    ridge: Annotated[float | None, Meta(description="FLOP per byte; None without a bandwidth")]
+    is_used: Annotated[bool, Meta(description="at least one point was computed in it")]
+
+
+class RooflinePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel, or all of an arm, in one precision; or in all, held against a floor of time."""
+
+    arm: str
+    name: str
+    is_total: bool = False
+    precision: Annotated[str, Meta(description="`mixed` where several count; has no roof")]
+    precisions: tuple[str, ...] = ()
+    kernel_class: KernelClass | None = None
+    calls: int | None = None
+    flops: float
+    bytes: float | None = None
+    time_ns: float
+    time_share: Annotated[float | None, Meta(description="of all kernels with counters")] = None
+    intensity: Annotated[float | None, Meta(description="FLOP per byte of device memory")] = None
+    flops_per_s: Annotated[float, Meta(description="achieved: FLOP ÷ kernel time")]
+    attainable_flops_per_s: float | None = None
+    bound: Literal["compute", "memory"] | None = None
+    floor_ns: Annotated[float | None, Meta(description="no device with these roofs is faster")]
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """The roofs of a device and where each arm stands below them."""
+
+    device: str
+    source: str
+    is_measured: bool
+    bytes_per_s: float | None = None
+    level: Annotated[str, Meta(description="which memory the bytes are of")] = "device memory"
+    roofs: tuple[Roof, ...]
+    points: tuple[RooflinePoint, ...] = ()
+    missing: Annotated[tuple[str, ...], Meta(description="sentences: what has no point, why")] = ()
+    notes: tuple[str, ...] = ()
+
+
+class CellProfiles(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the profiles of a cell say: each arm, each against the reference, the roofline."""
+
+    cell: str
+    host: str
+    reference: str
+    devices: tuple[str, ...] = ()
+    arms: tuple[ArmProfiles, ...]
+    kernel_diffs: tuple[KernelDiff, ...] = ()
+    ledgers: tuple[Ledger, ...] = ()
+    roofline: Roofline | None = None
+    roofline_reason: Annotated[str, Meta(description="why there is none")] = ""
+    betrayed: Annotated[
+        tuple[FactDifference, ...], Meta(description="other builds, told by names of kernels")
+    ] = ()
+    cautions: Annotated[
+        tuple[str, ...], Meta(description="sentences: what to mind before relying on it")
+    ] = ()

@@ -1,0 +1,1 @@
+"""From profiles to kernels, quantities and what explains a difference."""

@@ -1,0 +1,190 @@
+"""The tables of an arm: GPU activities as nvprof printed them, operators as torch.profiler does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.profiling import (
+    ActivityRow,
+    ActivityTable,
+    OperatorRow,
+    OperatorTable,
+    PassState,
+)
+from envcompare.analysis.profiles.profilechoice import profile_of, source_of
+from envcompare.gpu.kernelnames import classify, shown
+from envcompare.gpu.peaks import has_gpu_work
+from envcompare.gpu.tensorcores import is_tensor_core
+from envcompare.run_folder.profiles import Kernel, Operator, Profile, ProfileRecord
+
+MOST_ROWS: Final = 25  # of one table and type; the rest is summed
+
+
+def pass_state(record: ProfileRecord) -> PassState:
+    """Return what made a profile, or why there is none."""
+    profile = record.profile
+    return PassState(
+        kind=record.kind,
+        name=record.name,
+        state=record.state,
+        reason=record.reason,
+        hint=record.hint,
+        tool=f"{profile.tool} {profile.version}".strip() if profile else "",
+        steps=(profile.steps if profile else None) or record.steps,
+        has_time=profile.has_time if profile else True,
+        has_gpu_work=None if profile is None else has_gpu_work(profile),
+        notes=profile.notes if profile else (),
+        raw=record.raw,
+    )
+
+
+def activity_table(record: ProfileRecord) -> ActivityTable:
+    """Return GPU activities and API calls of a profile, longest first, the rest in one line."""
+    profile = profile_of(record)
+    activities = [*_kernel_rows(profile.kernels), *_copy_rows(profile)]
+    calls = [
+        _row("API calls", one.name, one.calls, one.total_ns, (one.min_ns, one.max_ns))
+        for one in profile.api_calls
+    ]
+    return ActivityTable(
+        source=source_of(record),
+        kind=record.kind,
+        steps=profile.steps,
+        gpu_ns=sum(row.time_ns for row in activities),
+        api_ns=sum(row.time_ns for row in calls),
+        rows=(*_cut(activities), *_cut(calls)),
+    )
+
+
+def _kernel_rows(kernels: Iterable[Kernel]) -> Iterable[ActivityRow]:
+    """Yield a line for each name: all shapes together, as nvprof added them up."""
+    names: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        if kernel.total_ns is not None:
+            names.setdefault(kernel.name, []).append(kernel)
+    for name, same in names.items():
+        ends = (
+            _least(one.min_ns for one in same),
+            _most(one.max_ns for one in same),
+        )
+        time_ns = sum(one.total_ns or 0.0 for one in same)
+        row = _row("GPU activities", name, sum(one.calls for one in same), time_ns, ends)
+        yield replace(row, kernel_class=classify(name), is_tensor_core=is_tensor_core(name))
+
+
+def _copy_rows(profile: Profile) -> Iterable[ActivityRow]:
+    for copy in profile.copies:
+        is_set = copy.kind == "memset"
+        name = "[CUDA memset]" if is_set else f"[CUDA memcpy {copy.kind}]"
+        row = _row("GPU activities", name, copy.calls, copy.total_ns, (copy.min_ns, copy.max_ns))
+        yield replace(
+            row, kernel_class="memset" if is_set else "memcpy", total_bytes=copy.total_bytes
+        )
+
+
+def _row(
+    kind: str, name: str, calls: int, time_ns: float, ends: tuple[float | None, float | None]
+) -> ActivityRow:
+    return ActivityRow(
+        type="API calls" if kind == "API calls" else "GPU activities",
+        name=shown(name),
+        percent=0.0,
+        time_ns=time_ns,
+        calls=calls,
+        average_ns=time_ns / calls if calls else 0.0,
+        min_ns=ends[0],
+        max_ns=ends[1],
+    )
+
+
+def _cut(rows: Sequence[ActivityRow]) -> tuple[ActivityRow, ...]:
+    """Return the longest with their share of all, what was cut in one line at the end."""
+    total = sum(row.time_ns for row in rows)
+    ordered = sorted(rows, key=lambda row: -row.time_ns)
+    shared = [replace(row, percent=100 * row.time_ns / total if total else 0.0) for row in ordered]
+    if len(shared) <= MOST_ROWS + 1:
+        return tuple(shared)
+    rest = shared[MOST_ROWS:]
+    calls, time_ns = sum(row.calls for row in rest), sum(row.time_ns for row in rest)
+    ends = _least(row.min_ns for row in rest), _most(row.max_ns for row in rest)
+    line = replace(
+        _row(rest[0].type, f"{len(rest)} more", calls, time_ns, ends),
+        percent=sum(row.percent for row in rest),
+        is_rest=True,
+    )
+    return (*shared[:MOST_ROWS], line)
+
+
+def operator_table(record: ProfileRecord) -> OperatorTable:
+    """Return the operators of a profile, those with the longest time of their own first."""
+    profile = profile_of(record)
+    cpu = sum(one.self_cpu_ns for one in profile.operators)
+    device = _sum(one.self_device_ns for one in profile.operators)
+    ordered = sorted(profile.operators, key=_own_time, reverse=True)
+    cut = ordered[MOST_ROWS:] if len(ordered) > MOST_ROWS + 1 else []
+    rows = [_operator(one, cpu, device) for one in ordered[: len(ordered) - len(cut)]]
+    if cut:
+        rows.append(_rest(cut, cpu, device))
+    return OperatorTable(
+        source=source_of(record),
+        kind=record.kind,
+        steps=profile.steps,
+        self_cpu_ns=cpu,
+        self_device_ns=device,
+        rows=tuple(rows),
+    )
+
+
+def _own_time(one: Operator) -> tuple[float, float]:
+    return (one.self_device_ns or 0.0, one.self_cpu_ns)
+
+
+def _operator(one: Operator, cpu: float, device: float | None) -> OperatorRow:
+    return OperatorRow(
+        name=one.name,
+        calls=one.calls,
+        self_cpu_ns=one.self_cpu_ns,
+        self_cpu_percent=100 * one.self_cpu_ns / cpu if cpu else 0.0,
+        cpu_ns=one.cpu_ns,
+        self_device_ns=one.self_device_ns,
+        self_device_percent=_percent(one.self_device_ns, device),
+        device_ns=one.device_ns,
+        self_cpu_bytes=one.self_cpu_bytes,
+        self_device_bytes=one.self_device_bytes,
+    )
+
+
+def _rest(cut: Sequence[Operator], cpu: float, device: float | None) -> OperatorRow:
+    """Return what was cut as one line; totals of operators hold each other and do not add up."""
+    self_cpu = sum(one.self_cpu_ns for one in cut)
+    self_device = _sum(one.self_device_ns for one in cut)
+    return OperatorRow(
+        name=f"{len(cut)} more",
+        calls=sum(one.calls for one in cut),
+        self_cpu_ns=self_cpu,
+        self_cpu_percent=100 * self_cpu / cpu if cpu else 0.0,
+        cpu_ns=None,
+        self_device_ns=self_device,
+        self_device_percent=_percent(self_device, device),
+        is_rest=True,
+    )
+
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return 100 * part / whole if part is not None and whole else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return sum(found) if found else None
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

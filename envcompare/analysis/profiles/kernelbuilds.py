@@ -1,0 +1,272 @@
+"""What the profiles of two arms show: another GPU, other builds, libraries or precisions.
+
+On one GPU one build of one library launches kernels of the same names. An anonymous namespace
+carries the architecture its file was compiled for; NVIDIA's libraries changed how they name kernels
+from one generation to the next.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.gpu.kernelnames import PRECISIONS, precisions
+from envcompare.gpu.peaks import plain_name
+from envcompare.run_folder.records import FactDifference, FingerprintValue
+
+_COMPILED: Final = re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])")
+_TAGGED: Final = re.compile(
+    r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
+)
+_ARCHITECTURE: Final = "kernels.architecture"
+_CHOSEN: Final = (_ARCHITECTURE, "kernels.cutlass")  # one library has several of them
+_SHOWN: Final = 100  # characters of a name
+_REMEDY: Final = "profile both arms with the software of one image"
+GPU: Final = "gpu.name"
+PRECISION: Final = "kernels.precision"
+_SAME_GPU: Final = "profile both arms on one GPU model"
+_SAME_PRECISION: Final = "profile both arms in one precision, with AMP and TF32 on or off in both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sign:
+    """One property that names show: how it is seen and what it means."""
+
+    key: str
+    told_by: tuple[str, ...]  # facts of the fingerprint that say the same, and better
+    meaning: str
+    meaning_on_one_gpu: str = ""  # where it differs from the meaning
+    generations: tuple[tuple[str, str], ...] = ()  # words for a pattern
+
+
+# dgrad_engine kept its old name, and kernels of before stayed in cuDNN 8 for some shapes
+_CUDNN_7: Final = r"cudnn::detail::(?!dgrad_engine)"
+_CUDNN_8: Final = (
+    r"cudnn::(?:cnn|ops)::|xmma_\w*(?:fprop|dgrad|wgrad)|cudnn_(?:infer|train|generated)"
+)
+_EARLY: Final = r"(?:maxwell|volta|turing)_\w*cudnn_|winograd_nonfused"
+_UNSURE: Final = "scudnn and Winograd kernels"
+_SIGNS: Final = (
+    _Sign(
+        key="kernels.build",
+        told_by=("torch.build_sha256", "torch.git", "torch.version", "torch.cuda"),
+        meaning="they come from another build of PyTorch or of an extension",
+    ),
+    _Sign(
+        key=_ARCHITECTURE,
+        told_by=("cuda.cublas", "cuda.cudnn", "torch.cuda"),
+        meaning="libraries of another version, or on another GPU, chose them",
+        meaning_on_one_gpu="libraries of another version chose them",
+    ),
+    _Sign(
+        key="kernels.cudnn",
+        told_by=("cuda.cudnn",),
+        meaning="cuDNN is of another generation, or chose its algorithms otherwise",
+        generations=(
+            ("cuDNN 7 names", _CUDNN_7),
+            ("names of cuDNN 8 and later", _CUDNN_8),
+            (_UNSURE, _EARLY),
+        ),
+    ),
+    _Sign(
+        key="kernels.nccl",
+        told_by=("cuda.nccl",),
+        meaning="NCCL renamed its kernels after 2.18, so that this is another version",
+        generations=(("NCCL up to 2.18", r"ncclkernel_"), ("NCCL after 2.18", r"nccldevkernel_")),
+    ),
+    _Sign(
+        key="kernels.cutlass",
+        told_by=("cuda.cublas", "cuda.cudnn", "torch.version"),
+        meaning="they were made with another generation of CUTLASS",
+        generations=(("CUTLASS 2 names", r"cutlass_\d{2}_"), ("CUTLASS 3 names", r"cutlass3x")),
+    ),
+)
+_PATTERNS: Final = {
+    words: re.compile(pattern) for sign in _SIGNS for words, pattern in sign.generations
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One arm: names of its kernels, its GPU models, and the facts of its fingerprint if any."""
+
+    names: frozenset[str]
+    facts: Mapping[str, FingerprintValue]
+    gpus: frozenset[str] = frozenset()  # empty where no profile names them
+    capabilities: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
+
+    def is_on(self, other: Side) -> bool | None:
+        """Say whether both ran on the same GPU models; None where a model is not known."""
+        if not self.gpus or not other.gpus:
+            both = self.capabilities, other.capabilities
+            return False if all(both) and not both[0] & both[1] else None
+        return {plain_name(one) for one in self.gpus} == {plain_name(one) for one in other.gpus}
+
+
+def build_differences(
+    reference: Side, arm: Side, *, host: str, arm_id: str, told: Iterable[str] = ()
+) -> tuple[FactDifference, ...]:
+    """Return what the profiles show; `told` are the keys in which the fingerprints differ.
+
+    A library of which both fingerprints name the same version is not accused by a name.
+    """
+    is_one_gpu = arm.is_on(reference)
+    found = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
+    found += _of_precisions(reference, arm)
+    # what explains that libraries chose other kernels
+    causes = [one.key for one in found if one.key == GPU or is_one_gpu]
+    differing = set(told)
+    for sign in _SIGNS:
+        before, after = _signs(sign, reference.names), _signs(sign, arm.names)
+        if not before or not after or before == after or _is_same(sign, reference, arm):
+            continue
+        one = _difference(
+            sign, before, after, both=(reference.names, arm.names), is_one_gpu=bool(is_one_gpu)
+        )
+        tellers = (*sign.told_by, *(causes if sign.key == _ARCHITECTURE else ()))
+        teller = next((key for key in tellers if key in {*differing, *causes}), "")
+        found.append(replace(one, part_of=teller))
+    return tuple(
+        replace(one, host=host, arm=arm_id)
+        for one in found
+        if one.key != GPU or GPU not in differing
+    )
+
+
+def builds(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the architectures that names of kernels carry: compute_… of files, sm… of libraries.
+
+    A word for a generation of GPUs (volta) stands where a library writes no number.
+    """
+    found = {tag for name in names for sign in _SIGNS[:2] for tag in _of_name(sign, name)}
+    return tuple(sorted(found))
+
+
+def _of_gpus(reference: Side, arm: Side) -> FactDifference:
+    before, after = (_model(side) for side in (reference, arm))
+    ran = f"The reference ran on {before} and this arm on {after}"
+    return FactDifference(
+        host="",
+        arm="",
+        key=GPU,
+        reference=before,
+        value=after,
+        fact_class="confounder",
+        sentence=f"{ran}: another GPU changes times and the choice of kernels.",
+        evidence=f"{ran}.",
+        remedy=_SAME_GPU,
+    )
+
+
+def _model(side: Side) -> str:
+    capabilities = ", ".join(sorted(side.capabilities))
+    return ", ".join(sorted(side.gpus)) or f"a GPU of compute capability {capabilities}"
+
+
+def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
+    """Return that the kernels computed in other precisions, where both sides tell theirs."""
+    both = [_by_precision(side.names | side.operators) for side in (reference, arm)]
+    kinds = [found.keys() - {"FP32"} for found in both]
+    if not all(both) or kinds[0] == kinds[1]:
+        return []
+    texts = [_listed(found) for found in both]
+    other = kinds[0] ^ kinds[1]
+    examples = [name for found in both for kind, name in found.items() if kind in other]
+    shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
+    meaning = "the arms computed in different precisions and did not do the same work"
+    return [
+        FactDifference(
+            host="",
+            arm="",
+            key=PRECISION,
+            reference=texts[0],
+            value=texts[1],
+            fact_class="confounder",
+            sentence=f"Kernel names indicate {texts[0]} in the reference and {texts[1]} here: "
+            f"{meaning}.",
+            evidence=f"Only one of the arms ran kernels such as {shown}.",
+            remedy=_SAME_PRECISION,
+        )
+    ]
+
+
+def _by_precision(names: Iterable[str]) -> dict[str, str]:
+    """Return the precisions that names speak of, each with one of them."""
+    found = {kind: name for name in sorted(names, reverse=True) for kind in precisions(name)}
+    return {kind: found[kind] for kind in PRECISIONS if kind in found}
+
+
+def _listed(words: Iterable[str]) -> str:
+    *firsts, last = words
+    return f"{', '.join(firsts)} and {last}" if firsts else last
+
+
+def _excerpt(name: str, sign: str) -> str:
+    """Return a name, of a long one what stands around the sign."""
+    if len(name) <= _SHOWN:
+        return name
+    start = max(0, min(name.lower().find(sign) - _SHOWN // 2, len(name) - _SHOWN))
+    before, after = "…" * (start > 0), "…" * (start + _SHOWN < len(name))
+    return f"{before}{name[start : start + _SHOWN]}{after}"
+
+
+def _difference(
+    sign: _Sign,
+    before: set[str],
+    after: set[str],
+    *,
+    both: tuple[frozenset[str], frozenset[str]],
+    is_one_gpu: bool,
+) -> FactDifference:
+    texts = ", ".join(sorted(before)), ", ".join(sorted(after))
+    examples = [_example(sign, names) for names in both]
+    meaning = sign.meaning_on_one_gpu if is_one_gpu else ""
+    meaning = meaning or sign.meaning
+    return FactDifference(
+        host="",
+        arm="",
+        key=sign.key,
+        reference=texts[0],
+        value=texts[1],
+        fact_class="confounder" if _is_proof(sign, before, after) else "possible-influence",
+        sentence=f"Kernel names carry {texts[0]} in the reference and {texts[1]} here: {meaning}.",
+        evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {meaning}.",
+        remedy=_REMEDY,
+    )
+
+
+def _example(sign: _Sign, names: Iterable[str]) -> str:
+    """Return a name that carries the sign."""
+    name = next(one for one in sorted(names) if _of_name(sign, one))
+    return _excerpt(name, min(_of_name(sign, name)))
+
+
+def _is_proof(sign: _Sign, before: set[str], after: set[str]) -> bool:
+    """Tell whether one build cannot have launched both, however it chose its algorithms."""
+    if sign.key in _CHOSEN:
+        return False
+    return bool(before - {_UNSURE} and after - {_UNSURE}) and not before & after - {_UNSURE}
+
+
+def _is_same(sign: _Sign, reference: Side, arm: Side) -> bool:
+    """Tell whether both fingerprints know the versions that would explain it, and they agree."""
+    known = [key for key in sign.told_by if reference.facts.get(key) and arm.facts.get(key)]
+    return bool(known) and all(reference.facts[key] == arm.facts[key] for key in known)
+
+
+def _signs(sign: _Sign, names: Iterable[str]) -> set[str]:
+    return {found for name in names for found in _of_name(sign, name)}
+
+
+def _of_name(sign: _Sign, name: str) -> set[str]:
+    lower = name.lower()
+    if sign.key == "kernels.build":
+        return set(_COMPILED.findall(lower))
+    if sign.key == _ARCHITECTURE:
+        return {found.replace("sm_", "sm") for found in _TAGGED.findall(lower)}
+    return {words for words, _ in sign.generations if _PATTERNS[words].search(lower)}

@@ -1,0 +1,185 @@
+"""The difference ledger: the parts of a step in two arms, which sum exactly to its change.
+
+Whole nanoseconds throughout: parts are rounded one after the other so that they still add up to
+the rounded whole, and their changes to its change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.profiling import Basis, Ledger, LedgerPart, Part
+from envcompare.gpu.kernelnames import classify
+from envcompare.run_folder.profiles import Profile
+
+LABELS: Final[dict[Part, str]] = {
+    "gemm": "GEMM and convolution",
+    "attention": "attention",
+    "element-wise": "element-wise kernels",
+    "reduction": "reductions",
+    "normalisation": "normalisation",
+    "rnn": "recurrent kernels",
+    "other-kernels": "other kernels",
+    "communication": "communication",
+    "memcpy": "memcpy",
+    "memset": "memset",
+    "idle": "GPU idle: launch gaps and waiting for the host",
+    "cpu": "on a CPU",
+    "user": "on a CPU, the program's own work",
+    "system": "on a CPU, inside the kernel",
+    "wait": "waiting for a CPU that others held",
+    "throttled": "stopped by a CPU quota",
+    "rest": "rest",
+}
+
+# of all collectives, and as earlier versions named it
+_EXPOSED_NAMES: Final = frozenset({"collective_exposed_ns", "nccl_exposed_ns"})
+_SPAN: Final = "first start to last end on the GPU"
+_SUM: Final = "GPU activities, added up"
+_NO_OVERLAP: Final = "No activities overlapped: each part is the sum of its kernels or copies."
+_SCALED: Final = (
+    "Activities overlapped: each part has the share of the GPU's busy time that its sum has of "
+    "all sums."
+)
+_EXPOSED: Final = (
+    "Activities overlapped: communication counts where nothing else ran, and what else overlapped "
+    "has the share of the remaining busy time that its sum has of all sums."
+)
+_NO_TIME_LINE: Final = (
+    "There is no time line: activities are added up as if none overlapped, and idle time is not "
+    "known."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """A step of one arm, divided into parts that add up to its whole."""
+
+    parts: Mapping[Part, float]
+    rules: tuple[str, ...]  # sentences
+
+
+def difference(before: Division, after: Division, *, arm: str, basis: Basis, whole: str) -> Ledger:
+    """Return the ledger of two divisions; its parts sum to the whole to the nanosecond."""
+    own, other = _rounded(before), _rounded(after)
+    change = sum(other.values()) - sum(own.values())
+    return Ledger(
+        arm=arm,
+        basis=basis,
+        whole=whole,
+        rule=" ".join(dict.fromkeys((*before.rules, *after.rules))),
+        reference_ns=sum(own.values()),
+        arm_ns=sum(other.values()),
+        change_ns=change,
+        parts=tuple(
+            _part(part, own.get(part, 0), other.get(part, 0), change)
+            for part in LABELS
+            if own.get(part) or other.get(part)
+        ),
+    )
+
+
+def _part(part: Part, before: int, after: int, change: int) -> LedgerPart:
+    return LedgerPart(
+        part=part,
+        label=LABELS[part],
+        reference_ns=before,
+        arm_ns=after,
+        change_ns=after - before,
+        share=(after - before) / change if change else None,
+    )
+
+
+def _rounded(division: Division) -> dict[Part, int]:
+    """Return whole nanoseconds whose sums up to each part are the rounded sums up to it."""
+    found: dict[Part, int] = {}
+    running, given = 0.0, 0
+    for part, value in division.parts.items():
+        running += value
+        found[part] = round(running) - given
+        given += found[part]
+    return found
+
+
+def trace_ledger(before: Profile, after: Profile, *, arm: str, source: str) -> Ledger | str:
+    """Return where the change of a step on the GPU comes from, or why that cannot be said."""
+    if bool(before.steps) != bool(after.steps):
+        return "the number of steps is known of one profile only, so that no step can be compared"
+    for profile in (before, after):
+        if why := _why_not(profile):
+            return why
+    has_span = all(p.span_ns is not None and p.busy_ns is not None for p in (before, after))
+    made = difference(
+        _divided(before, has_span=has_span),
+        _divided(after, has_span=has_span),
+        arm=arm,
+        basis="gpu-trace",
+        whole=_SPAN if has_span else _SUM,
+    )
+    return replace(made, source=source, is_per_step=bool(before.steps))
+
+
+def _why_not(profile: Profile) -> str:
+    """Return why a profile cannot be divided; empty where it can."""
+    if not profile.has_time:
+        return "its counters were collected in a way that changes time"
+    if not profile.kernels and not profile.copies:
+        return "it holds no GPU activity"
+    if any(kernel.total_ns is None for kernel in profile.kernels):
+        return "it holds kernels without a time"
+    span, busy = profile.span_ns, profile.busy_ns
+    if span is not None and busy is not None and not 0 <= busy <= span:
+        return f"its busy time of {busy:.0f} ns is not within its span of {span:.0f} ns"
+    return ""
+
+
+def _divided(profile: Profile, *, has_span: bool) -> Division:
+    sums = _sums(profile)
+    steps = profile.steps or 1
+    span, busy = profile.span_ns, profile.busy_ns
+    if not has_span or span is None or busy is None:
+        return Division(parts=_each(sums, 1 / steps), rules=(_NO_TIME_LINE,))
+    parts, rule = _exclusive(sums, busy, _exposed(profile))
+    listed = sum(parts.values())
+    parts["idle"] = max(0.0, span - busy)
+    parts["rest"] = max(0.0, span - parts["idle"] - listed)
+    return Division(parts=_each(parts, 1 / steps), rules=(rule,))
+
+
+def _sums(profile: Profile) -> dict[Part, float]:
+    """Return the time of each class, added up; kernels and copies may have overlapped."""
+    found: dict[Part, float] = dict.fromkeys(LABELS, 0.0)
+    for kernel in profile.kernels:
+        named = classify(kernel.name)
+        found["other-kernels" if named == "other" else named] += kernel.total_ns or 0.0
+    for copy in profile.copies:
+        found["memset" if copy.kind == "memset" else "memcpy"] += copy.total_ns
+    return found
+
+
+def _exclusive(
+    sums: dict[Part, float], busy: float, exposed: float | None
+) -> tuple[dict[Part, float], str]:
+    """Return parts that add up to no more than the busy time, and the rule that made them so."""
+    total = sum(sums.values())
+    if total <= busy:
+        return dict(sums), _NO_OVERLAP
+    talking, others = sums["communication"], total - sums["communication"]
+    if exposed is None or not talking or not others:
+        return _each(sums, busy / total), _SCALED
+    alone = min(exposed, talking, busy)
+    scaled = _each(sums, min(1.0, (busy - alone) / others))
+    return {**scaled, "communication": alone}, _EXPOSED
+
+
+def _exposed(profile: Profile) -> float | None:
+    found = (one for one in profile.quantities if one.name in _EXPOSED_NAMES)
+    return next((one.value for one in found), None)
+
+
+def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
+    return {part: value * factor for part, value in parts.items()}

@@ -1,0 +1,291 @@
+"""The profiles of each cell, compared: tables, quantities, kernels, ledger and roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
+from envcompare.analysis.profiles.activities import activity_table, operator_table, pass_state
+from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differences, builds
+from envcompare.analysis.profiles.kerneldiff import kernel_diff
+from envcompare.analysis.profiles.ledger import trace_ledger
+from envcompare.analysis.profiles.profilechecks import (
+    factor_cautions,
+    gpu_cautions,
+    launch_cautions,
+    partial_records,
+    program_cautions,
+    several_cautions,
+    step_cautions,
+    unnamed_gpu_cautions,
+)
+from envcompare.analysis.profiles.profilechoice import (
+    choose,
+    choose_pair,
+    has_kernels,
+    is_of_program,
+    is_trace,
+    profile_of,
+    source_of,
+    usable,
+)
+from envcompare.analysis.profiles.quantities import Rows, model_flops_cautions, quantity_rows
+from envcompare.analysis.profiles.rooflines import roofline
+from envcompare.analysis.profiles.timingledger import Modes, timing_ledger
+from envcompare.gpu.peaks import gpu_capabilities, gpu_models, is_named
+from envcompare.run_folder.profiles import ProfileRecord, Quantity, Roofs
+from envcompare.run_folder.records import (
+    Block,
+    CellRecord,
+    FactDifference,
+    FingerprintValue,
+    Measured,
+)
+from envcompare.stats.metrics import wall_ns
+
+Records = tuple[ProfileRecord, ...]
+_NET = "The verdict leaves out the wait for a CPU that others held."
+_UNKNOWN_ORIGIN = (
+    "Imported profiles say so, of which it is not known that they are of the program that was "
+    "timed: the verdict does not rest on them."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledCell:
+    """All that a run folder holds of one cell to explain its times."""
+
+    cell: CellRecord
+    reference: str
+    arms: tuple[str, ...]  # those that are compared with the reference
+    records: Records = ()
+    roofs: tuple[Roofs, ...] = ()
+    blocks: Mapping[str, Sequence[Measured]] = field(default_factory=dict)  # measured, by arm
+    codes: Mapping[str, str] = field(default_factory=dict)  # hash of the timed program, by arm
+    facts: Mapping[str, Mapping[str, FingerprintValue]] = field(default_factory=dict)
+    differences: tuple[FactDifference, ...] = ()  # of the fingerprints
+    energy: Mapping[str, tuple[Quantity, ...]] = field(default_factory=dict)  # of the timing pass
+    log_ratios: Mapping[str, float] = field(default_factory=dict)  # that the verdicts rest on
+    is_net: bool = False  # the verdicts leave out the wait for a CPU that others held
+    timed: frozenset[str] = frozenset()  # arms whose verdicts no imported profile may touch
+
+    def of(self, arm: str) -> Records:
+        """Return the profiles of an arm."""
+        return tuple(one for one in self.records if one.arm == arm)
+
+
+def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
+    """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
+    profiled = {arm: found for arm in (cell.reference, *cell.arms) if (found := cell.of(arm))}
+    partial = partial_records(profiled)
+    rows = quantity_rows(profiled, cell.energy, reference=cell.reference, partial=partial)
+    ledgers, reasons = _ledgers(cell)
+    diffs = tuple(_kernel_diffs(cell))
+    drawn = roofline(profiled, cell.roofs, host=cell.cell.host, steps_ns=_steps_ns(cell))
+    if not rows and not ledgers:
+        return None
+    return CellProfiles(
+        cell=cell.cell.id,
+        host=cell.cell.host,
+        reference=cell.reference,
+        devices=_devices(cell),
+        arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
+        kernel_diffs=diffs,
+        ledgers=ledgers,
+        roofline=None if isinstance(drawn, str) else drawn,
+        roofline_reason=drawn if isinstance(drawn, str) else "",
+        betrayed=tuple(_build_differences(cell)),
+        cautions=tuple(
+            dict.fromkeys(
+                (
+                    *program_cautions(profiled, cell.codes),
+                    *model_flops_cautions(rows, reference=cell.reference),
+                    *factor_cautions(diffs, reference=cell.reference),
+                    *gpu_cautions(profiled, reference=cell.reference),
+                    *unnamed_gpu_cautions(
+                        {arm: found for arm, found in profiled.items() if not _told_gpu(cell, arm)},
+                        among=len(profiled),
+                    ),
+                    *(
+                        text
+                        for records in profiled.values()
+                        for text in several_cautions(records, partial)
+                    ),
+                    *(text for records in profiled.values() for text in step_cautions(records)),
+                    *(text for records in profiled.values() for text in launch_cautions(records)),
+                    *reasons,
+                )
+            )
+        ),
+    )
+
+
+def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
+    trace = choose(records, is_trace) or choose(records, _has_api_calls)
+    operators = choose(records, _has_operators)
+    profiles = [profile_of(one) for one in usable(records)]
+    return ArmProfiles(
+        arm=arm,
+        passes=tuple(pass_state(one) for one in records),
+        gpus=tuple(sorted(gpu_models(profiles))),
+        builds=builds(kernel.name for one in profiles for kernel in one.kernels),
+        quantities=rows,
+        activities=activity_table(trace) if trace else None,
+        operators=operator_table(operators) if operators else None,
+    )
+
+
+def _has_api_calls(record: ProfileRecord) -> bool:
+    return record.profile is not None and bool(record.profile.api_calls)
+
+
+def _has_operators(record: ProfileRecord) -> bool:
+    return record.profile is not None and bool(record.profile.operators)
+
+
+def _devices(cell: ProfiledCell) -> tuple[str, ...]:
+    devices = (one for record in usable(cell.records) for one in profile_of(record).devices)
+    return tuple(dict.fromkeys(one.name for one in devices if is_named(one)))
+
+
+def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
+    for arm in cell.arms:
+        both = cell.of(cell.reference), cell.of(arm)
+        pair = choose_pair(*both, _has_timed_kernels) or choose_pair(*both, has_kernels)
+        if pair is not None:
+            yield kernel_diff(
+                profile_of(pair[0]),
+                profile_of(pair[1]),
+                names=(cell.reference, arm),
+                source=_sources(*pair),
+            )
+
+
+def _has_timed_kernels(record: ProfileRecord) -> bool:
+    return has_kernels(record) and is_of_program(record)
+
+
+def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
+    return " against ".join(dict.fromkeys((source_of(before), source_of(after))))
+
+
+def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
+    """Return the ledgers of the arms, and why a profiled arm has none."""
+    found, reasons = [], []
+    for arm in cell.arms:
+        made = _ledger(cell, arm)
+        if isinstance(made, Ledger):
+            found.append(made)
+        elif made:
+            reasons.append(f"No ledger of {arm}: {made}.")
+    return tuple(found), tuple(reasons)
+
+
+def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
+    """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
+    pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
+    if pair is None:
+        timed = timing_ledger(
+            cell.blocks.get(cell.reference, ()),
+            cell.blocks.get(arm, ()),
+            arm=arm,
+            modes=_modes(cell, arm),
+        )
+        if isinstance(timed, str):
+            return ""
+        is_left_out = cell.is_net and any(one.part == "wait" for one in timed.parts)
+        return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
+    made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
+    if not isinstance(made, str) and arm in cell.timed and any(map(_is_imported, pair)):
+        return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
+    change = _timed_change(cell, arm)
+    if isinstance(made, str) or change is None or not made.is_per_step:
+        return made
+    return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
+
+
+def _timed_change(cell: ProfiledCell, arm: str) -> int | None:
+    """Return the change of a step that the verdict rests on, in ns; None where none was timed."""
+    step = _steps_ns(cell).get(cell.reference)
+    if arm not in cell.log_ratios or step is None:
+        return None
+    return round(step * math.expm1(cell.log_ratios[arm]))
+
+
+def _steps_ns(cell: ProfiledCell) -> dict[str, float]:
+    """Return the mean step of each arm on the clock."""
+    blocks = {
+        arm: [one for one in found if isinstance(one, Block)] for arm, found in cell.blocks.items()
+    }
+    return {
+        arm: sum(map(wall_ns, found)) / sum(one.k for one in found)
+        for arm, found in blocks.items()
+        if found
+    }
+
+
+def _modes(cell: ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
+    """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
+    own, other = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
+    return (own, other) if own and other else None
+
+
+def _mode(records: Records) -> Modes | None:
+    host = choose(records, lambda one: one.kind == "host")
+    quantities = profile_of(host).quantities if host else ()
+    values = {one.name: one.value for one in quantities if one.status == "ok"}
+    user, system = values.get("user_ns"), values.get("sys_ns")
+    return Modes(user, system) if user is not None and system is not None else None
+
+
+def _build_differences(cell: ProfiledCell) -> Iterable[FactDifference]:
+    """Yield what names show; of an arm that was timed, imported names accuse nothing for sure."""
+    own = tuple(one for one in cell.records if not _is_imported(one))
+    for arm in cell.arms:
+        found = _differences_of(cell, arm, cell.records)
+        if arm not in cell.timed:
+            yield from found
+            continue
+        sure = _differences_of(cell, arm, own)
+        yield from sure
+        known = {one.key for one in sure}
+        yield from (_unsure(one) for one in found if one.key not in known)
+
+
+def _differences_of(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
+    told = {
+        one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
+    }
+    sides = [_side(cell, name, records) for name in (cell.reference, arm)]
+    return build_differences(*sides, host=cell.cell.host, arm_id=arm, told=told)
+
+
+def _unsure(one: FactDifference) -> FactDifference:
+    texts = (f"{text} {_UNKNOWN_ORIGIN}" if text else "" for text in (one.sentence, one.evidence))
+    sentence, evidence = texts
+    return replace(one, fact_class="possible-influence", sentence=sentence, evidence=evidence)
+
+
+def _is_imported(record: ProfileRecord) -> bool:
+    return record.kind == "imported"
+
+
+def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
+    own = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
+    return Side(
+        names=frozenset(kernel.name for one in own for kernel in one.kernels),
+        facts=cell.facts.get(arm, {}),
+        gpus=gpu_models(own) or _told_gpu(cell, arm),
+        capabilities=gpu_capabilities(own),
+        operators=frozenset(operator.name for one in own for operator in one.operators),
+    )
+
+
+def _told_gpu(cell: ProfiledCell, arm: str) -> frozenset[str]:
+    """Return the GPU that the fingerprint of an arm names."""
+    name = cell.facts.get(arm, {}).get(GPU)
+    return frozenset({str(name)} if name else ())

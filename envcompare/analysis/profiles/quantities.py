@@ -1,0 +1,256 @@
+"""The quantities of the arms of a cell: of a step, of a sample, and against the reference."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.profiling import QuantityRow, Unlike
+from envcompare.analysis.profiles.intensity import NAME, joined_intensity
+from envcompare.analysis.profiles.profilechoice import profile_of, usable
+from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord, Quantity, Rule
+
+_PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
+# What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
+_TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
+    ("flops_model", 1e-9),
+    ("flops_", 1e-3),
+    ("launch_count", 1e-9),
+    ("memcpy_ns", 0.05),
+    ("memset_ns", 0.05),
+    ("dram_", 0.02),
+    ("l2_", 0.02),
+    ("arithmetic_intensity", 0.02),
+    ("occupancy", 0.02),
+    ("warp_efficiency", 0.02),
+    ("tensor_core_share", 0.02),
+)
+# Linux tells user from system time by samples at each tick: below 1 s there are too few of them
+_BY_TICKS: Final = frozenset({"user_ns", "sys_ns"})
+_ENOUGH_NS: Final = 1e9
+_BYTES_OF_COPIES: Final = 1e-9
+_OTHERWISE: Final = 0.05
+_LAUNCHES: Final = "launch_count"
+Rows = tuple[QuantityRow, ...]
+Key = tuple[str, str, str, str, int]
+"""Name, pass, tool and GPU, and which of several that one profile has of these."""
+_GPU: Final = re.compile(r"GPU \d+")
+
+
+def tolerance(name: str) -> float:
+    """Return how far a ratio may be from 1 and the two still be called equal."""
+    if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
+        return _BYTES_OF_COPIES
+    if name.endswith("_per_s"):
+        return _OTHERWISE  # a rate is as uneven as the time in it
+    return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
+
+
+def gpu_of(scope: str) -> str:
+    """Return the GPU that a quantity is of alone, such as "GPU 1"; empty: of all that was seen."""
+    found = _GPU.match(scope)
+    return found[0] if found else ""
+
+
+def quantity_rows(
+    by_arm: Mapping[str, Iterable[ProfileRecord]],
+    timed: Mapping[str, Iterable[Quantity]],
+    *,
+    reference: str,
+    partial: Container[tuple[str, str]] = (),
+) -> dict[str, Rows]:
+    """Return the rows of each arm: of its profiles, and what was `timed` beside the timing pass.
+
+    `partial` are the arms and records that lack launches of their steps.
+
+    A quantity is compared with the one of the same name, pass, tool and GPU in the reference; where
+    that is of another tool, page or rule of averaging, both stand without a ratio.
+    """
+    rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
+    for arm, quantities in timed.items():
+        rows.setdefault(arm, {}).update(
+            (_key(one, "timing", ""), _row(one, "timing")) for one in quantities
+        )
+    against = rows.get(reference, {})
+    return {
+        arm: tuple(
+            _held_against(row, key, against, is_reference=arm == reference)
+            for key, row in found.items()
+        )
+        for arm, found in rows.items()
+    }
+
+
+def _held_against(
+    row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow], *, is_reference: bool
+) -> QuantityRow:
+    """Return a row with its ratio, or with what makes its number one of another kind."""
+    same = against.get(key)
+    if is_reference or row.value is None:
+        return _compared(row, same, is_reference=is_reference)
+    if same is not None and same.value is not None:
+        unlike = _unlike(row, same)
+        return replace(row, unlike=unlike) if unlike else _compared(row, same, is_reference=False)
+    name, kind, tool, gpu, _ = key
+    is_told = any(
+        other.value is not None
+        for (of, pass_name, by, device, _), other in against.items()
+        if (of, pass_name, device) == (name, kind, gpu) and by != tool
+    )
+    return replace(row, unlike="tool") if is_told else row
+
+
+def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
+    """Return in what two numbers are of another kind; launches are counted alike everywhere."""
+    if row.rule != other.rule:
+        return "rule"
+    return "page" if row.page != other.page and row.name != _LAUNCHES else ""
+
+
+def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterable[str]:
+    """Say where another number of model FLOPs shows that the program was another."""
+    for arm, found in rows.items():
+        for row in found:
+            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
+                yield (
+                    f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
+                    f"{reference}: the program was another, and nothing else here compares."
+                )
+
+
+def clashes(
+    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]] = ()
+) -> dict[Key, str]:
+    """Return what records of one arm, pass and tool contradict each other in, and how."""
+    first: dict[Key, tuple[str, QuantityRow]] = {}
+    found: dict[Key, str] = {}
+    for record in usable(records):
+        for key, row in _of_record(record, partial):
+            if row.value is None:
+                continue
+            name, own = first.setdefault(key, (record.name, row))
+            if not _agree(own, row):
+                said = f"{name} has {own.value:.6g} {own.unit} and {record.name} {row.value:.6g}"
+                found.setdefault(key, f"{said}: they contradict each other")
+    return found
+
+
+def _rows(
+    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
+) -> dict[Key, QuantityRow]:
+    """Return the first value of each quantity; none where another record contradicts it."""
+    found: dict[Key, QuantityRow] = {}
+    held = usable(records)
+    for record in held:
+        for key, row in _of_record(record, partial):
+            if key not in found or found[key].value is None:
+                found[key] = row
+    clashing = clashes(held, partial)
+    if not clashing:
+        return _with_intensity(found, [profile_of(record) for record in held])
+    return found | {key: _refused(found[key], reason) for key, reason in clashing.items()}
+
+
+def _of_record(
+    record: ProfileRecord, partial: Container[tuple[str, str]]
+) -> Iterable[tuple[Key, QuantityRow]]:
+    """Yield the quantities of one record as rows; one that is partial has none of a step."""
+    profile = profile_of(record)
+    page = _page(profile)
+    steps = None if (record.arm, record.name) in partial else profile.steps
+    seen: Counter[Key] = Counter()
+    for quantity in profile.quantities:
+        first = _key(quantity, record.kind, profile.tool)
+        key = _key(quantity, record.kind, profile.tool, place=seen[first])
+        seen[first] += 1
+        row = _row(quantity, record.kind, steps=steps, batch=record.batch)
+        yield key, replace(row, page=page)
+
+
+def _page(profile: Profile) -> str:
+    """Return which pages of Nsight Compute a profile is of: they round and average differently."""
+    if profile.tool != "ncu":
+        return ""
+    parts = (one.removeprefix("csv ") for one in profile.format.split(" + "))
+    return " + ".join(sorted({"raw" if one.startswith("report") else one for one in parts}))
+
+
+def _agree(one: QuantityRow, other: QuantityRow) -> bool:
+    """Tell whether two records may have seen the same, within what a quantity gives again."""
+    compared = _compared(other, one, is_reference=False)
+    if compared.agreement == "unknown":
+        return one.value == other.value or _is_coarse(one, other)
+    return compared.agreement == "equal"
+
+
+def _refused(row: QuantityRow, reason: str) -> QuantityRow:
+    return replace(row, status="refused", reason=reason, value=None, per_step=None, per_sample=None)
+
+
+def _key(quantity: Quantity, kind: str, tool: str, *, place: int = 0) -> Key:
+    return (quantity.name, kind, tool, gpu_of(quantity.scope), place)
+
+
+def _with_intensity(
+    found: dict[Key, QuantityRow], profiles: list[Profile]
+) -> dict[Key, QuantityRow]:
+    """Put the intensity of two passes in the place of those that each of them lacks."""
+    lacking = [key for key in found if key[0] == NAME and found[key].value is None]
+    joined = joined_intensity(profiles) if lacking else None
+    if joined is None:
+        return found
+    key, *others = lacking
+    kept = {one: row for one, row in found.items() if one not in others}
+    return kept | {key: _row(joined, found[key].kind)}
+
+
+def _row(
+    quantity: Quantity,
+    kind: PassName | Literal["timing"],
+    *,
+    steps: int | None = None,
+    batch: int | None = None,
+) -> QuantityRow:
+    value = quantity.value if quantity.status == "ok" else None
+    per_step = None
+    if value is not None and steps and quantity.rule in _PER_STEP:
+        per_step = value / steps
+    return QuantityRow(
+        name=quantity.name,
+        unit=quantity.unit,
+        rule=quantity.rule,
+        source=quantity.source,
+        scope=quantity.scope,
+        kind=kind,
+        status=quantity.status,
+        reason=quantity.reason,
+        value=value,
+        per_step=per_step,
+        per_sample=per_step / batch if per_step is not None and batch else None,
+        tolerance=tolerance(quantity.name),
+    )
+
+
+def _compared(row: QuantityRow, other: QuantityRow | None, *, is_reference: bool) -> QuantityRow:
+    if is_reference:
+        return replace(row, agreement="reference")
+    if other is None or (row.per_step is None) != (other.per_step is None):
+        return row
+    own = row.value if row.per_step is None else row.per_step
+    base = other.value if other.per_step is None else other.per_step
+    if own is None or base is None or _is_coarse(row, other):
+        return row
+    if not base:
+        return replace(row, agreement="equal" if not own else "differs")
+    is_equal = abs(own / base - 1) <= row.tolerance
+    return replace(row, ratio=own / base, agreement="equal" if is_equal else "differs")
+
+
+def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
+    """Tell whether two times are too short for the ticks that they are counted by."""
+    longest = max(row.value or 0.0, other.value or 0.0)
+    return row.name in _BY_TICKS and longest < _ENOUGH_NS

@@ -1,0 +1,207 @@
+"""The roofline of a cell: where each arm and kernel stands below the roofs of its device.
+
+Attainable is what the slowest of all bounds leaves: FLOP ÷ max(Σ FLOP of a precision ÷ its peak,
+bytes ÷ bandwidth), which for one precision is min(peak, intensity × bandwidth) (Williams, Waterman
+and Patterson, Roofline, 2009). Achieved is FLOP ÷ kernel time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec.structs import replace
+
+from envcompare.analysis.model.profiling import Roof, Roofline, RooflinePoint
+from envcompare.analysis.profiles.kernelwork import Records, Work, kernel_work
+from envcompare.analysis.profiles.profilechoice import has_kernels, profile_of, usable
+from envcompare.gpu.kernelnames import classify, shown
+from envcompare.gpu.peaks import device_of, roofs_of
+from envcompare.run_folder.profiles import Device, Roofs
+
+MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
+TOTAL: Final = "all kernels"
+_STEP: Final = "a step of the model"
+_NS: Final = 1e9
+
+
+def roofline(
+    by_arm: Mapping[str, Records],
+    measured: Sequence[Roofs],
+    *,
+    host: str,
+    steps_ns: Mapping[str, float],
+) -> Roofline | str:
+    """Return the roofline of a cell, or why there is none.
+
+    Without a GPU there are the FLOPs of the model over `steps_ns`, the mean step on the clock.
+    """
+    records = [one for found in by_arm.values() for one in usable(found)]
+    if not any(has_kernels(one) for one in records):
+        return _on_cpu(by_arm, measured, steps_ns)
+    device = device_of([one for record in records for one in profile_of(record).devices])
+    if isinstance(device, str):
+        return device
+    roofs, said = roofs_of(device, measured, host=host)
+    if roofs is None:
+        return said
+    points: list[RooflinePoint] = []
+    missing: list[str] = []
+    for arm, found in by_arm.items():
+        work, lacks = kernel_work(found)
+        points += _points(arm, work, roofs)
+        missing += [f"{arm}: {lacks}."] if lacks else []
+    return _drawn(device, roofs, points, notes=(said,) * bool(said), missing=missing)
+
+
+def _drawn(
+    device: Device,
+    roofs: Roofs,
+    points: Sequence[RooflinePoint],
+    *,
+    notes: tuple[str, ...],
+    missing: Iterable[str],
+) -> Roofline:
+    used = {precision for point in points for precision in point.precisions}
+    without = sorted(used - roofs.flops_per_s.keys())
+    return Roofline(
+        device=device.name,
+        source=roofs.source,
+        is_measured=roofs.is_measured,
+        bytes_per_s=roofs.bytes_per_s,
+        roofs=tuple(
+            Roof(
+                precision=precision,
+                flops_per_s=peak,
+                ridge=peak / roofs.bytes_per_s if roofs.bytes_per_s else None,
+                is_used=precision in used,
+            )
+            for precision, peak in roofs.flops_per_s.items()
+        ),
+        points=tuple(points),
+        missing=(*missing, *(f"There is no roof for {precision}." for precision in without)),
+        notes=notes,
+    )
+
+
+def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePoint]:
+    """Yield the total, then the longest kernels that compute anything."""
+    time_ns = sum(one.time_ns for one in work)
+    if not any(one.flops for one in work):
+        return
+    each = [_point(arm, one, roofs, time_ns) for one in work if one.flops]
+    flops: Counter[str] = Counter()
+    for one in work:
+        flops.update(one.flops)
+    moved = [one.bytes for one in work if one.bytes is not None]
+    total = Work(
+        name=TOTAL,
+        calls=sum(one.calls for one in work),
+        time_ns=time_ns,
+        flops=dict(flops),
+        bytes=sum(moved) if len(moved) == len(work) else None,
+    )
+    floors = [_floors(one, roofs) for one in work]
+    known = [max(one) for one in floors if one is not None]
+    yield replace(
+        _point(arm, total, roofs, time_ns),
+        is_total=True,
+        kernel_class=None,
+        # kernels run one after the other, so that their floors add up
+        floor_ns=sum(known) if len(known) == len(work) else None,
+    )
+    yield from each[:MOST_KERNELS]
+
+
+def _point(arm: str, work: Work, roofs: Roofs, time_ns: float) -> RooflinePoint:
+    flops = sum(work.flops.values())
+    precisions = tuple(sorted(work.flops))
+    floors = _floors(work, roofs)
+    floor = max(floors) if floors else None
+    return RooflinePoint(
+        arm=arm,
+        name=shown(work.name),
+        precision=precisions[0] if len(precisions) == 1 else "mixed",
+        precisions=precisions,
+        kernel_class=classify(work.name),
+        calls=work.calls,
+        flops=flops,
+        bytes=work.bytes,
+        time_ns=work.time_ns,
+        time_share=work.time_ns / time_ns if time_ns else None,
+        intensity=flops / work.bytes if work.bytes else None,
+        flops_per_s=flops / work.time_ns * _NS,
+        attainable_flops_per_s=flops / floor * _NS if floor else None,
+        bound=_bound(floors) if work.bytes is not None and roofs.bytes_per_s else None,
+        floor_ns=floor,
+    )
+
+
+def _bound(floors: tuple[float, float] | None) -> Literal["compute", "memory"] | None:
+    if floors is None:
+        return None
+    return "compute" if floors[0] >= floors[1] else "memory"
+
+
+def _floors(work: Work, roofs: Roofs) -> tuple[float, float] | None:
+    """Return the least time for computing and for moving in ns; None where a roof is missing.
+
+    Bytes that are not known bound nothing.
+    """
+    if work.flops.keys() - roofs.flops_per_s.keys():
+        return None
+    computing = sum(
+        value / roofs.flops_per_s[precision] * _NS for precision, value in work.flops.items()
+    )
+    if work.bytes is None or not roofs.bytes_per_s:
+        return computing, 0.0
+    return computing, work.bytes / roofs.bytes_per_s * _NS
+
+
+def _on_cpu(
+    by_arm: Mapping[str, Records], measured: Sequence[Roofs], steps_ns: Mapping[str, float]
+) -> Roofline | str:
+    """Hold the FLOPs of the model against the roof of the CPU; its bytes are not known."""
+    cpus = [one for one in measured if not one.uuid]
+    roofs = next((one for one in cpus if one.is_measured and "fp32" in one.flops_per_s), None)
+    if roofs is None:
+        return _why_none(by_arm, cpus)
+    points = [
+        replace(_point(arm, work, roofs, work.time_ns), kernel_class=None, is_total=True)
+        for arm, records in by_arm.items()
+        if (work := _model(records, steps_ns.get(arm))) is not None
+    ]
+    if not points:
+        return "the FLOPs of the model are not known, or no step was timed"
+    note = (
+        "Without a GPU the FLOPs are those of the model, taken as FP32, over the mean step on the "
+        "clock; the bytes it moves are not known, so that only the roof of computing bounds it."
+    )
+    device = Device(name=roofs.device)
+    return replace(
+        _drawn(device, roofs, points, notes=(note,), missing=()), level="the CPU's memory"
+    )
+
+
+def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
+    """Return why there is neither a trace of a GPU nor a roof of a CPU."""
+    reasons = [one.reason for one in cpus if one.reason]
+    traces = [
+        record.reason
+        for records in by_arm.values()
+        for record in records
+        if record.kind == "nsys" and record.reason
+    ]
+    why = (*reasons, *traces, "no profile names kernels, and no roof of a CPU was measured")
+    return why[0]
+
+
+def _model(records: Records, step_ns: float | None) -> Work | None:
+    for record in usable(records):
+        profile = profile_of(record)
+        for one in profile.quantities:
+            if one.name == "flops_model" and one.value and profile.steps and step_ns:
+                flops = one.value / profile.steps
+                return Work(name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None)
+    return None

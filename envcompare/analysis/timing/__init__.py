@@ -1,0 +1,1 @@
+"""From samples to times, differences and verdicts of a run."""

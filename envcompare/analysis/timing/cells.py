@@ -1,0 +1,244 @@
+"""What happened in a cell: its blocks by arm, its state, step times, and how it was stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+from envcompare.analysis.model.comparison import CellSummary, Estimate, StepTimes, StoppedBy
+from envcompare.analysis.timing.distributions import shared_edges, step_times, times_s
+from envcompare.analysis.timing.drifts import find_drifts
+from envcompare.run_folder.eventlog import waited_s
+from envcompare.run_folder.records import (
+    ArmRecord,
+    Block,
+    CellRecord,
+    CellState,
+    Event,
+    Failure,
+    Measured,
+    ProcessRun,
+    RunRecord,
+)
+from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
+from envcompare.stats.metrics import METRICS, Estimated, MetricName, Readings, primary_metric
+
+_SKIPPED = "the run ended before this cell"
+
+
+class OfCell(Protocol):
+    """What belongs to a cell."""
+
+    @property
+    def cell(self) -> str:
+        """The id of the cell; empty for what belongs to none."""
+
+
+Kind = TypeVar("Kind", bound=OfCell)
+
+
+def by_cell(found: Iterable[Kind]) -> dict[str, list[Kind]]:
+    """Return records by their cell, in their order; a look through all for each cell is long."""
+    grouped: dict[str, list[Kind]] = {}
+    for one in found:
+        grouped.setdefault(one.cell, []).append(one)
+    return grouped
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again and again is kept
+class CellData:
+    """All that a run folder holds of one cell; pure to compute on."""
+
+    run: RunRecord
+    cell: CellRecord
+    blocks: tuple[Measured, ...]  # or processes, of a plain command
+    events: tuple[Event, ...]  # of this cell
+    host_events: tuple[Event, ...]  # of its host as a whole
+    guard_events: tuple[Event, ...] = ()  # waits and cautions, those before a resumption as well
+    elapsed_s: float = 0.0
+    batch: int | None = None  # samples a step
+
+    @cached_property
+    def reference(self) -> ArmRecord:
+        """Return the arm all others are compared with."""
+        return next(arm for arm in self.run.arms if arm.is_reference)
+
+    @cached_property
+    def is_program(self) -> bool:
+        """Tell whether it times, or was to time, whole processes of a plain command."""
+        return self.cell.is_program or any(isinstance(b, ProcessRun) for b in self.blocks)
+
+    @property
+    def is_strict(self) -> bool:
+        """Tell whether intervals rest on restart means alone."""
+        return self.run.design.preset == "strict"
+
+    @cached_property
+    def metric(self) -> tuple[MetricName, str]:
+        """Return the primary metric, and why it is not `net` where it is not."""
+        return primary_metric(self.blocks, threads=self.run.design.threads)
+
+    @property
+    def stopped_by(self) -> StoppedBy:
+        """Return what ended the measuring."""
+        return _stopped_by(self.events)
+
+    @cached_property
+    def readings(self) -> Readings:
+        """Return what the metrics read from the blocks."""
+        return Readings(self.blocks)
+
+    def estimate(self, arm: str, metric: MetricName) -> Estimated:
+        """Return the paired log ratios of an arm to the reference, and its balanced units."""
+        return self.readings.estimate(arm, self.reference.id, metric)
+
+    def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
+        """Return the measured blocks or processes of an arm, warm-up left out."""
+        return tuple(self._by_arm.get(arm, ()))
+
+    @cached_property
+    def measured(self) -> tuple[Measured, ...]:
+        """Return the blocks or processes of all arms, warm-up and what was dropped left out."""
+        return tuple(b for b in self.blocks if not b.warmup and b.status == "ok")
+
+    @cached_property
+    def _by_arm(self) -> dict[str, list[Measured]]:
+        found: dict[str, list[Measured]] = {}
+        for block in self.measured:
+            found.setdefault(block.arm, []).append(block)
+        return found
+
+    def failure(self, arm: str) -> Failure | None:
+        """Return why an arm has no result here: its own failure, or that of the whole host."""
+        own = [
+            e.failure
+            for e in self.events
+            if e.what == "cell-failed" or (e.what == "arm-failed" and e.arm == arm)
+        ]
+        hosts = [
+            e.failure
+            for e in self.host_events
+            if e.what == "host-failed" or (e.what == "arm-failed" and e.arm == arm)
+        ]
+        found = [failure for failure in (*hosts, *own) if failure is not None]
+        return found[-1] if found else None
+
+
+def to_estimate(
+    data: CellData, arm: str, *, metric: MetricName, found: Interval, is_widened: bool
+) -> Estimate:
+    """Write an interval as the record that comparison.json keeps."""
+    pairs, _ = data.estimate(arm, metric)
+    return Estimate(
+        metric=metric,
+        log_ratio=found.mean,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        unit="process" if data.is_program else found.unit,
+        restarts=found.restarts,
+        generations=found.generations,
+        rounds=sum(len(rounds) for gens in pairs.values() for rounds in gens.values()),
+        is_widened=is_widened,
+    )
+
+
+def plain_estimate(
+    data: CellData, arm: str, *, metric: MetricName, level: float
+) -> Estimate | None:
+    """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
+    _, groups = data.estimate(arm, metric)
+    found = interval(groups, level=level, always_restarts=data.is_strict)
+    if found is None:
+        return None
+    return to_estimate(data, arm, metric=metric, found=found, is_widened=False)
+
+
+def noise_floor(data: CellData) -> Estimate | None:
+    """Return the reference against itself at 99 %: what this cell calls a difference by chance."""
+    control = next((arm.id for arm in data.run.arms if arm.is_control), None)
+    if control is None:
+        return None
+    return plain_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+
+
+def _step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
+    """Return the step times of every arm, and the edges that their histograms share."""
+    times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
+    edges = shared_edges(times.values())
+    found = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
+    return tuple(one for one in found if one is not None), edges
+
+
+def summarise_cell(data: CellData) -> CellSummary:
+    """Return the summary of a cell."""
+    metric, metric_reason = data.metric
+    state, reason = _state(data)
+    measured = data.measured
+    blocks = tuple(b for b in measured if isinstance(b, Block))
+    times, edges = _step_times(data)
+    return CellSummary(
+        id=data.cell.id,
+        host=data.cell.host,
+        workload=data.cell.workload,
+        parameters=data.cell.parameters,
+        is_program=data.is_program,
+        state=state,
+        reason=reason,
+        metric="net" if metric == "net" else "wall",
+        metric_reason=metric_reason,
+        generation=_generation(data),
+        steps_per_block=blocks[0].k if blocks else None,
+        restarts=len({b.restart for b in measured}),
+        generations=len({(b.restart, b.generation) for b in measured}),
+        rounds=len({(b.restart, b.generation, b.round) for b in measured}),
+        dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
+        steps=sum(b.k for b in blocks),
+        processes=len(measured) - len(blocks),
+        measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
+        elapsed_s=data.elapsed_s,
+        stopped_by=data.stopped_by,
+        noise_floor=noise_floor(data),
+        step_times=times,
+        step_edges_s=edges,
+        drifts=find_drifts(
+            data.readings,
+            tuple(arm.id for arm in data.run.arms),
+            reference=data.reference.id,
+            metric=metric,
+        ),
+        dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
+        waited_s=waited_s(data.guard_events),
+        cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
+    )
+
+
+def _generation(data: CellData) -> str:
+    """Return how the reference began its generations, as it said; empty for a program."""
+    ready = [e for e in data.events if e.what == "arm-ready" and e.arm == data.reference.id]
+    return ready[-1].text if ready and not data.is_program else ""
+
+
+def _state(data: CellData) -> tuple[CellState, str]:
+    if not any(arm.is_timed for arm in data.run.arms):
+        return "ok", "imported profiles; nothing was timed"
+    ends = [e for e in data.events if e.what == "cell-ended" and e.state is not None]
+    if ends:
+        return ends[-1].state or "failed", ends[-1].text
+    lost = [e for e in data.host_events if e.what == "host-failed"]
+    if lost:
+        return "unreachable", lost[-1].text
+    if data.blocks or any(e.what == "cell-started" for e in data.events):
+        return "skipped", "the run ended in the middle of this cell"
+    return "skipped", _SKIPPED
+
+
+def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
+    if any(e.what == "interrupted" for e in events):
+        return "interrupted"
+    stops = [e.text for e in events if e.what == "stopped"]
+    reasons: tuple[StoppedBy, ...] = ("target", "equivalent", "decided", "budget", "failure")
+    return next((reason for reason in reasons if stops and stops[-1] == reason), "unknown")

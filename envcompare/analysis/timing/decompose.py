@@ -1,0 +1,145 @@
+"""The 2 × 2: how much of a difference is the environment's, and how much the software's; pure.
+
+Four arms are the corners: a container and the plain process, each with its image's software and
+with the host's own. A path from the plain process on the host's files to the container with its
+image changes one thing at a time, so the log ratios of its two steps sum to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from envcompare.analysis.model.comparison import Decomposition, Estimate
+from envcompare.analysis.timing.cells import CellData
+from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, Measured
+from envcompare.stats.intervals import interval
+from envcompare.stats.metrics import METRICS, estimate
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corners:
+    """The arms of one 2 × 2: `arm` and `host_arm` in the container, `base` and `base_image` not."""
+
+    arm: ArmRecord
+    host_arm: ArmRecord
+    base: ArmRecord
+    base_image: ArmRecord | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Return the arms, the one all parts are measured from first."""
+        found = (self.base, self.host_arm, self.arm, self.base_image)
+        return tuple(one.id for one in found if one is not None)
+
+
+def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
+    """Return each 2 × 2 that the arms allow; the plain environment is that of the reference.
+
+    An arm with an image of the user's own is a corner of its own.
+    """
+    taking_part = tuple(arm for arm in arms if not arm.is_control)
+    plain = next((arm.environment for arm in taking_part if arm.is_reference), "")
+    on_host = {arm.environment: arm for arm in taking_part if arm.stack == "host"}
+    built = {
+        arm.environment: arm for arm in taking_part if arm.stack == "image" and not arm.reference
+    }
+    return tuple(
+        Corners(
+            arm=arm,
+            host_arm=on_host[arm.environment],
+            base=on_host[plain],
+            base_image=None if arm.reference else built.get(plain),
+        )
+        for arm in taking_part
+        if arm.stack == "image" and arm.environment != plain
+        if arm.environment in on_host and plain in on_host
+    )
+
+
+def decompose(data: CellData) -> tuple[Decomposition, ...]:
+    """Split every difference of a cell for which all corners were measured."""
+    found = (_decomposition(data, corners) for corners in all_corners(data.run.arms))
+    return tuple(one for one in found if one is not None)
+
+
+def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
+    failures = [data.failure(arm) for arm in corners.ids]
+    if any(failure is not None and failure.phase == "checksum" for failure in failures):
+        return None  # arms that do not do the same work have no ratio
+    blocks = _complete(data, corners.ids)
+    times = {arm: _log_times(data, blocks, arm, base=corners.base.id) for arm in corners.ids[1:]}
+    whole, isolated = times[corners.arm.id], times[corners.host_arm.id]
+    total = _estimate(data, blocks, whole)
+    environment = _estimate(data, blocks, isolated)
+    stack = _estimate(data, blocks, whole - isolated)
+    if total is None or environment is None or stack is None:
+        return None
+    other = None if corners.base_image is None else times[corners.base_image.id]
+    return Decomposition(
+        cell=data.cell.id,
+        host=data.cell.host,
+        workload=data.cell.workload,
+        parameters=data.cell.parameters,
+        arm=corners.arm.id,
+        host_arm=corners.host_arm.id,
+        base=corners.base.id,
+        base_image="" if corners.base_image is None else corners.base_image.id,
+        total=total,
+        environment=environment,
+        stack=stack,
+        environment_by_image=None if other is None else _estimate(data, blocks, whole - other),
+        stack_by_base=None if other is None else _estimate(data, blocks, other),
+        interaction=None if other is None else _estimate(data, blocks, whole - isolated - other),
+    )
+
+
+def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
+    """Return the blocks of the rounds in which every corner has a value.
+
+    Only then do all parts rest on the same rounds, and sum. The control of the base goes with it,
+    as in every other estimate.
+    """
+    read = METRICS[data.metric[0]].read
+    own = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
+    seen: dict[tuple[int, int, int], set[str]] = {}
+    for block in own:
+        seen.setdefault(_round(block), set()).add(block.arm)
+    twins = (b for arm in arms for b in data.arm_blocks(arm + CONTROL_SUFFIX))
+    return tuple(block for block in (*own, *twins) if len(seen.get(_round(block), ())) == len(arms))
+
+
+def _round(block: Measured) -> tuple[int, int, int]:
+    return block.restart, block.generation, block.round
+
+
+def _log_times(data: CellData, blocks: tuple[Measured, ...], arm: str, *, base: str) -> np.ndarray:
+    """Return ln(time in the arm ÷ time in the base), one value a generation, by restart."""
+    _, groups = estimate(blocks, arm=arm, reference=base, metric=data.metric[0])
+    return np.asarray(groups, dtype=float)
+
+
+def _estimate(data: CellData, blocks: tuple[Measured, ...], values: np.ndarray) -> Estimate | None:
+    found = interval(
+        tuple(tuple(restart) for restart in values.tolist()),
+        level=LEVEL,
+        always_restarts=data.is_strict,
+    )
+    if found is None:
+        return None
+    return Estimate(
+        metric=data.metric[0],
+        log_ratio=found.mean,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        unit=found.unit,
+        restarts=found.restarts,
+        generations=found.generations,
+        rounds=len({_round(block) for block in blocks}),
+        is_widened=False,
+    )

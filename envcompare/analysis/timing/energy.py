@@ -1,0 +1,227 @@
+"""What each arm took of its GPU in the timing pass: power, energy, clocks, heat, throttling.
+
+Readings are taken beside the pass, over all arms alike; what falls on the blocks of an arm is its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from envcompare.run_folder.profiles import Quantity, Rule
+from envcompare.run_folder.records import Block, GpuReading
+
+Floats = npt.NDArray[np.float64]
+SOURCE, INSTANT = "NVML, mean power readings", "NVML, instantaneous power readings"
+COUNTER = "NVML, total energy counter"
+# The counter is coarse: nvmlDeviceGetTotalEnergyConsumption is good for differences from 1 s on,
+# and the power of most boards is a mean over up to 1 s (nvmlDeviceGetPowerUsage).
+WINDOW_NS = 1_000_000_000
+MOST_APART_NS = 500_000_000  # two readings between which something can still be said
+SMEARED = (
+    "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
+    "part of their neighbours': arms look more alike than they are"
+)
+NO_READINGS = "no GPU was sampled beside the timing pass"
+NOT_COVERED = "no reading falls on its blocks"
+NOT_SAID = "the GPU does not say it"
+NO_BATCH = "the samples in a step are not known"
+WHICH = "which of the {} GPUs it ran on is not known"
+# nvmlClocksThrottleReasons that hold the clocks down; being idle, and clocks set by hand, do not.
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+}
+_NAMES: dict[str, tuple[str, Rule]] = {
+    "power_w": ("W", "time-weighted"),
+    "energy_per_step_j": ("J", "ratio of sums"),
+    "energy_per_sample_j": ("J", "ratio of sums"),
+    "sm_clock_mhz": ("MHz", "time-weighted"),
+    "memory_clock_mhz": ("MHz", "time-weighted"),
+    "temperature_c": ("°C", "maximum"),
+    "throttled_share": ("%", "time-weighted"),
+    "gpu_utilization_share": ("%", "time-weighted"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A quantity that changes linearly between its readings; integrals are over seconds."""
+
+    t_ns: Floats
+    values: Floats
+
+    @classmethod
+    def of(cls, readings: Sequence[GpuReading], field: str, factor: float = 1.0) -> Curve:
+        """Return a field of the readings of one GPU in order of time, without what is unknown."""
+        values = {
+            t_ns: value * factor
+            for reading in readings
+            for t_ns, value in zip(reading.t_ns, getattr(reading, field), strict=True)
+            if value is not None
+        }
+        table = np.array(sorted(values.items()), dtype=np.float64).reshape(-1, 2)
+        return cls(t_ns=table[:, 0], values=table[:, 1])
+
+    def covers(self, blocks: Sequence[Block]) -> npt.NDArray[np.bool_]:
+        """Tell of each block whether readings stand before, behind and close together within."""
+        starts, ends = bounds(blocks)
+        if len(self.t_ns) < 2:
+            return np.zeros(len(starts), dtype=np.bool_)
+        inside = (starts >= self.t_ns[0]) & (ends <= self.t_ns[-1])
+        torn = np.concatenate(([0], np.cumsum(np.diff(self.t_ns) > MOST_APART_NS)))
+        first = np.clip(np.searchsorted(self.t_ns, starts, side="right") - 1, 0, None)
+        last = np.clip(np.searchsorted(self.t_ns, ends), None, len(self.t_ns) - 1)
+        return np.asarray(inside & (torn[last] == torn[first]))
+
+    def integral(self, blocks: Sequence[Block]) -> Floats:
+        """Return the integral over each block, by trapezoids; the blocks are covered."""
+        starts, ends = bounds(blocks)
+        return self._until(ends) - self._until(starts)
+
+    def change(self, blocks: Sequence[Block]) -> Floats:
+        """Return by how much it grew in each block; the blocks are covered."""
+        starts, ends = bounds(blocks)
+        t_ns, values = self.t_ns, self.values
+        return np.asarray(np.interp(ends, t_ns, values) - np.interp(starts, t_ns, values))
+
+    def within(self, blocks: Sequence[Block]) -> Floats:
+        """Return the readings that fall on a block."""
+        starts, ends = bounds(sorted(blocks, key=lambda block: block.t0_ns))
+        if not len(starts):
+            return self.values[:0]
+        place = np.searchsorted(starts, self.t_ns, side="right") - 1
+        hit = (place >= 0) & (self.t_ns <= ends[np.clip(place, 0, None)])
+        return self.values[hit]
+
+    def _until(self, times: Floats) -> Floats:
+        widths = np.diff(self.t_ns) / 1e9
+        means = (self.values[1:] + self.values[:-1]) / 2
+        sums = np.concatenate(([0.0], np.cumsum(widths * means)))
+        place = np.clip(np.searchsorted(self.t_ns, times, side="right") - 1, 0, len(widths) - 1)
+        seconds = (times - self.t_ns[place]) / 1e9
+        slope = np.diff(self.values)[place] / widths[place]
+        return np.asarray(sums[place] + (self.values[place] + slope * seconds / 2) * seconds)
+
+
+def bounds(blocks: Sequence[Block]) -> tuple[Floats, Floats]:
+    """Return where blocks start and end on the clock of the host, in ns."""
+    starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
+    walls = np.array([sum(block.wall_ns) for block in blocks], dtype=np.float64)
+    return starts, starts + walls
+
+
+def arm_quantities(
+    blocks: Sequence[Block],
+    readings: Sequence[GpuReading],
+    *,
+    batch: int | None = None,
+    uuid: str = "",
+) -> tuple[Quantity, ...]:
+    """Return what an arm took of its GPU in its measured blocks of one cell.
+
+    `uuid` is that of the GPU it ran on, needed where several were sampled. What cannot be said is
+    missing with its reason.
+    """
+    uuids = {reading.uuid for reading in readings}
+    if not uuids:
+        return _all_missing(NO_READINGS)
+    if len(uuids) > 1 and uuid not in uuids:
+        return _all_missing(WHICH.format(len(uuids)))
+    own = [reading for reading in readings if reading.uuid == uuid or len(uuids) == 1]
+    timed = [block for block in blocks if block.status == "ok" and not block.warmup]
+    return (*_energy(timed, own, batch), *_states(timed, own))
+
+
+def _energy(
+    blocks: Sequence[Block], readings: Sequence[GpuReading], batch: int | None
+) -> tuple[Quantity, ...]:
+    names = ("power_w", "energy_per_step_j", "energy_per_sample_j")
+    power = Curve.of(readings, "power_mw", 1e-3)
+    counter = Curve.of(readings, "energy_mj", 1e-3)
+    is_counted = _is_long(blocks) and bool(counter.covers(blocks).all())
+    curve = counter if is_counted else power
+    if not len(curve.t_ns):
+        return tuple(_missing(name, NOT_SAID) for name in names)
+    seen = [b for b, is_seen in zip(blocks, curve.covers(blocks), strict=True) if is_seen]
+    if not seen:
+        return tuple(_missing(name, NOT_COVERED) for name in names)
+    joules = float(np.sum(curve.change(seen) if is_counted else curve.integral(seen)))
+    starts, ends = bounds(seen)
+    is_instant = all(reading.has_instant_power for reading in readings)
+    steps = sum(block.k for block in seen)
+    source = COUNTER if is_counted else INSTANT if is_instant else SOURCE
+    scope = f"{len(seen)} of {len(blocks)} blocks, the whole board, idle power included"
+    if source == SOURCE and not _is_long(seen):
+        scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
+    samples = None if batch is None else joules / (steps * batch)
+    values = (joules * 1e9 / float(np.sum(ends - starts)), joules / steps, samples)
+    return tuple(
+        _missing(name, NO_BATCH) if value is None else _quantity(name, value, scope, source)
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def _is_long(blocks: Sequence[Block]) -> bool:
+    return bool(blocks) and min(sum(block.wall_ns) for block in blocks) >= WINDOW_NS
+
+
+def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Quantity, ...]:
+    """Return clocks, heat and throttling over the readings that fall on a block."""
+
+    def state(name: str, field: str, reduce: Callable[[Floats], float]) -> Quantity:
+        curve = Curve.of(readings, field)
+        if not len(curve.t_ns):
+            return _missing(name, NOT_SAID)
+        values = curve.within(blocks)
+        if not len(values):
+            return _missing(name, NOT_COVERED)
+        scope = _seen_reasons(values) if field == "throttling" else f"{len(values)} readings"
+        return _quantity(name, reduce(values), scope)
+
+    return (
+        state("sm_clock_mhz", "sm_mhz", _mean),
+        state("memory_clock_mhz", "memory_mhz", _mean),
+        state("temperature_c", "temperature_c", lambda values: float(np.max(values))),
+        state("throttled_share", "throttling", _throttled_percent),
+        state("gpu_utilization_share", "utilization_percent", _mean),
+    )
+
+
+def _mean(values: Floats) -> float:
+    return float(np.mean(values))
+
+
+def _throttled_percent(masks: Floats) -> float:
+    return float(np.mean((masks.astype(np.int64) & sum(REASONS)) != 0)) * 100
+
+
+def _seen_reasons(masks: Floats) -> str:
+    """Return each reason that held the clocks down, with its share of the readings."""
+    bits = masks.astype(np.int64)
+    shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in REASONS.items()}
+    seen = [f"{word} in {share:.1%}" for word, share in shares.items() if share]
+    return f"{len(bits)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
+
+
+def _quantity(name: str, value: float, scope: str, source: str = "NVML") -> Quantity:
+    unit, rule = _NAMES[name]
+    return Quantity(name=name, value=value, unit=unit, rule=rule, source=source, scope=scope)
+
+
+def _missing(name: str, reason: str) -> Quantity:
+    unit, rule = _NAMES[name]
+    return Quantity(
+        name=name, value=None, unit=unit, rule=rule, source="NVML", status="missing", reason=reason
+    )
+
+
+def _all_missing(reason: str) -> tuple[Quantity, ...]:
+    return tuple(_missing(name, reason) for name in _NAMES)

@@ -1,0 +1,196 @@
+"""The verdict of one arm in one cell, with what speaks against it."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Comparison,
+    Estimate,
+    Leaning,
+    Outcome,
+)
+from envcompare.analysis.timing.cells import CellData, plain_estimate, to_estimate
+from envcompare.analysis.timing.primaries import Primary
+from envcompare.run_folder.records import ArmRecord, Failure
+from envcompare.stats.intervals import Interval, generations_needed, interval
+from envcompare.stats.metrics import MetricName
+from envcompare.stats.verdicts import verdict
+
+# Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
+MIN_RESTARTS = 4
+PLAIN_LEVEL = 0.95
+TARGET_WIDE = "the target was reached first; a smaller --target goes on"
+NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
+_READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
+_SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
+
+
+def judge(
+    data: CellData, arm: ArmRecord, cell: CellSummary, *, primary: Primary | None
+) -> Comparison:
+    """Compare one arm with the reference in one cell; exactly one outcome.
+
+    `primary` is the arm's, as settled over the whole run; the control has none of its own.
+    """
+    found = _control(data, arm) if arm.is_control else primary
+    failure = data.failure(arm.id)
+    if found is None or (failure is not None and failure.phase == "checksum"):
+        return _without_result(data, arm, cell, failure)
+    return _with_result(data, arm, cell, found)
+
+
+def _control(data: CellData, arm: ArmRecord) -> Primary | None:
+    metric, _ = data.metric
+    _, groups = data.estimate(arm.id, metric)
+    found = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
+    return None if found is None else Primary(interval=found)
+
+
+def _base(data: CellData, arm: ArmRecord) -> dict[str, object]:
+    return {
+        "cell": data.cell.id,
+        "host": data.cell.host,
+        "workload": data.cell.workload,
+        "parameters": data.cell.parameters,
+        "arm": arm.id,
+        "environment": arm.environment,
+        "stack": arm.stack,
+        "is_control": arm.is_control,
+    }
+
+
+def _without_result(
+    data: CellData, arm: ArmRecord, cell: CellSummary, failure: Failure | None
+) -> Comparison:
+    outcome: Outcome = "failed"
+    reason = ""
+    if failure is not None:
+        outcome = "not-run" if failure.phase in {"environment", "plan"} else "failed"
+        reason = failure.brief
+    elif (reference := data.failure(data.reference.id)) is not None:
+        reason = f"the reference {data.reference.id} failed: {reference.brief}"
+    else:
+        # of a cell that ended well its reason is what stopped it, and not why this is missing
+        why = "" if cell.state == "ok" else cell.reason
+        outcome, reason = "not-run", why or "no round was complete"
+    return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
+
+
+def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Primary) -> Comparison:
+    metric, _ = data.metric
+    primary = msgspec.structs.replace(
+        to_estimate(
+            data, arm.id, metric=metric, found=found.interval, is_widened=not arm.is_control
+        ),
+        is_pooled=found.is_pooled,
+    )
+    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
+    if outcome in {"slower", "faster"} and not found.is_selected:
+        outcome, reason = "inconclusive", NOT_SELECTED
+    is_open = outcome == "inconclusive" and not (control_failed and reason)
+    more = _more_generations(data, found.interval) if is_open else None
+    if outcome == "inconclusive" and data.stopped_by == "target":
+        reason = reason or TARGET_WIDE
+    others = (
+        plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
+        for name in _SECONDARY
+        if name != metric
+    )
+    return Comparison(
+        **_base(data, arm),  # type: ignore[arg-type]
+        outcome=outcome,
+        leaning=leaning(primary.log_ratio),
+        primary=primary,
+        secondary=tuple(other for other in others if other is not None),
+        reason=reason,
+        forecast_generations=more,
+        forecast_s=None if more is None else more * _seconds_a_generation(cell),
+        control_failed=control_failed and not arm.is_control,
+        failure=data.failure(arm.id),
+    )
+
+
+def _least_restarts(data: CellData) -> int:
+    design = data.run.design
+    return least_restarts(preset=design.preset, planned=design.min_restarts)
+
+
+def least_restarts(*, preset: str, planned: int) -> int:
+    """Return how many restarts a verdict needs; strict means the number it planned."""
+    return planned if preset == "strict" else MIN_RESTARTS
+
+
+def _more_generations(data: CellData, found: Interval) -> int | None:
+    """Forecast what is missing, the restarts below the least number included; None: no telling."""
+    per_restart = found.generations // found.restarts
+    missing = max(0, _least_restarts(data) - found.restarts) * per_restart
+    needed = generations_needed(found, margin=data.run.design.margin)
+    if needed is None:
+        return None
+    return max(missing, needed - found.generations, 1)
+
+
+def _outcome(
+    data: CellData, primary: Estimate, floor: Estimate | None
+) -> tuple[Outcome, str, bool]:
+    least = _least_restarts(data)
+    if primary.restarts < least:
+        return "inconclusive", _too_few(data, primary, least), False
+    margin = data.run.design.margin
+    outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
+    end = failed_control_end(floor)
+    if end is None:
+        return outcome, "", False
+    if outcome != "inconclusive" and claimed(outcome, primary.log_ratio, margin=margin) <= end:
+        return "inconclusive", control_reason(end), True
+    return outcome, "", True
+
+
+def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
+    """Return how large a difference is claimed, or denied by *equivalent*, as a log ratio."""
+    return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
+
+
+def control_reason(end: float) -> str:
+    """Say why nothing below the far end of a control that failed is claimed."""
+    return (
+        f"control failed: the reference differs from itself by up to {math.expm1(end):.1%}, so no "
+        "smaller difference is claimed"
+    )
+
+
+def _too_few(data: CellData, primary: Estimate, least: int) -> str:
+    word = "rounds" if primary.unit == "process" else "restarts"
+    planned = data.run.design.min_restarts
+    aim = f" ({planned} were planned)" if planned > least else ""
+    text = (
+        f"{primary.restarts} of at least {least} {word} that a verdict needs{aim} fitted into the "
+        "budget"
+    )
+    if primary.low is not None:
+        return text
+    return f"{text}; at least {max(1, 2 - primary.restarts)} more before there is an interval"
+
+
+def failed_control_end(floor: Estimate | None) -> float | None:
+    """Return the far end of the control's 99 % interval where that excludes 0, else None."""
+    if floor is None or floor.low is None or floor.high is None:
+        return None
+    if floor.restarts < MIN_RESTARTS or floor.low <= 0 <= floor.high:
+        return None
+    return max(abs(floor.low), abs(floor.high))
+
+
+def leaning(log_ratio: float) -> Leaning:
+    """Return to which side a log ratio lies; what reads as 0.0 % lies on none."""
+    if abs(log_ratio) < _READ_AS_ZERO:
+        return "none"
+    return "slower" if log_ratio > 0 else "faster"
+
+
+def _seconds_a_generation(cell: CellSummary) -> float:
+    return cell.elapsed_s / max(1, cell.generations)

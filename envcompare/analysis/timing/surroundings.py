@@ -1,0 +1,111 @@
+"""How the surroundings of the arms differ, cell by cell, with what was seen while they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from envcompare.fingerprint.classes import CLASS_ORDER, EXPLAINING
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.remedies import other_options
+from envcompare.fingerprint.sides import Pair
+from envcompare.run_folder.records import (
+    Block,
+    FactDifference,
+    FingerprintRecord,
+    GpuReading,
+    Memory,
+    ProcessRun,
+    RunRecord,
+    Sample,
+)
+
+Differences = tuple[FactDifference, ...]
+_FELT: Final = (True, None, False)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the samples of an arm in a cell tell of its limits."""
+
+    throttled_ns: list[int] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+    is_program: bool = False
+
+    def take(self, sample: Sample) -> None:
+        if isinstance(sample, Block) and sample.throttled_ns is not None:
+            self.throttled_ns.append(sample.throttled_ns)
+        if isinstance(sample, Memory | ProcessRun) and sample.max_rss_bytes is not None:
+            self.peak_bytes.append(sample.max_rss_bytes)
+        self.is_program = self.is_program or isinstance(sample, ProcessRun)
+
+
+def differences_by_cell(
+    run: RunRecord, samples: Iterable[Sample], fingerprints: Iterable[FingerprintRecord]
+) -> dict[str, Differences]:
+    """Compare the fingerprints of each cell with the reference's of that cell."""
+    seen: dict[tuple[str, str], _Seen] = {}
+    for sample in samples:
+        if not isinstance(sample, GpuReading):  # it is of a GPU, which all arms share
+            seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
+    reference = next(arm.id for arm in run.arms if arm.is_reference)
+    at = {(one.cell, one.arm): one for one in fingerprints}
+    found: dict[str, Differences] = {}
+    for (cell, arm), record in at.items():
+        if arm != reference and (cell, reference) in at:
+            both = [seen.get((cell, one), _Seen()) for one in (reference, arm)]
+            pair = _pair(run, (reference, arm), both)
+            own = compare_fingerprints(at[cell, reference], record, pair)
+            found[cell] = (*found.get(cell, ()), *own)
+    return found
+
+
+def candidates(found: Differences, arm: str) -> tuple[str, ...]:
+    """Return the keys of what may explain a difference of an arm, the likeliest first.
+
+    Confounders lead, and among the rest what the workload was seen to use; a difference that
+    another one tells of is left out.
+    """
+    own = [
+        one for one in found if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
+    ]
+    return tuple(one.key for one in sorted(own, key=likelihood))
+
+
+def likelihood(one: FactDifference) -> tuple[int, int]:
+    """Return a key that sorts the likeliest cause first: by class, then by what was seen."""
+    return CLASS_ORDER.index(one.fact_class), _FELT.index(one.is_felt)
+
+
+def each_once(by_cell: dict[str, Differences]) -> Differences:
+    """Return the differences of all cells; of one that several share the one that weighs most."""
+    every = [one for found in by_cell.values() for one in found]
+    ordered = sorted(every, key=lambda one: -CLASS_ORDER.index(one.fact_class))
+    strongest = {(one.host, one.arm, one.key): one for one in ordered}
+    places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
+    return tuple(strongest[place] for place in places)
+
+
+def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
+    """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
+    told = {(one.host, one.arm, one.key): one for one in shared}
+    own = {
+        cell: tuple(one for one in found if told.get((one.host, one.arm, one.key)) != one)
+        for cell, found in by_cell.items()
+    }
+    return {cell: found for cell, found in own.items() if found}
+
+
+def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> Pair:
+    arms = {arm.id: arm for arm in run.arms}
+    throttled = [value for one in both for value in one.throttled_ns]
+    peaks = [value for one in both for value in one.peak_bytes]
+    known = names[0] in arms and names[1] in arms
+    return Pair(
+        arms=(arms[names[0]], arms[names[1]]) if known else None,
+        is_program=any(one.is_program for one in both),
+        throttled_ns=sum(throttled) if throttled else None,
+        peak_bytes=max(peaks, default=None),
+        options=other_options(run.command_line),
+    )

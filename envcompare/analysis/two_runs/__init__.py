@@ -1,0 +1,1 @@
+"""Compare two runs, and gate one of them."""

@@ -1,0 +1,257 @@
+"""Gates: what makes `envcompare compare` fail, from its grammar to what it finds.
+
+`slower:2%` hits where the whole printed interval lies beyond 2 %, and never where a claim was
+withdrawn. What could not be judged is found as well: it must not pass in silence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from envcompare.analysis.model.change import RunChange
+from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
+from envcompare.analysis.model.gate import Finding, GateFinding, GateResult
+from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
+
+State = Literal["slower", "faster", "inconclusive", "confounded", "failed"]
+_SPEEDS: Final[tuple[State, ...]] = ("slower", "faster")
+_STATES: Final[tuple[State, ...]] = ("inconclusive", "confounded", "failed")
+_MOST: Final[dict[State, float]] = {"slower": 1000.0, "faster": 99.0}  # percent
+_PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
+_UNMEASURED: Final = frozenset({"failed", "not-run"})
+_ALLOWED: Final = (
+    "slower, slower:2%, faster, faster:2%, inconclusive, confounded and failed, several with commas"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One condition that must not hold; `percent` is None for any verdict of that state."""
+
+    state: State
+    percent: float | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the gate as it is written."""
+        return self.state if self.percent is None else f"{self.state}:{self.percent:.12g}%"
+
+    @property
+    def is_of_speed(self) -> bool:
+        """Say whether it needs an interval to be judged."""
+        return self.state in _SPEEDS
+
+    @property
+    def bound(self) -> float:
+        """Return the log ratio beyond which it hits, above 0 for slower and below for faster."""
+        share = (self.percent or 0.0) / 100
+        return math.log1p(share) if self.state == "slower" else math.log1p(-share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a gate reads of one comparison, of one run or of two."""
+
+    cell: str
+    arm: str
+    outcome: Outcome
+    log_ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    is_firm: bool = True  # no failed control speaks against a claim inside the margin
+    is_confounded: bool = False
+    is_described: bool = True  # there are the fingerprints in which confounders could be found
+    reason: str = ""
+    phase: Phase | None = None  # in which it failed, or its reference
+    failure: str = ""  # what failed, though there may be times from before it
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of what was not measured: 4 for a workload, 3 for all else."""
+        if self.phase is not None:
+            return exit_code_of(self.phase)
+        return 4 if self.outcome == "failed" else 3
+
+
+def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
+    """Return the gates of all `--fail-on`, each once; raises ConfigError for what is none."""
+    items = (item.strip() for text in texts for item in text.split(","))
+    return tuple(dict.fromkeys(_gate(item) for item in items))
+
+
+def _gate(item: str) -> Gate:
+    state, colon, amount = item.partition(":")
+    for known in _SPEEDS:
+        if state == known:
+            return Gate(state=known, percent=_percent(item, known, amount) if colon else None)
+    for named in _STATES:
+        if item == named:
+            return Gate(state=named)
+    raise _refused(item, f"gates are {_ALLOWED}")
+
+
+def _percent(item: str, state: State, amount: str) -> float:
+    found, most = _PERCENT.fullmatch(amount), _MOST[state]
+    if found is None or float(found[1]) > most:
+        raise _refused(
+            item, f"behind {state}: stands a percentage from 0% to {most:.0f}%, with its sign %"
+        )
+    return float(found[1])
+
+
+def _refused(item: str, details: str) -> ConfigError:
+    brief = f"--fail-on {item} is no gate" if item else "--fail-on names no gate"
+    return ConfigError(brief, details=details, hint="for example --fail-on slower:2%")
+
+
+def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
+    """Return what gates read of a run; the control compares nothing and is left out."""
+    described = {(one.host, one.arm) for one in run.arms if one.facts}
+    return tuple(
+        Claim(
+            cell=one.cell,
+            arm=one.arm,
+            outcome=one.outcome,
+            is_described={(one.host, one.arm), (one.host, run.reference_arm)} <= described,
+            log_ratio=one.primary.log_ratio if one.primary else None,
+            low=one.primary.low if one.primary else None,
+            high=one.primary.high if one.primary else None,
+            is_firm=not one.control_failed,
+            is_confounded=one.is_confounded,
+            reason=one.reason,
+            phase=phase_of(run, one),
+            failure=one.failure.brief if one.failure else "",
+        )
+        for one in run.compared
+    )
+
+
+def phase_of(run: RunComparison, one: Comparison) -> Phase | None:
+    """Return where a comparison failed, or else its reference; None where neither did."""
+    if one.failure is not None:
+        return one.failure.phase
+    found = (
+        row.phase
+        for row in reversed(run.failures)
+        if row.host == one.host
+        and row.arm in {"", run.reference_arm}
+        and row.cell in {"", one.cell}
+    )
+    return next(found, None) if one.outcome in _UNMEASURED else None
+
+
+def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
+    """Return what gates read of two runs: the change of each ratio.
+
+    What only the run before holds was not run any more; what is new has no change to be judged.
+    """
+    changed = (
+        Claim(
+            cell=one.cell,
+            arm=one.arm,
+            outcome=one.outcome,
+            log_ratio=one.log_ratio,
+            low=one.low,
+            high=one.high,
+            is_firm=not one.control_failed,
+            is_confounded=one.is_confounded,
+            is_described=one.is_described,
+            reason=one.reason,
+            phase=one.phase,
+            failure=one.failure.brief if one.failure else "",
+        )
+        for one in run.changes
+    )
+    lost = (
+        Claim(cell=one.cell, arm=one.arm, outcome="not-run", reason="only the run before holds it")
+        for one in run.left_out
+        if one.only_in == "before"
+    )
+    return *changed, *lost
+
+
+def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateResult, ...]:
+    """Return what each gate finds."""
+    return tuple(_judge(gate, claims) for gate in gates)
+
+
+def gates_exit_code(
+    results: Iterable[GateResult], claims: tuple[Claim, ...], *, is_complete: bool = True
+) -> int:
+    """Return 1 where a gate is hit, else 3 or 4 where one could not judge everything, else 0.
+
+    A run that is not complete has not been judged as it was planned, whatever it holds.
+    """
+    found = tuple(results)
+    if any(one.is_hit for one in found):
+        return 1
+    unjudged = {
+        (one.cell, one.arm)
+        for result in found
+        for one in result.findings
+        if one.finding == "unjudged"
+    }
+    codes = {one.exit_code for one in claims if (one.cell, one.arm) in unjudged}
+    if found and not is_complete:
+        codes.add(UnusableError.exit_code)
+    return min(codes, default=0)
+
+
+def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
+    findings = tuple(
+        GateFinding(
+            cell=one.cell,
+            arm=one.arm,
+            finding=found,
+            outcome=one.outcome,
+            log_ratio=one.log_ratio,
+            low=one.low,
+            high=one.high,
+            reason=(one.failure or one.reason) if gate.state == "failed" else one.reason,
+        )
+        for one in claims
+        if (found := _finding(gate, one)) is not None
+    )
+    return GateResult(
+        gate=gate.text,
+        is_hit=any(one.finding == "hit" for one in findings),
+        comparisons=len(claims),
+        findings=findings,
+    )
+
+
+def _finding(gate: Gate, claim: Claim) -> Finding | None:
+    """Return what a gate says of a comparison; None where it passes beyond doubt."""
+    is_unmeasured = claim.outcome in _UNMEASURED
+    if gate.state == "failed":
+        return "hit" if is_unmeasured or claim.failure else None
+    if is_unmeasured or (gate.is_of_speed and None in (claim.low, claim.high)):
+        return "unjudged"
+    if gate.is_of_speed:
+        return "hit" if _is_beyond(gate, claim) else "open" if _is_open(gate, claim) else None
+    if gate.state == "confounded" and not (claim.is_confounded or claim.is_described):
+        return "unjudged"
+    holds = claim.is_confounded if gate.state == "confounded" else claim.outcome == gate.state
+    return "hit" if holds else None
+
+
+def _is_beyond(gate: Gate, claim: Claim) -> bool:
+    """Say whether all of the interval lies beyond the bound, and the claim was not withdrawn."""
+    if gate.percent is None or claim.low is None or claim.high is None:
+        return claim.outcome == gate.state
+    stands = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
+    is_far = claim.low > gate.bound if gate.state == "slower" else claim.high < gate.bound
+    return stands and is_far
+
+
+def _is_open(gate: Gate, claim: Claim) -> bool:
+    """Say whether it may lie beyond the bound all the same."""
+    if claim.outcome == "inconclusive":
+        return True
+    if gate.percent is None or claim.low is None or claim.high is None:
+        return False
+    return claim.high > gate.bound if gate.state == "slower" else claim.low < gate.bound

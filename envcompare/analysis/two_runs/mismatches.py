@@ -1,0 +1,193 @@
+"""What must be the same in two runs for their ratios to be compared, and is not.
+
+The reference stands for the machine and its software: where it changed, a ratio to it changed its
+meaning. What only names it (a process id, a host name, a path) may differ, and of the run's own
+doing the hash seed, which `--stabilise` draws anew for each restart.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from envcompare.analysis.model.change import Mismatch
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.errors import RunFolderError
+from envcompare.fingerprint.classes import longest_rule
+from envcompare.fingerprint.comparing import LOADED, compare_fingerprints, measured_alike
+from envcompare.fingerprint.sides import Pair
+from envcompare.fingerprint.words import INSTALLED_PARTS, describe
+from envcompare.run_folder.records import (
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+    RunRecord,
+)
+
+Work = dict[str, FingerprintValue]
+_DESIGN: Final = ("threads", "stabilise", "pin")
+_WORK: Final = {"code": "the code", "device": "the device", "batch": "the batch size"}
+_SHOWN_OF_DIGEST: Final = 12
+# What runs of earlier versions know nothing of.
+_LATER: Final = ("process", "thp.is_disabled", INSTALLED_PARTS)
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: the commands are parsed once, not for each cell
+class ReadRun:
+    """A run read from its folder: what was found, and what was run to find it."""
+
+    record: RunRecord
+    comparison: RunComparison
+    fingerprints: dict[tuple[str, str], FingerprintRecord]  # by cell and arm
+    work: dict[str, Work] = field(default_factory=dict)  # by cell, as the reference noted it
+
+    @cached_property
+    def commands(self) -> dict[str, str]:
+        """Return the plain commands of the run by the names of their workloads.
+
+        Raises RunFolderError where run.json does not hold them as they were written.
+        """
+        try:
+            tables = tomllib.loads(self.record.configuration).get("workloads", {})
+        except tomllib.TOMLDecodeError as error:
+            raise RunFolderError(
+                f"the configuration in run.json of {self.record.run_id} cannot be read",
+                details=str(error),
+                hint="restore the file from a copy, or run again",
+            ) from error
+        found: dict[str, Any] = tables if isinstance(tables, dict) else {}
+        return {
+            name: str(one["command"])
+            for name, one in found.items()
+            if isinstance(one, dict) and "command" in one
+        }
+
+
+def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[Mismatch, ...]:
+    """Return what differs and must not; that which several cells share is told once."""
+    found: dict[tuple[str, str], Mismatch] = {
+        (one.key, one.text): one for one in _of_design(before, after)
+    }
+    for cell in cells:
+        for one in (*_of_work(before, after, cell), *_of_reference(before, after, cell)):
+            known = found.get((one.key, one.text))
+            told = (*known.cells, cell) if known else (cell,)
+            found[one.key, one.text] = Mismatch(
+                key=one.key, cells=told, before=one.before, after=one.after, text=one.text
+            )
+    return tuple(found.values())
+
+
+def changed_facts(
+    before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
+) -> tuple[FactDifference, ...]:
+    """Return the facts of one arm that are not the same in both runs, software first."""
+    found = compare_fingerprints(before, after, Pair())
+    own = {"env.PYTHONHASHSEED"} if is_stabilised else set()
+    kept = [
+        one
+        for one in found
+        if one.fact_class != "identity"
+        and one.key not in own
+        and _is_proven(before, after, one)
+        and not (longest_rule(one.key, _LATER) and None in (one.reference, one.value))
+    ]
+    return (*measured_alike(before, after, kept), *_engines(before, after))
+
+
+def _is_proven(before: FingerprintRecord, after: FingerprintRecord, one: FactDifference) -> bool:
+    """Say whether a difference was seen: of a plain command a list may have gaps by chance."""
+    is_watched = "programs" in before.facts and "programs" in after.facts
+    is_list = one.key in {*LOADED, "programs"}
+    return one.fact_class == "confounder" or not (is_watched and is_list)
+
+
+def mismatch_text(one: Mismatch, cells: tuple[str, ...]) -> str:
+    """Return what differs and in which of the cells compared, unless it is of the whole run."""
+    where = "every cell" if one.cells == cells and len(cells) > 1 else ", ".join(one.cells)
+    return f"{one.text} ({where})" if one.cells else one.text
+
+
+def told_facts(found: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
+    """Return the facts that speak for themselves."""
+    return tuple(one for one in found if not one.part_of)
+
+
+def fact_text(one: FactDifference) -> str:
+    """Return what differs with both values, those of a digest shortened."""
+    text = describe(one)
+    if "→" in text or isinstance(one.reference, tuple) or isinstance(one.value, tuple):
+        return text
+    return f"{text} {_short(one.reference)} → {_short(one.value)}"
+
+
+def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[FactDifference]:
+    """Give the engine of a container where it has another version; of vm that is the kernel."""
+    for key in sorted(before.identity.keys() | after.identity.keys()):
+        values = before.identity.get(key), after.identity.get(key)
+        if key.endswith(".version") and key != "vm.version" and values[0] != values[1]:
+            yield FactDifference(
+                host=after.host,
+                arm=after.arm,
+                key=key,
+                reference=values[0],
+                value=values[1],
+                fact_class="host",
+            )
+
+
+def _of_design(before: ReadRun, after: ReadRun) -> Iterator[Mismatch]:
+    for key in _DESIGN:
+        values = getattr(before.record.design, key), getattr(after.record.design, key)
+        if values[0] != values[1]:
+            yield _mismatch(key, values, f"--{key} {_setting(values[0])} → {_setting(values[1])}")
+
+
+def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
+    mine, theirs = before.work.get(cell, {}), after.work.get(cell, {})
+    for key, name in _WORK.items():
+        values = mine.get(key), theirs.get(key)
+        # where the code is not known, that is told once for all the rest
+        if (key == "code") if None in values else values[0] != values[1]:
+            yield _mismatch(key, values, f"{name} {_short(values[0])} → {_short(values[1])}")
+    if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
+        values = mine["data"], theirs["data"]
+        yield _mismatch("data", values, f"the data {_short(values[0])} → {_short(values[1])}")
+    workload = next(one.workload for one in after.record.cells if one.id == cell)
+    commands = before.commands.get(workload), after.commands.get(workload)
+    if commands[0] != commands[1]:
+        yield _mismatch("command", commands, f"the command {commands[0]} → {commands[1]}")
+
+
+def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
+    at = cell, after.comparison.reference_arm
+    mine, theirs = before.fingerprints.get(at), after.fingerprints.get(at)
+    if mine is None or theirs is None:
+        first, second = ("not known" if one is None else "known" for one in (mine, theirs))
+        yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
+        return
+    is_stabilised = before.record.design.stabilise and after.record.design.stabilise
+    for one in told_facts(changed_facts(mine, theirs, is_stabilised=is_stabilised)):
+        yield _mismatch(one.key, (one.reference, one.value), fact_text(one))
+
+
+def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:
+    return Mismatch(key=key, before=values[0], after=values[1], text=text)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _short(value: FingerprintValue) -> str:
+    if value is None:
+        return "not known"
+    text = str(value)
+    return f"{text[:_SHOWN_OF_DIGEST]}…" if len(text) > 2 * _SHOWN_OF_DIGEST else text

@@ -1,0 +1,44 @@
+"""The only place that finds bundled files: in the checkout, else in the wheel."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from envcompare.errors import EnvcompareError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def root() -> Path:
+    """Return the folder that holds `workloads/`, `containers/` and `Dockerfile`.
+
+    The checkout comes first, so that an editable install never sees a stale copy.
+    """
+    for folder in (_PACKAGE.parent, _PACKAGE / "_files"):
+        if (folder / "workloads" / "worker.py").is_file() and (folder / "Dockerfile").is_file():
+            return folder
+    raise EnvcompareError(
+        "the bundled workloads are missing",
+        details=f"neither beside {_PACKAGE} nor in it",
+        hint="install envcompare-bench again",
+    )
+
+
+def workloads() -> Path:
+    """Return the folder of the workloads and the worker."""
+    return root() / "workloads"
+
+
+def tree_program() -> str:
+    """Return the program that says what is installed beside an interpreter."""
+    return (workloads() / "tree.py").read_text(encoding="utf-8")
+
+
+def tree_key(folder: Path) -> str:
+    """Return a name for what a folder holds, byte code left out."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

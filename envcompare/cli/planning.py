@@ -1,0 +1,156 @@
+"""From flags and file, or from an earlier run, to experiment, hosts and plan; and its lines."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+
+from envcompare import __version__
+from envcompare.command import shell_text
+from envcompare.config.catalogue import catalogue
+from envcompare.config.choice import Known
+from envcompare.config.experiment import Experiment, resolve, standalone
+from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
+from envcompare.config.settings import Settings, parse_settings, settings_toml
+from envcompare.environments.registry import ENVIRONMENTS
+from envcompare.errors import ConfigError, RunFolderError
+from envcompare.fingerprint.identity import is_known, unknown
+from envcompare.run_folder.eventlog import written_samples
+from envcompare.run_folder.records import ProfileChoice
+from envcompare.run_folder.results import RunFolder
+from envcompare.text import counted
+from envcompare.transport.hosts import HostSpec, parse_hosts
+
+PROFILES: dict[ProfileChoice, str] = {
+    "auto": "after the timing of a cell, beside its budget; on a GPU nsys and ncu where they are",
+    "trace": "after the timing of a cell, beside its budget; no hardware counters of a GPU",
+    "none": "none",
+}
+SHOWN_CELLS = 20
+SHOWN_ROUNDS = 3
+
+
+def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
+    """Return the experiment that the flags ask for over the file, and its hosts."""
+    workloads = {name: info.parameters for name, info in catalogue().items()}
+    known = Known(environments=tuple(ENVIRONMENTS), workloads=workloads)
+    experiment = resolve(flags, file, known=known)
+    hosts = parse_hosts(experiment.hosts)
+    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
+
+
+def planned(
+    flags: Settings, file: Settings, *, accept_many: bool
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    """Return experiment, plan and hosts of a new run."""
+    experiment, hosts = resolved(flags, file)
+    made = make_plan(experiment, tuple(host.label for host in hosts), accept_many=accept_many)
+    return experiment, made, hosts
+
+
+def resumed(
+    folder: RunFolder, *, allow_mismatch: bool | None = None
+) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+    """Return experiment, plan and hosts of a run to go on with.
+
+    `allow_mismatch` is of this resumption; None takes it from the run.
+
+    Raises ConfigError where this envcompare would plan another run, and RunFolderError where
+    samples were lost: their cells have ended, and would not be measured again.
+    """
+    record = folder.read_run()
+    if not any(arm.is_timed for arm in record.arms):
+        raise ConfigError(
+            f"{folder.path} cannot be resumed: it holds imported profiles and measures nothing",
+            hint="add profiles to it with `envcompare import`, or start a new run",
+        )
+    _check_whole(folder)
+    if not is_known(folder.read_events().events):
+        raise unknown(folder.path)
+    content = tomllib.loads(record.configuration)
+    settings = parse_settings(content, source=str(folder.path / "run.json"))
+    experiment, made, hosts = planned(settings, Settings(), accept_many=True)
+    same = (
+        (record.tool_version, __version__, "the version of envcompare"),
+        (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
+        (tuple(arm for arm in record.arms if arm.is_timed), made.arms, "the plan of arms"),
+        (record.design, made.design, "the design"),
+    )
+    for before, now, what in same:
+        if before != now:
+            raise ConfigError(
+                f"{folder.path} cannot be resumed: {what} is another",
+                details=f"{before!r} then, {now!r} now",
+                hint="start a new run; what was measured stays readable",
+            )
+    if allow_mismatch is not None:
+        experiment = replace(experiment, allow_mismatch=allow_mismatch)
+    return experiment, made, hosts
+
+
+def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]:
+    """Return experiment, hosts and ID of a run, whatever became of it."""
+    record = folder.read_run()
+    content = tomllib.loads(record.configuration)
+    settings = parse_settings(content, source=str(folder.path / "run.json"))
+    return *resolved(settings, Settings()), record.run_id
+
+
+def _check_whole(folder: RunFolder) -> None:
+    written = written_samples(folder.read_events().events)
+    found = folder.count_samples()
+    if found < written:
+        raise RunFolderError(
+            f"{folder.path} cannot be resumed: samples of it were lost",
+            details=f"samples.jsonl holds {found} of the {written} that events.jsonl counts",
+            hint="restore samples.jsonl from a copy, or start a new run; "
+            "`envcompare report` shows what there is",
+        )
+
+
+def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
+    """Return the plan as lines of text; the experiment stands in it as a configuration file."""
+    design = plan.design
+    longest_s = design.budget_s * len(plan.cells)
+    margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
+    lines = [
+        "experiment (as a configuration file):",
+        *(f"  {line}" for line in settings_toml(experiment.settings).splitlines()),
+        "arms:",
+        *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
+        f"design: margin ±{margin}, half-width target {target},",
+        f"  at most {design.budget_s:.0f} s a cell, at least {design.min_restarts} restarts",
+        f"profiles: {PROFILES[design.profile]}",
+        f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
+        f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
+    ]
+    for cell in plan.cells[:SHOWN_CELLS]:
+        lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell))]
+    if len(plan.cells) > SHOWN_CELLS:
+        lines.append(f"  … and {len(plan.cells) - SHOWN_CELLS} more")
+    return tuple(lines)
+
+
+def _arm_text(plan: Plan, arm_id: str) -> str:
+    arm = next(one for one in plan.arms if one.id == arm_id)
+    text = f"{arm.environment}, stack {arm.stack}"
+    if arm.reference:
+        text = f"{arm.environment}, {arm.reference}"
+    if arm.is_reference:
+        return f"{text} (reference)"
+    return f"{text} (the reference again: A/A control)" if arm.is_control else text
+
+
+def _orders(plan: Plan, cell: Cell) -> list[str]:
+    arms = tuple(arm.id for arm in plan.arms)
+    if cell.workload.program is not None:
+        seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(SHOWN_ROUNDS))
+        rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)
+        command = shell_text(cell.workload.program.argv)
+        return [f"command: {command}", *(f"round {n}: {text}" for n, text in enumerate(rounds))]
+    launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
+    orders = [f"launch: {' '.join(launch)}"]
+    for number in range(SHOWN_ROUNDS):
+        seed = derive_seed(plan.seed, f"round {number}", cell.id, 0, 0)
+        orders.append(f"round {number}: {' '.join(shuffled(arms, seed))}")
+    return orders

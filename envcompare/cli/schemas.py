@@ -1,0 +1,35 @@
+"""The JSON Schemas of the run folder, made from its types; docs/schema/ holds them written out."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from envcompare.analysis.model.change import RunChange
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.gate import GatedRun
+from envcompare.doctor.examination import Examination
+from envcompare.run_folder.profiles import ProfileRecord, Roofs
+from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
+
+_TYPES = {
+    "run": RunRecord,
+    "samples": Sample,  # one line of samples.jsonl
+    "events": Event,  # one line of events.jsonl
+    "fingerprint": FingerprintRecord,
+    "profile": ProfileRecord,
+    "roofs": Roofs,
+    "comparison": RunComparison,
+    "gates": GatedRun,  # of `envcompare compare RUN --format json`
+    "doctor": Examination,  # of `envcompare doctor --format json`
+    "change": RunChange,  # of `envcompare compare BEFORE AFTER --format json`
+}
+SCHEMA_NAMES = tuple(_TYPES)
+
+
+def schema_text(name: str) -> str:
+    """Return the JSON Schema (draft 2020-12) of a file of the run folder as text."""
+    schema = msgspec.json.schema(_TYPES[name])
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
+    return json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,140 @@
+"""The arms of an experiment, read from how a user writes them, and which is the reference."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from envcompare.config.settings import Settings, closest, listed
+from envcompare.errors import ConfigError
+
+_ARM_ID = re.compile(r"[a-z0-9-]+")
+ALIASES = {"apptainer": "singularity"}
+_STACKS = ("image", "host")
+
+# The grammar of names, tags and digests of the OCI distribution specification 1.1, "Pulling
+# manifests", with host and port before the name as docker pull takes them.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_DOMAIN = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:)|\[[0-9A-Fa-f:]+\])"
+_IMAGE = re.compile(
+    rf"(?:{_DOMAIN}(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
+    r"(?:@[a-z0-9]+(?:[+._-][a-z0-9]+)*:[A-Za-z0-9=_-]+)?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One environment × stack; `reference` is an image or SIF the user named."""
+
+    id: str
+    environment: str
+    stack: str = "image"
+    reference: str = ""
+
+
+def expand_stacks(items: tuple[str, ...], stacks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arms with each plain environment in every stack, stack after stack.
+
+    What names its stack or its image itself stays as it is, and stands once.
+    """
+    plain = tuple(item for item in items if not set("@:=") & set(item))
+    ends = {stack: "" if stack == "image" else f"@{stack}" for stack in stacks}
+    first = tuple(f"{item}{ends[stacks[0]]}" if item in plain else item for item in items)
+    return (*first, *(f"{item}{ends[stack]}" for stack in stacks[1:] for item in plain))
+
+
+def chosen_stacks(settings: Settings) -> tuple[str, ...]:
+    """Return the stacks of `--stacks`, each once; raises ConfigError for one that is none."""
+    stacks = tuple(dict.fromkeys(listed(settings.stacks)))
+    if not stacks:
+        raise ConfigError("--stacks names no stack", hint="for example --stacks image,host")
+    for stack in stacks:
+        if stack not in _STACKS:
+            raise ConfigError(f"unknown stack `{stack}` in --stacks", hint=closest(stack, _STACKS))
+    return stacks
+
+
+def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[Arm, ...]:
+    """Parse `ENV`, `ENV@STACK` and `NAME=ENV:REFERENCE`; raises ConfigError naming the item."""
+    if not items:
+        raise ConfigError("no environment is named", hint="for example --envs vm,docker")
+    arms = tuple(_arm(item, environments) for item in items)
+    seen: set[str] = set()
+    for arm in arms:
+        if arm.id in seen:
+            raise ConfigError(
+                f"the arm {arm.id} is named twice",
+                details="the reference is measured a second time by itself, as the control",
+                hint="give each arm its own name, as in old=docker:app:1,new=docker:app:2",
+            )
+        seen.add(arm.id)
+    return arms
+
+
+def check_image(name: str, *, flag: str) -> None:
+    """Raise ConfigError for what can be the name or the ID of no image."""
+    if not _IMAGE.fullmatch(name):
+        raise ConfigError(
+            f"{flag}: `{name}` is no valid image name",
+            details="a name is of small letters and digits, as in [HOST[:PORT]/]NAME[:TAG]",
+            hint="`docker images` lists the names there are",
+        )
+
+
+def _arm(item: str, environments: tuple[str, ...]) -> Arm:
+    name, equals, rest = item.partition("=")
+    if not equals or ":" in name:
+        name, rest = "", item
+    environment, colon, reference = rest.partition(":")
+    environment, at, stack = environment.partition("@")
+    environment = ALIASES.get(environment, environment)
+    if environment not in environments:
+        raise ConfigError(
+            f"unknown environment `{environment}` in --envs {item}",
+            hint=closest(environment, environments),
+        )
+    if at and stack not in _STACKS:
+        raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
+    if stack == "host" and reference:
+        raise ConfigError(
+            f"--envs {item}: an image cannot be named for the stack host",
+            details="there a container shows the host's own files",
+            hint=f"use {environment}@host, or {name or 'mine'}={environment}:{reference}",
+        )
+    _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
+    identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
+    if not _ARM_ID.fullmatch(identity):
+        raise ConfigError(
+            f"the arm name `{identity}` is not usable",
+            details="arm names stand in file names: small letters, digits and hyphens",
+            hint="for example new=docker:app:2",
+        )
+    return Arm(id=identity, environment=environment, stack=stack or "image", reference=reference)
+
+
+def _check_reference(item: str, *, name: str, environment: str, reference: str, colon: str) -> None:
+    if colon and not reference:
+        raise ConfigError(f"--envs {item} names no image after the colon", hint="docker:app:1")
+    if reference and not name:
+        raise ConfigError(
+            f"--envs {item} names an image but no arm",
+            hint=f"give it a name: mine={item}",
+        )
+    if reference and environment == "vm":
+        raise ConfigError(
+            f"--envs {item}: vm has no image",
+            hint="use vm, or docker:IMAGE, or singularity:FILE.sif",
+        )
+    if reference and environment == "docker":
+        check_image(reference, flag=f"--envs {item}")
+
+
+def chosen_reference(name: str | None, arms: tuple[Arm, ...]) -> str:
+    """Return the arm that all are compared with, the first unless named."""
+    if name is None:
+        return arms[0].id
+    ids = tuple(arm.id for arm in arms)
+    if name not in ids:
+        raise ConfigError(f"--reference {name} is no arm of this run", hint=closest(name, ids))
+    return name

@@ -1,0 +1,252 @@
+"""The frozen experiment: what settings mean once they are checked against each other."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envcompare.config.arms import (
+    Arm,
+    check_image,
+    chosen_reference,
+    chosen_stacks,
+    expand_stacks,
+    parse_arms,
+)
+from envcompare.config.choice import Known, Workload, choose_workloads
+from envcompare.config.programs import LONGEST_S, WorkloadTable, table_of
+from envcompare.config.settings import (
+    DEFAULTS,
+    PRESETS,
+    Compression,
+    Device,
+    Generation,
+    Preset,
+    Settings,
+    Variant,
+    listed,
+    merge,
+)
+from envcompare.errors import ConfigError
+from envcompare.run_folder.records import ProfileChoice
+
+MAX_CELLS = 200
+MAX_THREADS = 4096  # what a worker accepts
+MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
+_CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Everything the user asked for, checked; nothing in it is None unless it says so."""
+
+    arms: tuple[Arm, ...]
+    reference: str
+    hosts: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    preset: Preset
+    margin: float
+    target: float
+    budget_s: float
+    min_restarts: int
+    screen: bool
+    seed: int
+    threads: int
+    pin: tuple[int, ...] | None
+    generation: Generation
+    device: Device
+    has_startup: bool
+    cold_start: bool
+    profile: ProfileChoice
+    quiet_gate: bool
+    quiet_pressure: float
+    quiet_load: float | None
+    stabilise: bool
+    title: str
+    out: Path
+    data: str | None
+    download: bool
+    base_image: str | None
+    variant: Variant
+    sif_compression: Compression
+    python: str
+    vm_python: str | None
+    host_python: str | None
+    allow_mismatch: bool
+    ssh_config: str | None
+    accept_new_host_keys: bool
+    connect_timeout_s: float
+    settings: Settings
+
+
+def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
+    """Merge flags over file over defaults and check all of it.
+
+    Raises ConfigError for unknown names and impossible combinations.
+    """
+    given = merge(flags, file)
+    settings = merge(given, DEFAULTS)
+    if given.workload and not given.workloads:
+        settings = msgspec.structs.replace(settings, workloads=())
+    settings = msgspec.structs.replace(
+        settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
+    )
+    items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
+    arms = parse_arms(items, known.environments)
+    rest = _rest(settings)
+    return Experiment(
+        arms=arms,
+        reference=chosen_reference(settings.reference, arms),
+        hosts=_hosts(settings),
+        workloads=choose_workloads(settings, known),
+        **_measuring(settings),
+        **rest,
+        settings=settings,
+    )
+
+
+def _hosts(settings: Settings) -> tuple[str, ...]:
+    hosts = ("local",) if settings.hosts is None else listed(settings.hosts)
+    if not hosts:
+        raise ConfigError(
+            "--hosts names no host", hint="leave it out for this machine, or give user@host"
+        )
+    return hosts
+
+
+def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
+    """Return the experiment with settings that mean the same in any working directory."""
+    own = tuple(f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None)
+    config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
+    settings = msgspec.structs.replace(
+        experiment.settings, hosts=hosts, workload=own or None, ssh_config=config
+    )
+    if any(w.program is not None for w in experiment.workloads):
+        tables = {
+            w.name: WorkloadTable() if w.program is None else table_of(w.program)
+            for w in experiment.workloads
+            if w.path is None
+        }
+        settings = msgspec.structs.replace(settings, workloads=tables)
+    return replace(experiment, settings=settings, ssh_config=config)
+
+
+def _measuring(settings: Settings) -> dict[str, Any]:
+    preset = settings.preset or "default"
+    values = PRESETS[preset]
+    margin = values.margin if settings.margin is None else settings.margin / 100
+    target = settings.target / 100 if settings.target is not None else margin / 2
+    budget = values.budget_s if settings.budget is None else settings.budget
+    _check_ranges(settings, margin=margin, target=target, budget_s=budget)
+    _check_together(settings)
+    return {
+        "preset": preset,
+        "margin": margin,
+        "target": target,
+        "budget_s": float(budget),
+        "min_restarts": values.min_restarts,
+        "pin": parse_cpus(settings.pin),
+    }
+
+
+def _check_ranges(settings: Settings, *, margin: float, target: float, budget_s: float) -> None:
+    """Refuse numbers out of range; a comparison with `nan` never holds, so that is refused too."""
+    pressure, load = settings.quiet_pressure or 0, settings.quiet_load
+    timeout_s, threads = settings.connect_timeout or 0, settings.threads or 0
+    seconds = f"seconds above 0, {LONGEST_S:.0f} (30 days) at most"
+    checks = (
+        (0 < margin < 1, "margin", "a percentage above 0 and below 100"),
+        (0 < target < 1, "target", "a percentage above 0 and below 100"),
+        (0 < budget_s <= LONGEST_S, "budget", seconds),
+        (1 <= threads <= MAX_THREADS, "threads", f"a whole number from 1 to {MAX_THREADS}"),
+        (0 < pressure < math.inf, "quiet_pressure", "a finite percentage above 0"),
+        (load is None or 0 < load < math.inf, "quiet_load", "a finite number above 0"),
+        (0 < timeout_s <= LONGEST_S, "connect_timeout", seconds),
+    )
+    for holds, key, wanted in checks:
+        if not holds:
+            flag, value = f"--{key.replace('_', '-')}", getattr(settings, key)
+            raise ConfigError(
+                f"{flag} {value} is out of range",
+                details=f"it must be {wanted}",
+                hint=f"give {flag} such a number, or leave it out",
+            )
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.generation == "fork" and settings.device == "cuda":
+        raise ConfigError(
+            "--generation fork and --device cuda exclude each other",
+            details="a process cannot be forked once CUDA is in use",
+            hint="leave --generation out: the tool chooses rebuild on a GPU",
+        )
+    if settings.cold_start and not settings.startup:
+        raise ConfigError(
+            "--cold-start and --no-startup exclude each other",
+            details="the cold start is a part of the start-up pass, which would not run",
+            hint="leave one of them out",
+        )
+
+
+def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Parse a CPU list such as `0,2-3`; None stays None.
+
+    Raises ConfigError for what is no list of CPU numbers below the most a kernel counts.
+    """
+    if value is None:
+        return None
+    items = value.split(",") if isinstance(value, str) else map(str, value)
+    cpus: set[int] = set()
+    for item in items:
+        found = _CPUS.fullmatch(item.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        if not first <= last < MAX_CPUS:
+            raise ConfigError(
+                f"--pin {value} is no CPU list",
+                details=f"`{item}` is no CPU and no range of CPUs from 0 to {MAX_CPUS - 1}",
+                hint="for example --pin 0,2-3",
+            )
+        cpus.update(range(first, last + 1))
+    if not cpus:
+        raise ConfigError(
+            "--pin names no CPU", details="the list is empty", hint="for example --pin 0,2-3"
+        )
+    return tuple(sorted(cpus))
+
+
+def _rest(settings: Settings) -> dict[str, Any]:
+    if not re.fullmatch(r"3\.\d+", settings.python or ""):
+        raise ConfigError(
+            f"--python {settings.python} is no minor version of Python", hint="for example 3.11"
+        )
+    if settings.base_image is not None:
+        check_image(settings.base_image, flag="--base-image")
+    if settings.data is not None and settings.download:
+        raise ConfigError(
+            "--data and --download exclude each other",
+            hint="--data uses the data you have, --download fetches them",
+        )
+    if settings.download and settings.workload:
+        raise ConfigError(
+            "--download is for the bundled workloads alone",
+            hint="give your own workload a static make(folder), or use --data",
+        )
+    same = (
+        "seed", "stabilise", "threads", "generation", "device", "title", "data", "download",
+        "base_image", "variant", "sif_compression", "python", "vm_python", "host_python",
+        "allow_mismatch", "ssh_config",
+        "accept_new_host_keys", "screen",
+        "cold_start", "profile", "quiet_gate", "quiet_pressure", "quiet_load",
+    )  # fmt: skip
+    return {
+        **{name: getattr(settings, name) for name in same},
+        "has_startup": settings.startup,
+        "out": Path(settings.out or "results"),
+        "connect_timeout_s": settings.connect_timeout,
+    }

@@ -1,0 +1,153 @@
+"""Turn an experiment into cells, arms and seeded orders; pure, runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from dataclasses import dataclass
+
+from envcompare.config.choice import Workload
+from envcompare.config.experiment import MAX_CELLS, Experiment
+from envcompare.errors import ConfigError
+from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
+from envcompare.run_folder.results import count_comparisons
+
+STRICT_RESTARTS = 6
+MANY_COMPARISONS = 4  # from here on Student t with 3 degrees of freedom is too wide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Host × workload × parameters; all arms are compared inside it."""
+
+    id: str
+    host: str
+    workload: Workload
+    parameters: tuple[tuple[str, Scalar], ...]
+
+    def record(self) -> CellRecord:
+        """Return the cell as run.json keeps it."""
+        return CellRecord(
+            id=self.id,
+            host=self.host,
+            workload=self.workload.name,
+            parameters=dict(self.parameters),
+            is_program=self.workload.program is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What will run: cells in order, arms with the control last, and the design."""
+
+    cells: tuple[Cell, ...]
+    arms: tuple[ArmRecord, ...]
+    design: Design
+    seed: int
+
+    @property
+    def reference(self) -> str:
+        """Return the id of the reference arm."""
+        return next(arm.id for arm in self.arms if arm.is_reference)
+
+    @property
+    def comparisons(self) -> int:
+        """Count m, what the intervals are widened for."""
+        return count_comparisons(self.arms, len(self.cells))
+
+    @property
+    def control(self) -> str:
+        """Return the id of the control arm."""
+        return next(arm.id for arm in self.arms if arm.is_control)
+
+
+def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bool) -> Plan:
+    """Return the plan for these host labels.
+
+    Raises ConfigError above 200 cells unless `accept_many`.
+    """
+    cells = tuple(_cells(experiment, hosts))
+    if len(cells) > MAX_CELLS and not accept_many:
+        raise ConfigError(
+            f"the plan has {len(cells)} cells",
+            details=f"above {MAX_CELLS} it is asked for, since each takes up to "
+            f"{experiment.budget_s:.0f} s",
+            hint="give fewer values to --set, or add --yes",
+        )
+    arms = planned_arms(experiment)
+    plan = Plan(cells=cells, arms=arms, design=_design(experiment), seed=experiment.seed)
+    if plan.comparisons >= MANY_COMPARISONS:
+        return Plan(
+            cells=cells,
+            arms=arms,
+            design=_design(experiment, at_least=STRICT_RESTARTS),
+            seed=experiment.seed,
+        )
+    return plan
+
+
+def derive_seed(run_seed: int, *parts: str | int) -> int:
+    """Return a 63-bit seed: SHA-256 of `run seed/purpose/cell/restart/generation`."""
+    text = "/".join(str(part) for part in (run_seed, *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def shuffled(items: tuple[str, ...], seed: int) -> tuple[str, ...]:
+    """Return the items in the random order that belongs to `seed`."""
+    return tuple(random.Random(seed).sample(items, len(items)))
+
+
+def _cells(experiment: Experiment, hosts: tuple[str, ...]) -> list[Cell]:
+    cells: list[Cell] = []
+    for host, workload in itertools.product(hosts, experiment.workloads):
+        names = tuple(name for name, _ in workload.parameters)
+        for values in itertools.product(*(values for _, values in workload.parameters)):
+            parameters = tuple(zip(names, values, strict=True))
+            text = ",".join(f"{name}={value}" for name, value in parameters) or "default"
+            identity = f"{host}/{workload.name}/{text}"
+            cells.append(Cell(id=identity, host=host, workload=workload, parameters=parameters))
+    return cells
+
+
+def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
+    """Return the arms as run.json keeps them, the A/A control last."""
+    planned = [
+        ArmRecord(
+            id=arm.id,
+            environment=arm.environment,
+            stack="host" if arm.stack == "host" else "image",
+            reference=arm.reference,
+            is_reference=arm.id == experiment.reference,
+        )
+        for arm in experiment.arms
+    ]
+    reference = next(arm for arm in planned if arm.is_reference)
+    control = ArmRecord(
+        id=f"{reference.id}{CONTROL_SUFFIX}",
+        environment=reference.environment,
+        stack=reference.stack,
+        reference=reference.reference,
+        is_control=True,
+    )
+    return (*planned, control)
+
+
+def _design(experiment: Experiment, *, at_least: int = 0) -> Design:
+    return Design(
+        preset=experiment.preset,
+        margin=experiment.margin,
+        target=experiment.target,
+        budget_s=experiment.budget_s,
+        min_restarts=max(experiment.min_restarts, at_least),
+        threads=experiment.threads,
+        pin=experiment.pin,
+        has_startup=experiment.has_startup,
+        cold_start=experiment.cold_start,
+        quiet_gate=experiment.quiet_gate,
+        quiet_pressure=experiment.quiet_pressure,
+        quiet_load=experiment.quiet_load,
+        stabilise=experiment.stabilise,
+        screen=experiment.screen,
+        profile=experiment.profile,
+    )

@@ -1,0 +1,212 @@
+"""What works on a host and what does not, each with the one line that mends it; prints nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from envcompare.environments import Check, Environment
+from envcompare.environments.gpu import check_driver
+from envcompare.environments.registry import environment
+from envcompare.errors import TransportError, UnusableError
+from envcompare.profilers.finding import find_tools
+from envcompare.profilers.permissions import find_rights, permission
+from envcompare.stack import Options
+from envcompare.stack.cache import free_bytes, host_cache
+from envcompare.stack.host import find_python
+from envcompare.stack.venv import find_interpreter
+from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
+from envcompare.transport.operations import shell
+
+# Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
+_ROOM_BYTES = 8_000_000_000
+
+# Each fact is a line `name=value`; a fact the host does not have has no line.
+_FACTS = r"""
+fact() { [ -z "$2" ] || printf '%s=%s\n' "$1" "$2"; }
+fact schedstat "$(cat /proc/self/schedstat 2>/dev/null)"
+fact perf "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null)"
+fact uid "$(id -u)"
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then fact cgroup 2
+elif [ -d /sys/fs/cgroup/unified ]; then fact cgroup '1 (hybrid)'
+elif [ -d /sys/fs/cgroup/cpu ]; then fact cgroup 1; fi
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing on one host; a run fails without what is needed and does with less otherwise."""
+
+    host: str
+    subject: str
+    is_usable: bool
+    is_needed: bool
+    version: str | None = None
+    reason: str = ""
+    hint: str = ""
+
+
+def diagnose(
+    transport: Transport,
+    arms: tuple[tuple[str, str], ...],
+    *,
+    options: Options,
+    may_use_gpu: bool = True,
+) -> tuple[Finding, ...]:
+    """Return what a comparison of these arms on the host needs, and what helps it.
+
+    An arm is its environment and its stack; a GPU is left out where it is not to be used.
+    """
+    environments = tuple(dict.fromkeys(name for name, _ in arms))
+    found = [_checked(transport, name, _check(transport, name)) for name in environments]
+    if ("vm", "image") in arms:
+        found.append(_python(transport, options))
+    if any(stack == "host" for _, stack in arms):
+        found.append(_host_python(transport, options))
+    if transport.name != LOCAL.name and {("docker", "image"), ("singularity", "image")} & set(arms):
+        found.append(_builder())
+    facts = _facts(transport)
+    if may_use_gpu:
+        found += _gpu(transport, environments)
+    found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
+    found.append(_cgroup(transport, facts))
+    return tuple(found)
+
+
+def _check(transport: Transport, name: str) -> Check:
+    where: Environment = environment(name)
+    return where.check(transport)
+
+
+def _checked(
+    transport: Transport, subject: str, check: Check, *, is_needed: bool = True
+) -> Finding:
+    return Finding(
+        host=transport.name,
+        subject=subject,
+        is_usable=check.is_usable,
+        is_needed=is_needed,
+        version=check.version,
+        reason=check.reason,
+        hint=check.hint,
+    )
+
+
+def _python(transport: Transport, options: Options) -> Finding:
+    def version() -> str:
+        found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
+        return f"{found.version} ({found.real_path})"
+
+    return _interpreter(transport, "python for vm", version)
+
+
+def _host_python(transport: Transport, options: Options) -> Finding:
+    def version() -> str:
+        found = find_python(transport, python=options.host_python, imports=options.host_imports)
+        imported = (f"{name} {version}" for name, version in found.imported.items())
+        return ", ".join((f"{found.version} ({found.path})", *imported))
+
+    return _interpreter(transport, "python of the stack host", version)
+
+
+def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
+    """Say which interpreter `find` tells of, or why there is none that can be used."""
+    try:
+        check = Check(is_usable=True, version=find())
+    except TransportError:
+        raise
+    except UnusableError as error:
+        check = Check(is_usable=False, reason=error.details, hint=error.hint)
+    return _checked(transport, subject, check)
+
+
+def _builder() -> Finding:
+    """Say whether the image can be built here; a host that holds it already does without."""
+    check = environment("docker").check(LOCAL)
+    return _checked(LOCAL, "docker, to build the image", check, is_needed=False)
+
+
+def _facts(transport: Transport) -> dict[str, str]:
+    lines = shell(transport, _FACTS).stdout.splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
+    """Say whether there is a GPU; where one is, every environment has to reach it."""
+    driver = check_driver(transport)
+    found = [_checked(transport, "gpu driver", driver, is_needed=False)]
+    if not driver.is_usable:
+        return [*found, *(one for one in _profilers(transport) if one.is_usable)]
+    for name in environments:
+        check = environment(name).check_gpu(transport)
+        found.append(_checked(transport, f"gpu in {name}", check))
+    return [*found, *_profilers(transport), *_counters(transport, environments)]
+
+
+def _profilers(transport: Transport) -> list[Finding]:
+    """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
+    found = find_tools(transport).items()
+    checks = {name: one if isinstance(one, Check) else one.check for name, one in found}
+    return [_checked(transport, name, one, is_needed=False) for name, one in checks.items()]
+
+
+def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
+    """Say for each environment whether a GPU's counters can be read in it."""
+    rights = find_rights(transport)
+    checks = {
+        name: rights if isinstance(rights, Check) else permission(name, rights).check
+        for name in environments
+    }
+    return [
+        _checked(transport, f"gpu counters in {name}", check, is_needed=False)
+        for name, check in checks.items()
+    ]
+
+
+def _room(transport: Transport) -> Finding:
+    path = host_cache(transport)
+    free = free_bytes(transport, path)
+    is_enough = free is None or free >= _ROOM_BYTES
+    check = Check(
+        is_usable=is_enough,
+        version=None if free is None else f"{free / 1e9:.0f} GB free",
+        reason="" if is_enough else f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
+        hint="" if is_enough else "free some, or set XDG_CACHE_HOME there to another disk",
+    )
+    return _checked(transport, "disk of the cache", check, is_needed=False)
+
+
+def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
+    has_waits = len(facts.get("schedstat", "").split()) == 3
+    check = Check(
+        is_usable=has_waits,
+        reason="" if has_waits else "the kernel does not count the wait for a CPU",
+        hint="" if has_waits else "nothing to do: verdicts on this host are on wall time",
+    )
+    return _checked(transport, "run-queue wait", check, is_needed=False)
+
+
+def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
+    level = facts.get("perf")
+    is_known = level is not None and re.fullmatch(r"-?[0-9]+", level) is not None
+    is_open = facts.get("uid") == "0" or (is_known and int(level or 0) <= 2)
+    check = Check(
+        is_usable=is_open,
+        version=f"perf_event_paranoid {level}" if is_known else None,
+        reason="" if is_open else "CPU profilers see nothing of this user's processes",
+        hint="" if is_open else "sudo sysctl -w kernel.perf_event_paranoid=2",
+    )
+    return _checked(transport, "cpu counters", check, is_needed=False)
+
+
+def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
+    version = facts.get("cgroup")
+    check = Check(
+        is_usable=version is not None,
+        version=None if version is None else f"v{version}",
+        reason="" if version else "no cgroups are mounted at /sys/fs/cgroup",
+        hint="" if version else "nothing to do: limits and peaks of cgroups stay empty",
+    )
+    return _checked(transport, "cgroups", check, is_needed=False)

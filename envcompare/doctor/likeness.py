@@ -1,0 +1,212 @@
+"""Whether the arms of a host have the software they should: a step in each tells, not a measure."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from msgspec import structs
+
+from envcompare.analysis.timing.surroundings import each_once
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, derive_seed, make_plan
+from envcompare.errors import UnusableError
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.sides import Pair
+from envcompare.fingerprint.words import INSTALLED_PARTS
+from envcompare.hosts.folders import CellFolders, Entry
+from envcompare.hosts.session import Site
+from envcompare.measure.stabilising import Variables, stable_variables
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.run_folder.records import (
+    ArmRecord,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+)
+from envcompare.stack import LookingOnly, NotMadeError
+from envcompare.stack.proof import TREE
+
+_STEP_S = 600.0  # at most, of the only block
+
+
+class Noting(LookingOnly):
+    """Stands in for a progress as LookingOnly does, and keeps what is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, text: str) -> None:
+        """Keep what is told, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class NotComparedError(UnusableError):
+    """The stacks cannot be compared without making one first, or without measuring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """How an arm differs from the one it is compared with, over all workloads."""
+
+    arm: str
+    base: str
+    is_meant: bool  # the software of both is meant to be the same
+    workloads: tuple[str, ...]
+    differences: tuple[FactDifference, ...]
+    is_proven: bool = True  # what is installed was hashed in both, or is the host's own
+    mismatch: str = ""  # what the proof of the stack says, where it is broken
+    hint: str = ""  # what makes it whole
+
+    @property
+    def unexpected(self) -> tuple[FactDifference, ...]:
+        """Return the differences that should not be: other software, or another tree of it."""
+        return tuple(one for one in self.differences if self.is_meant and _is_other_software(one))
+
+    @property
+    def is_as_meant(self) -> bool:
+        """Say whether nothing differs that should not."""
+        return not self.unexpected and not self.mismatch
+
+
+def compare_stacks(
+    site: Site,
+    experiment: Experiment,
+    arms: tuple[ArmRecord, ...],
+    say: LookingOnly,
+    *,
+    options: tuple[str, ...] = (),
+) -> tuple[Likeness, ...]:
+    """Return how each arm differs from its reference, after a step of each workload in each.
+
+    What is to be known of the software of an arm beside that goes to `say`; a command that would
+    separate a difference has these options beside its own. Raises NotComparedError
+    where a stack is not there yet or only plain commands are to run, and WorkloadError where a
+    workload fails.
+    """
+    cells = tuple(_cells(site, experiment))
+    if not cells:
+        raise NotComparedError(
+            "a plain command is not run without measuring it",
+            hint="name a workload, as in --workloads cnn",
+        )
+    for text in site.claim():
+        say(text)
+    _seat(site, experiment, arms, say)
+    site.tell_files_apart(say)
+    site.stage()
+    prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
+    pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
+    return tuple(_likeness(site, pair, prints, options) for pair in pairs)
+
+
+def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
+    """Say whether two arms should have the same software: one stack, and no image of the user's."""
+    return one.stack == other.stack and not one.reference and not other.reference
+
+
+def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
+    """Return the arm to compare with: the reference, or the first that should be the same."""
+    ordered = sorted(arms, key=lambda one: not one.is_reference)
+    alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
+    return ordered[0] if alike is arm else alike
+
+
+def _seat(
+    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], say: LookingOnly
+) -> None:
+    """Make the arms usable as far as nothing has to be made for them."""
+    found = replace(experiment, allow_mismatch=True)  # it is told with the other differences
+    for arm in arms:
+        try:
+            site.add_arm(arm, found, say)
+        except NotMadeError as error:
+            brief = f"{arm.id}'s is not made yet"
+            raise NotComparedError(brief, details=error.details) from error
+
+
+def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:
+    """Give one cell of each workload that a worker can run."""
+    planned = make_plan(experiment, (site.host.label,), accept_many=True).cells
+    first: dict[str, Cell] = {}
+    for cell in planned:
+        if cell.workload.program is None:
+            first.setdefault(cell.workload.name, cell)
+    yield from first.values()
+
+
+def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, FingerprintRecord]:
+    """Run a step of a workload in every arm; return what each found around itself then."""
+    folders = CellFolders(site=site)
+    parameters = dict(cell.parameters)
+    data = folders.prepare_data(cell.workload, parameters, experiment)
+    spec = folders.spec(cell.workload, parameters, data, experiment)
+    spec = structs.replace(spec, fingerprint=False)
+    variables: Variables = ()
+    if experiment.stabilise:
+        variables = stable_variables(experiment.seed, cell.id, 0)
+    with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
+        found = {}
+        for arm in site.seats:
+            name = f"{arm}.log"
+            entry = Entry(variables=variables)
+            worker = folders.launch(arm, entry, log=Path(logs) / name, log_name=name)
+            facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            found[arm] = site.fingerprint(arm, cell.id, facts, taken="step")
+    return found
+
+
+def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
+    """Let a worker do its first step and another one, and say what is around it then."""
+    try:
+        worker.send_hello(spec)
+        worker.await_hello()
+        worker.send_begin(seed % 2**31, 0)
+        worker.await_begin()
+        worker.run(1, _STEP_S)
+        worker.send_facts()
+        found = worker.await_facts()
+        worker.end()
+        worker.quit()
+    finally:
+        worker.kill()
+    return found.fingerprint
+
+
+def _likeness(
+    site: Site,
+    pair: tuple[ArmRecord, ArmRecord],
+    prints: dict[str, dict[str, FingerprintRecord]],
+    options: tuple[str, ...],
+) -> Likeness:
+    base, arm = pair
+    known = Pair(arms=pair, options=options)
+    broken = site.seats[arm.id].mismatch
+    by_workload = {
+        name: compare_fingerprints(found[base.id], found[arm.id], known)
+        for name, found in prints.items()
+    }
+    return Likeness(
+        arm=arm.id,
+        base=base.id,
+        is_meant=is_meant_same(base, arm),
+        workloads=tuple(prints),
+        differences=each_once(by_workload),
+        is_proven=base.stack == "host" or all(TREE in _facts_of(site, one) for one in (base, arm)),
+        mismatch=broken.details if broken else "",
+        hint=broken.hint if broken else "",
+    )
+
+
+def _facts_of(site: Site, arm: ArmRecord) -> dict[str, str]:
+    return dict(site.seats[arm.id].prepared.facts)
+
+
+def _is_other_software(one: FactDifference) -> bool:
+    """Say whether a difference is one of software; a hash that could not be taken says nothing."""
+    if one.key in {TREE, INSTALLED_PARTS}:
+        return None not in (one.reference, one.value)
+    return one.fact_class == "confounder" and not one.part_of

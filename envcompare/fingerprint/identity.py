@@ -1,0 +1,205 @@
+"""What a run measures: hosts and arms by what they are, compared when the run is resumed.
+
+What identifies a host or an arm is noted before the first measurement, as events of the run. The
+first note of each counts; a later one is kept with it where another was allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from envcompare.errors import ConfigError
+from envcompare.fingerprint.words import fact_name, is_plural_name
+from envcompare.run_folder.records import Event, Failure, IdentityChange, Scalar
+
+Identity = dict[str, Scalar]
+Place = tuple[str, str]
+"""A host, and an arm on it; the arm is empty where the host itself is meant."""
+
+BOOT: Final = "boot.id"
+"""The one property that may change: a restart keeps software and settings, or those differ too."""
+
+_NAMES: Final = {
+    BOOT: "the boot ID",
+    "batch": "the batch size",
+    "code": "the code of the workload",
+    "cpu.boost": "the setting of CPU boost",
+    "cpu.governor": "the frequency governor",
+    "cpu.microcode": "the microcode",
+    "cpu.model": "the processor",
+    "cpu.no_turbo": "the setting of Turbo Boost",
+    "cpu.online": "the list of online CPUs",
+    "data": "the data",
+    "data.changed": "the data (newest ctime)",
+    "data.files": "the data (times of its files)",
+    "data.modified": "the data",
+    "device": "the device",
+    "docker.version": "the version of Docker",
+    "gpu.driver": "the GPU driver",
+    "image.id": "the image",
+    "kernel.clocksource": "the clock source of the kernel",
+    "kernel.release": "the kernel",
+    "kernel.version": "the build of the kernel",
+    "lock.sha256": "the lock of the wheels",
+    "machine.id": "the machine",
+    "program": "the program",
+    "program.sha256": "the program",
+    "python.build": "the build of Python",
+    "python.path": "the interpreter",
+    "python.sha256": "the build of Python",
+    "python.version": "Python",
+    "sif.sha256": "the SIF",
+    "singularity.version": "the version of Singularity or Apptainer",
+    "smt": "the setting of SMT",
+    "site_packages.sha256": "the installed files",
+}
+_PROGRAM: Final = "program "  # and the word
+_GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
+_REMEDIES: Final = {
+    "image.id": "restore the original tag: docker tag {before} NAME",
+    "sif.sha256": "restore the original SIF",
+    "data": "restore the data",
+    "data.changed": "compare the data with the original",
+    "data.files": "compare the data with the original",
+    "data.modified": "restore the data",
+    "kernel.release": "boot the original kernel",
+}
+
+_NOTED_LATER: Final = frozenset({"data.changed", "data.files"})
+"""Properties that an earlier version did not note, which did note `data.modified`."""
+
+
+def program_key(word: str) -> str:
+    """Return the property that is the program a word of the command names."""
+    return f"{_PROGRAM}{word}"
+
+
+def property_name(key: str) -> str:
+    """Return what a property is called in a sentence."""
+    word = key.removeprefix(_PROGRAM)
+    return f"the program {word}" if word != key else _NAMES.get(key) or fact_name(key)
+
+
+def changes(
+    before: Mapping[str, Scalar], after: Mapping[str, Scalar], *, host: str, arm: str
+) -> tuple[IdentityChange, ...]:
+    """Return the properties that are not the same; None is one that is not known."""
+    return tuple(
+        IdentityChange(host=host, arm=arm, key=key, before=before.get(key), after=after.get(key))
+        for key in (*before, *(key for key in after if key not in before))
+        if before.get(key) != after.get(key) and (key in before or key not in _NOTED_LATER)
+    )
+
+
+def first_identities(events: Iterable[Event]) -> dict[Place, Identity]:
+    """Return what each host and each arm was when it was first prepared."""
+    found: dict[Place, Identity] = {}
+    for event in events:
+        if event.what == "identity":
+            found.setdefault((event.host, event.arm), dict(event.values))
+    return found
+
+
+def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
+    """Return what a resumed run found changed and was measured on, each once."""
+    first = first_identities(events)
+    found = (
+        change
+        for event in events
+        if event.what == "identity"
+        for change in changes(
+            first[event.host, event.arm], event.values, host=event.host, arm=event.arm
+        )
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def is_known(events: tuple[Event, ...]) -> bool:
+    """Tell whether it is known of every host that was measured what it was; else it is older."""
+    known = {host for host, _ in first_identities(events)}
+    return all(event.host in known for event in events if event.what == "cell-started")
+
+
+def refused(found: Iterable[IdentityChange]) -> tuple[IdentityChange, ...]:
+    """Return the changes that a run is not resumed with."""
+    return tuple(one for one in found if one.key != BOOT)
+
+
+def subject(one: IdentityChange) -> str:
+    """Return the host, or the arm and its host, that a change is of."""
+    return f"{one.arm} on {one.host}" if one.arm else one.host
+
+
+def is_unverified(one: IdentityChange) -> bool:
+    """Tell whether one of the values is not known: it may have changed or not."""
+    return None in (one.before, one.after)
+
+
+def change_text(one: IdentityChange) -> str:
+    """Return a change with both values: "the kernel was 6.1, now 6.2"."""
+    verb = "were" if is_plural_name(one.key) else "was"
+    return f"{property_name(one.key)} {verb} {_value(one.before)}, now {_value(one.after)}"
+
+
+def resumed_text(one: IdentityChange) -> str:
+    """Return what is said of a change with which a run goes on."""
+    if one.key == BOOT:
+        return f"{one.host} was restarted since the run began"
+    said = "cannot be verified" if is_unverified(one) else "changed since the run began"
+    return f"{subject(one)} {said}: {change_text(one)}; continuing because of --allow-mismatch"
+
+
+def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
+    """Return the error for a run whose hosts or arms are not, or may not be, what they were."""
+    changed = tuple(one for one in found if not is_unverified(one))
+    first = (changed or found)[0]
+    what = f"{property_name(first.key)} of {subject(first)}"
+    details = "; ".join(f"{subject(one)}: {change_text(one)}" for one in found)
+    if not changed:
+        return ConfigError(
+            f"{folder} cannot be resumed: {what} cannot be verified",
+            details=details,
+            hint=f"make sure that envcompare can read what is not known on {first.host} and "
+            f"resume again, {_GO_ON} it could not be verified",
+        )
+    return ConfigError(
+        f"{folder} cannot be resumed: {what} changed since it was begun",
+        details=details,
+        hint=f"{' and '.join(_remedies(changed))}, {_GO_ON} both are mixed",
+    )
+
+
+def ended(arm: str, found: tuple[IdentityChange, ...]) -> Failure:
+    """Return why an arm of a cell ends: only inside it could be seen that it changed."""
+    return Failure(
+        phase="checksum",
+        brief=f"{arm} changed since the run began: {change_text(found[0])}",
+        details="; ".join(change_text(one) for one in found),
+        hint=f"{' and '.join(_remedies(found))}, {_GO_ON} both are mixed",
+    )
+
+
+def mixed_text(failure: Failure) -> str:
+    """Return what is said of an arm that goes on although it changed."""
+    return f"{failure.brief}; its numbers come from both states (--allow-mismatch)"
+
+
+def unknown(folder: Path) -> ConfigError:
+    """Return the error for a run of which nobody noted what it measured."""
+    return ConfigError(
+        f"{folder} cannot be resumed: it does not record the software it measured",
+        details="it was written by an earlier version of envcompare, so envcompare cannot check "
+        "whether images, interpreters, hosts and data are unchanged",
+        hint="start a new run; the results of this one stay readable",
+    )
+
+
+def _remedies(found: tuple[IdentityChange, ...]) -> tuple[str, ...]:
+    texts = (_REMEDIES[one.key].format(before=one.before) for one in found if one.key in _REMEDIES)
+    return tuple(dict.fromkeys(texts)) or ("restore what changed",)
+
+
+def _value(value: Scalar) -> str:
+    return "not known" if value is None else str(value)

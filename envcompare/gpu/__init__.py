@@ -1,0 +1,1 @@
+"""What GPUs are: chips, peaks, kernel names, tensor cores."""

@@ -1,0 +1,170 @@
+"""What the name of a CUDA kernel tells: which kernel it is, its class, its likely precision.
+
+A name is read at three depths. `identity` takes away what a build adds to a name, so that the same
+source built twice has one identity; `family` takes away architecture, version and template as well,
+so that what replaced a kernel in another library can be found; `classify` says what it does.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, Literal
+
+KernelClass = Literal[
+    "gemm", "element-wise", "reduction", "normalisation", "rnn", "attention", "communication",
+    "memcpy", "memset", "other",
+]  # fmt: skip
+
+_CACHE: Final = 2**18  # distinct names of one comparison, of both arms
+_SHOWN: Final = 500  # characters that are written into comparison.json
+_LONGEST: Final = 4_096  # characters that are read; template names grow without bound
+
+_ANONYMOUS: Final = re.compile(
+    r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|`anonymous namespace'::"
+    r"|_GLOBAL__N_\w*::|_NV_ANON_NAMESPACE::|_INTERNAL_\w+::",
+)
+_LAMBDA: Final = re.compile(
+    r"\{lambda\([^{}]{0,500}\)#\d+\}|'lambda\d*'(?:\([^()]{0,500}\))?|\{unnamed type#\d+\}"
+    r"|\[lambda\([^\[\]]{0,500}\) \(instance \d+\)\]|__nv_(?:h?d|hd?)l_wrapper_t\b"
+)
+_SPACES: Final = re.compile(r"\s+")
+_TIGHT: Final = re.compile(r"\s*([<>,()*&:{}\[\]])\s*")
+_INTEGER: Final = re.compile(  # 4, (int)4, int=4 and 4ul, as different tools write it
+    r"\((?:unsigned )?(?:int|long|bool|char|short)\)(?=-?\d)|(?<=\d)[uU]?[lL]+\b"
+    r"|\b(?:unsigned )?(?:int|long|bool|char|short)=(?=-?\d)"
+)
+_CLONE: Final = re.compile(r" ?\[clone [^\]]*\]$")
+
+_MARKERS: Final = re.compile(
+    r"""(?<![a-z])(?:
+        maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell  # first words of library kernels
+      | sm_?\d{2,3}[af]?                                         # sm80, sm_90a
+      | compute_\d{2,3}
+      | gfx\d{2,4}[a-f]?                                         # of AMD
+      | kernel__5x_cudnn | execute | v\d+(?:\.\d+)*              # cudnn_v8, _v2
+      | cudnn_infer | cudnn_train | infer | cnn | ops | detail
+      | cutlass(?:3x)?(?:_\d{2,3})?                              # cutlass_80, cutlass3x
+      | kernel0 | specialized
+    )(?![a-z0-9])""",
+    re.VERBOSE,
+)
+_NCCL: Final = re.compile(r"ncclDevKernel_|ncclKernel_|nccl(?=[A-Z])")
+_TRITON_NUMBER: Final = re.compile(r"^(triton_\w*?)_\d+(?:d(?:\d+d?)*)?$")
+_WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TELLING: Final = re.compile(r"Functor|Ops?$|_op$|Kernel(?:Impl)?$|gemm|conv|[wd]grad|fprop")
+_PARTED: Final = re.compile(r"_{2,}")
+
+_BY_CLASS: Final[tuple[tuple[KernelClass, str], ...]] = (
+    ("memcpy", r"^\[cuda memcpy|^memcpy|^__amd_rocclr_copy"),
+    ("memset", r"^\[cuda memset|^memset|^__amd_rocclr_fill"),
+    ("communication", r"nccl|rccl|nvshmem|multimem|cross_device_reduce|all_?reduce|all_?gather"),
+    ("communication", r"all_?to_?all|reduce_?scatter|sendrecv|symm_?mem|(?:one|two)_shot"),
+    ("communication", r"int(?:er|ra)node"),
+    ("attention", r"flash|fmha|attention|sdpa|attn"),
+    ("rnn", r"rnn|lstm|(?<![a-z])gru(?![a-z])"),
+    ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|instance_?norm|bn_[fb]w"),
+    ("normalisation", r"rowwisemoments|gamma_?beta|(?<![a-z])lrn"),
+    ("gemm", r"gemm|gemv|winograd|[dw]grad|fprop|xmma|splitk|im2col|col2im|vol2col|[sh]cudnn"),
+    ("gemm", r"(?<![a-z])conv(?!ert)|convol|(?<!\d)(?:884|1688|16816)(?!\d)|[hgw]mma|nvjet"),
+    ("gemm", r"dot_kernel|cutlass|fft2d_[rc]2[rc]"),
+    ("gemm", r"^cijk_|miopen\w*conv|wvsplt|_xdl"),  # Tensile, MIOpen, vLLM and CK on AMD GPUs
+    ("reduction", r"reduce|reduction|softmax|triton_(?:red|per)|argm(?:ax|in)|logsumexp|nll_?loss"),
+    ("reduction", r"(?<![a-z])scan|cumsum"),
+    ("element-wise", r"element_?wise|elemwise|pointwise|triton_poi|fill|multi_?tensor_?apply"),
+    ("element-wise", r"relu|sigmoid|tanh|activation|clamp|dropout|copy_?kernel|catarray|cwise"),
+    ("element-wise", r"(?:op|add|scale)_?tensor"),
+)
+# What libraries and templates write of the numbers a kernel computes with. HMMA.884 and 1688 take
+# FP16, those of TF32 say so; Tensile (Cijk_…) has a letter for each operand: B, H, S or D.
+_BY_PRECISION: Final = (
+    ("FP64", r"dgemm|d884|f64f64|<double|cijk_\w+_db_"),
+    ("FP32", r"sgemm|scudnn|f32f32|<float\b|cijk_\w+_sb_"),
+    ("TF32", r"tf32"),
+    ("BF16", r"bf16|bfloat16|cijk_\w+_b[bs]s_"),
+    ("FP16", r"hgemm|[hs]884|h1688|fp16|(?<!b)f16|\bhalf\b|__half|cijk_\w+_h[hs]s_"),
+    ("FP8", r"e4m3|e5m2|fp8|float8"),
+    ("AMP", r"(?<![a-z])_?amp_(?:foreach|update)|autocast"),  # its gradient scaling
+    ("INT8", r"i8816|int8|_s8s8|(?<![a-z])i8i8"),
+)
+_PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
+PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
+_CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
+
+
+@lru_cache(maxsize=_CACHE)
+def identity(name: str) -> str:
+    """Return the name without what a build adds: anonymous namespaces, numbers of lambdas, spaces.
+
+    Two builds of one source agree in it, those for two architectures as well.
+    """
+    text = _CLONE.sub("", name[:_LONGEST].strip().removesuffix("$"))
+    text = _LAMBDA.sub("lambda", _ANONYMOUS.sub("", text))
+    text = _TIGHT.sub(r"\1", _SPACES.sub(" ", _INTEGER.sub("", text)))
+    return _without_parameters(text).removeprefix("void ")
+
+
+@lru_cache(maxsize=_CACHE)
+def family(name: str) -> str:
+    """Return what stays of a name across libraries and architectures, in lower case.
+
+    That is the last word of the function and the words of its template that tell what it does.
+    """
+    base, arguments = _split(identity(name))
+    words = [base, *(word for word in _WORD.findall(arguments) if _TELLING.search(word))]
+    return " ".join(dict.fromkeys(_plain(word) for word in words))
+
+
+@lru_cache(maxsize=_CACHE)
+def classify(name: str) -> KernelClass:
+    """Return the class of a kernel by its name: by its function first, then by its template."""
+    base, _ = _split(identity(name))
+    for text in (base.lower(), identity(name).lower()):
+        for kernel_class, pattern in _CLASSES:
+            if pattern.search(text):
+                return kernel_class
+    return "other"
+
+
+@lru_cache(maxsize=_CACHE)
+def precisions(name: str) -> frozenset[str]:
+    """Return the precisions that the name of a kernel speaks of, such as FP16; often none."""
+    text = name[:_LONGEST].lower()
+    return frozenset(one for one, pattern in _PRECISIONS if pattern.search(text))
+
+
+def shown(name: str) -> str:
+    """Return a name as comparison.json keeps it; the whole stands in the profile."""
+    return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 1]}…"
+
+
+def is_truncated(name: str) -> bool:
+    """Say whether the tool cut the name: nvprof ends such a name in `$`."""
+    return name.rstrip().endswith("$")
+
+
+def _plain(word: str) -> str:
+    word = _TRITON_NUMBER.sub(r"\1", _NCCL.sub("nccl_", word)).lower()
+    # twice, since two markers beside each other share the underscore between them
+    bare = _MARKERS.sub("_", word)
+    return _PARTED.sub("_", bare).strip("_") or word
+
+
+def _without_parameters(text: str) -> str:
+    """Cut the list of parameters, the last bracket at depth 0, where there is one."""
+    depth = 0
+    for place, letter in enumerate(text):
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth -= 1
+        elif letter == "(" and depth <= 0 and place:
+            return text[:place]
+    return text
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the last word of the function and all of its template; a cut name has no end."""
+    start = text.find("<")
+    head = text if start < 0 else text[:start]
+    return head.rpartition("::")[2].rpartition(" ")[2] or head, "" if start < 0 else text[start:]

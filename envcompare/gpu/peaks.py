@@ -1,0 +1,164 @@
+"""The roofs of a device: measured on it, else peaks from a table that travels with the package."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from envcompare.run_folder.profiles import Device, Profile, Roofs, Tool
+
+_OF_GPUS: Final[tuple[Tool, ...]] = ("nsys", "ncu", "kineto", "nvprof")
+
+_VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
+_UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")  # written for want of a name
+_TABLE: Final = "peaks from a table, not measured"
+_REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    family: str
+    names: tuple[str, ...]
+    compute_capability: str
+    multiprocessors: int
+    tflops: dict[str, float]
+    gigabytes_per_s: float
+    note: str = ""
+    source: str
+
+
+class _Peaks(msgspec.Struct, frozen=True):
+    gpus: tuple[_Row, ...]
+
+
+def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[Roofs | None, str]:
+    """Return the roofs of a device and a sentence: what they lack, or why there are none.
+
+    Those measured on the device come first, with the table's for precisions that were not
+    measured; the table is used only where it names one variant.
+    """
+    found = table_roofs(device, host=host)
+    own = next((one for one in measured if _is_same(device, one) and one.flops_per_s), None)
+    if own is not None:
+        return _completed(own, found)
+    if isinstance(found, Roofs):
+        reasons = [one.reason for one in measured if one.reason]
+        why = f": {reasons[0]}" if reasons else ""
+        return found, f"The roofs were not measured{why}; the table's are an upper bound."
+    return None, found
+
+
+def _completed(own: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
+    """Add the peaks of precisions that were not measured, and say which these are."""
+    peaks = {} if isinstance(table, str) else table.flops_per_s
+    added = {name: peak for name, peak in peaks.items() if name not in own.flops_per_s}
+    if not added:
+        return own, ""
+    said = f"Not measured but of the table of peaks: {', '.join(added)}."
+    return replace(own, flops_per_s={**own.flops_per_s, **added}), said
+
+
+def table_roofs(device: Device, *, host: str) -> Roofs | str:
+    """Return the peaks of the table for a device, or why it has none for it."""
+    short = plain_name(device.name)
+    rows = [row for row in _table() if short in (name.lower() for name in row.names)]
+    if len(rows) != 1:
+        return _why_none(device, short)
+    row = rows[0]
+    if device.compute_capability and device.compute_capability != row.compute_capability:
+        return (
+            f"{device.name} says compute capability {device.compute_capability}, the table "
+            f"{row.compute_capability}: not the same device; {_REMEDY}"
+        )
+    if device.multiprocessors and device.multiprocessors != row.multiprocessors:
+        return (
+            f"{device.name} shows {device.multiprocessors} of {row.multiprocessors} "
+            f"multiprocessors: a part of the device, whose peaks no table has; {_REMEDY}"
+        )
+    note = f"; {row.note}" if row.note else ""
+    return Roofs(
+        host=host,
+        device=device.name,
+        source=f"{_TABLE}: {row.name} ({row.source}){note}",
+        is_measured=False,
+        bytes_per_s=row.gigabytes_per_s * 1e9,
+        flops_per_s={precision: value * 1e12 for precision, value in row.tflops.items()},
+        uuid=device.uuid,
+    )
+
+
+def is_named(device: Device) -> bool:
+    """Tell whether a profile names its GPU; some files tell its compute capability alone."""
+    return bool(device.name) and not _UNNAMED.match(device.name)
+
+
+def gpu_models(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the names of the GPUs that profiles saw at work; empty where none names one."""
+    return frozenset(device.name for device in _at_work(profiles) if is_named(device))
+
+
+def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the compute capabilities of the GPUs that profiles saw at work."""
+    found = (device.compute_capability for device in _at_work(profiles))
+    return frozenset(one for one in found if one)
+
+
+def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
+    return (device for profile in profiles if has_gpu_work(profile) for device in profile.devices)
+
+
+def device_of(devices: Sequence[Device]) -> Device | str:
+    """Return the one device that all profiles are of, or why there is none."""
+    named = [one for one in devices if is_named(one)]
+    if not named:
+        return "no profile names its GPU"
+    if len({plain_name(one.name) for one in named}) > 1:
+        names = ", ".join(dict.fromkeys(one.name for one in named))
+        return f"the profiles are of different GPUs ({names})"
+    capabilities = (one.compute_capability for one in devices if one.compute_capability)
+    return replace(
+        named[0],
+        compute_capability=next(capabilities, ""),
+        multiprocessors=next((one.multiprocessors for one in named if one.multiprocessors), None),
+        uuid=next((one.uuid for one in named if one.uuid), ""),
+    )
+
+
+def _why_none(device: Device, short: str) -> str:
+    relatives = [row.name for row in _table() if row.family.lower() in re.split(r"[\s-]", short)]
+    if relatives:
+        return (
+            f"“{device.name}” does not tell which variant it is ({', '.join(relatives)}), and "
+            f"their peaks differ; {_REMEDY}"
+        )
+    return f"the table of peaks does not have “{device.name}”; {_REMEDY}"
+
+
+def _is_same(device: Device, roofs: Roofs) -> bool:
+    if device.uuid and roofs.uuid:
+        return device.uuid.removeprefix("GPU-") == roofs.uuid.removeprefix("GPU-")
+    return plain_name(device.name) == plain_name(roofs.device)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a GPU without its vendor and brand, which drivers write or leave out."""
+    return " ".join(_VENDOR.sub("", name).lower().split())
+
+
+@functools.cache
+def _table() -> tuple[_Row, ...]:
+    text = resources.files("envcompare").joinpath("data/gpu_peaks.json").read_bytes()
+    return msgspec.json.decode(text, type=_Peaks).gpus
+
+
+def has_gpu_work(profile: Profile) -> bool | None:
+    """Tell whether work of a GPU was seen; None for a tool that would not show it."""
+    if profile.tool not in _OF_GPUS:
+        return None
+    return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))

@@ -1,0 +1,1 @@
+"""A session with one host: connect, claim, prepared arms, workspace, sweep."""

@@ -1,0 +1,220 @@
+"""What runs have on a host: a claim tells the live from the dead, and what dead ones left goes.
+
+A run that has something on a host holds a process there, which ends with the connection or with the
+client; its number and start stand in the folder of the run. A claim whose process is gone is dead,
+and all that carries the mark of its run may go. Claims stand in the cache of one login, so that no
+other's run is ever judged.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from envcompare.command import Command
+from envcompare.environments.registry import ENVIRONMENTS
+from envcompare.errors import StillRunningError, UnusableError
+from envcompare.stack.cache import OPEN_FOLDERS
+from envcompare.transport import Process, Transport
+from envcompare.transport.operations import FOLDER_S, shell
+
+State = Literal["live", "dead", "elsewhere", "unknown"]
+"""Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""
+
+_BEGIN_S = 30.0
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_LINE = re.compile(r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) (\S+) ([a-z? ]*)")
+_BOOT = "boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null) || boot=-"
+_HOLD = rf"""
+umask 077
+folder=$1
+mkdir -p -- "$folder" || exit
+{_BOOT}
+read -r line <"/proc/$$/stat" || exit
+set -- ${{line##*) }}
+printf '%s %s %s %s\n' "$$" "${{20}}" "$boot" "$(uname -n)" >"$folder/.owner.part" || exit
+mv -f -- "$folder/.owner.part" "$folder/.owner" || exit
+echo claimed
+exec cat >/dev/null
+"""
+_NOTE = 'umask 077; printf "%s " "$2" >>"$1/.environments"'
+# What cannot be judged counts as dead after a week. No link is followed: neither are made here.
+_SURVEY = rf"""
+{_BOOT}
+node=$(uname -n)
+[ -d "$1/runs" ] && [ ! -L "$1/runs" ] && cd -- "$1/runs" || exit 0
+is_old() {{ [ -n "$(find "./$1" -prune -mtime +6)" ]; }}
+is_running() {{
+  read -r line <"/proc/$1/stat" || return 1
+  own=$2
+  set -- ${{line##*) }}
+  [ "${{20}}" = "$own" ]
+}}
+for run in *; do
+  [ -d "$run" ] && [ ! -L "$run" ] || continue
+  found=
+  for owner in "$run"/*/.owner; do
+    [ -f "$owner" ] && [ ! -L "$owner" ] || continue
+    read -r pid start was at <"$owner" || continue
+    used=$(cat -- "${{owner%.owner}}.environments")
+    found=1 state=dead
+    if [ "$at" != "$node" ]; then is_old "$owner" || state=elsewhere
+    elif [ "$was" = "$boot" ] && is_running "$pid" "$start"; then state=live; fi
+    printf '%s %s %s %s %s\n' "$state" "${{owner%/.owner}}" "$pid" "$at" "$used"
+  done
+  [ -z "$found" ] || continue
+  state=unknown
+  ! is_old "$run" || state=dead
+  printf '%s %s/ 0 - ?\n' "$state" "$run"
+done 2>/dev/null
+"""
+_NOT_THERE = 3
+_KILLED = 137  # 128 + SIGKILL: nothing is known then
+_REMOVE = (
+    OPEN_FOLDERS
+    + r"""
+[ -d "$1/runs/$2" ] || exit 3
+open_folders "$1/runs/$2" 2>/dev/null
+rm -rf -- "$1/runs/$2" || exit 1
+rmdir -- "$1/runs/${2%%/*}" 2>/dev/null || :
+"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A run that has or had something on a host."""
+
+    run_id: str
+    state: State = "dead"
+    host: str = ""  # as the folder of a host is called; empty where there is none in the run's
+    pid: int = 0  # of the process that holds it
+    node: str = ""  # the host's own name
+    environments: tuple[str, ...] | None = None  # that it used, where that is known
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether a client is at the run, or may be."""
+        return self.state in {"live", "elsewhere"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What was removed from a host, and what could not be, in lines for the terminal."""
+
+    removed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return all lines."""
+        return (*self.removed, *self.failed)
+
+
+def hold(transport: Transport, folder: str) -> Process:
+    """Claim the folder of a run for as long as the process lives that is returned.
+
+    Raises UnusableError where the claim cannot be written.
+    """
+    process = transport.spawn(Command(argv=("sh", "-c", _HOLD, "sh", folder)))
+    patience = threading.Timer(_BEGIN_S, process.kill)
+    patience.start()
+    is_held = process.stdout.readline().strip() == b"claimed"
+    patience.cancel()
+    if is_held:
+        return process
+    said = process.stderr.read().decode(errors="replace").strip()
+    process.kill()
+    raise UnusableError(
+        f"{folder} cannot be made on {transport.name}",
+        details=said or "it gave no message",
+        hint="set XDG_CACHE_HOME there to a folder that can be written",
+    )
+
+
+def note_use(transport: Transport, folder: str, environment: str) -> None:
+    """Note in a claim that something is going to be started in an environment."""
+    shell(transport, _NOTE, folder, environment)
+
+
+def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
+    """Return the runs that have a folder in the cache of a host; several names of it have each.
+
+    Raises UnusableError where the search was killed.
+    """
+    found: list[Claim] = []
+    done = shell(transport, _SURVEY, cache)
+    if done.exit_code == _KILLED:
+        raise UnusableError(
+            f"cannot see which runs use {cache} on {transport.name}",
+            details="the command that looks there was killed",
+            hint="run the same command again",
+        )
+    for line in done.stdout.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is not None and _RUN.fullmatch(match[2]):
+            claim = Claim(
+                run_id=match[2],
+                state=cast("State", match[1]),
+                host=match[3],
+                pid=int(match[4]),
+                node=match[5],
+                environments=_known(match[6]),
+            )
+            found.append(claim)
+    return tuple(found)
+
+
+def refusal(claim: Claim, host: str) -> UnusableError:
+    """Return the error where something is asked for that would harm a live run."""
+    where = f"process {claim.pid} on {claim.node}"
+    return UnusableError(
+        f"the run {claim.run_id} is still running on {host}",
+        details=f"{where} holds its folder",
+        hint=f"wait until it has ended; where it hangs end {where}, then try again",
+    )
+
+
+def remove_dead(transport: Transport, cache: str) -> Removal:
+    """Remove what dead runs left on a host; say what there was."""
+    known = survey(transport, cache)
+    live = {claim.run_id for claim in known if claim.is_live}
+    dead = [one for one in known if one.state == "dead" and one.run_id not in live]
+    found = [remove(transport, cache, claim) for claim in dead]
+    return Removal(
+        removed=tuple(text for one in found for text in one.removed),
+        failed=tuple(text for one in found for text in one.failed),
+    )
+
+
+def remove(transport: Transport, cache: str, claim: Claim) -> Removal:
+    """End what a run has on a host, and remove its folder; say what there was.
+
+    The folder stays where not all can be ended, so that a later search finds it again.
+    """
+    removed: list[str] = []
+    failed: list[str] = []
+    for name in ENVIRONMENTS if claim.environments is None else claim.environments:
+        try:
+            count = ENVIRONMENTS[name].sweep(transport, claim.run_id)
+        except StillRunningError as error:
+            if claim.environments is not None:  # else nothing says that it was used
+                failed.append(f"{name}: {error.brief}: {error.details}")
+        else:
+            removed += [f"{name} ({count})"] * bool(count)
+    if not failed:
+        folder = f"{claim.run_id}/{claim.host}".rstrip("/")
+        done = shell(transport, _REMOVE, cache, folder, timeout_s=FOLDER_S)
+        removed += ["its folder"] * done.succeeded
+        if not done.succeeded and done.exit_code != _NOT_THERE:
+            failed.append(f"{cache}/runs/{claim.run_id} cannot be removed: {done.tail(1)}")
+    told = f"removed what was left of the run {claim.run_id}: {', '.join(removed)}"
+    return Removal(removed=(told,) if removed else (), failed=tuple(failed))
+
+
+def _known(names: str) -> tuple[str, ...] | None:
+    if names == "?":
+        return None
+    return tuple(name for name in ENVIRONMENTS if name in names.split())

@@ -1,0 +1,182 @@
+"""What the arms of one cell see of a host: the workloads, the cell's own files and its data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from envcompare.command import Command
+from envcompare.config.choice import Workload
+from envcompare.config.experiment import Experiment
+from envcompare.environments import Mount, new_worker_mark
+from envcompare.errors import WorkloadError
+from envcompare.hosts.session import Site
+from envcompare.measure.protocol import fault_in
+from envcompare.measure.stabilising import Variables
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.profilers.wrapping import Profiler
+from envcompare.run_folder.records import Scalar
+from envcompare.transport import Process
+from envcompare.transport.operations import make_folder, shell
+
+PREPARE_LIMIT_S = 3600.0
+WORKER = "worker.py"
+LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the image by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is started in an arm: a program of the workloads, its variables, what is around it."""
+
+    program: str = WORKER
+    variables: Variables = ()
+    profiler: Profiler | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CellFolders:
+    """The folders of a host that one cell is shown; those of other cells are not among them."""
+
+    site: Site
+    own: tuple[Mount, ...] = ()
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return what every cell is shown, and what this one is shown beside it."""
+        return (*self.site.mounts, *self.own)
+
+    def name_of(self, workload: Workload) -> str:
+        """Return what `hello` calls a workload; a user's file is sent to the host first."""
+        if workload.path is None:
+            return workload.name
+        folder = self.site.send(workload.path, workload.name)
+        self._show(folder)
+        return f"{folder}/{workload.path.name}:{workload.class_name}"
+
+    def prepare_data(
+        self, workload: Workload, parameters: dict[str, Scalar], experiment: Experiment
+    ) -> str:
+        """Return the folder of a workload's data on the host, made or fetched if need be.
+
+        Raises WorkloadError of the phase `data` when that fails.
+        """
+        if experiment.data is not None:
+            self._require_readable(experiment.data)
+            self._show(experiment.data)
+            return experiment.data
+        kind = "real" if experiment.download else "made"
+        base = f"{self.site.cache if workload.path is None else self.site.folder}/data"
+        # An arm makes the data and may write to what is around it: nothing else stands there.
+        around = f"{base}/{workload.name}-{kind}"
+        folder = f"{around}/data"
+        name = self.name_of(workload)
+        make_folder(self.site.transport, around)
+        self._make_data(folder, name, parameters, is_downloaded=experiment.download)
+        self._require_own(folder)
+        self._show(folder)
+        return folder
+
+    def show_command(self, folder: str, data: str | None) -> str:
+        """Show the folder a plain command runs in, and its data; return the data's folder.
+
+        Raises WorkloadError where the host lacks either.
+        """
+        if not shell(self.site.transport, 'test -d "$1"', folder).succeeded:
+            raise WorkloadError(
+                f"the folder {folder} of the command is not on {self.site.host.label}",
+                hint="copy it there, or name the folder of that host with --command-dir",
+                phase="data",
+            )
+        self._show(folder)
+        if data is not None:
+            self._require_readable(data)
+            self._show(data)
+        return data or ""
+
+    def spec(
+        self, workload: Workload, parameters: dict[str, Scalar], data: str, experiment: Experiment
+    ) -> LaunchSpec:
+        """Return what a worker is told of its work, the data in a folder of the host."""
+        return LaunchSpec(
+            workload=self.name_of(workload),
+            params=parameters,
+            data=data,
+            threads=experiment.threads,
+            cpus=experiment.pin,
+            generation=experiment.generation,
+            device=experiment.device,
+        )
+
+    def launch(self, arm: str, entry: Entry, *, log: Path, log_name: str) -> Worker:
+        """Start a worker of the arm, or another program of the workloads that speaks as one."""
+        mark = new_worker_mark()
+        return Worker(
+            lambda: self._spawn(arm, entry, mark),
+            arm=arm,
+            log=log,
+            log_name=log_name,
+            explain=lambda code, text: self.site.explain(arm, code, text),
+            end=lambda: self.site.end(arm, mark),
+        )
+
+    def _spawn(self, arm: str, entry: Entry, mark: str) -> Process:
+        """Start a program of the workloads by the same road for every arm."""
+        seat = self.site.seats[arm]
+        prepared = seat.prepared
+        python = prepared.interpreter if entry.program == LAUNCHER else prepared.python
+        argv = (python, f"{self.site.workloads}/{entry.program}")
+        command = Command(argv=argv, env=entry.variables)
+        return self.site.spawn(
+            seat, command, mounts=self.mounts, worker=mark, profiler=entry.profiler
+        )
+
+    def _show(self, folder: str) -> None:
+        mount = Mount(path=folder)
+        if mount not in self.own:
+            self.own = (*self.own, mount)
+
+    def _require_own(self, folder: str) -> None:
+        """Refuse a link in the place of data: every arm would be shown what it leads to."""
+        if not shell(self.site.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
+            raise WorkloadError(
+                f"the data in {folder} on {self.site.host.label} is not a folder",
+                details="the program that made the data put something else there",
+                hint=f"remove {folder} on that host, and check what Python runs at startup in each "
+                "image, such as sitecustomize.py and .pth files",
+                phase="data",
+            )
+
+    def _require_readable(self, path: str) -> None:
+        if not shell(self.site.transport, 'test -r "$1"', path).succeeded:
+            raise WorkloadError(
+                f"the data {path} cannot be read on {self.site.host.label}",
+                hint="name a folder or file of the host, by its absolute path, with --data",
+                phase="data",
+            )
+
+    def _make_data(
+        self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
+    ) -> None:
+        seat = self.site.nearest_seat
+        argv = (
+            *(seat.prepared.python, f"{self.site.workloads}/{WORKER}"),
+            *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
+            *(("--download",) if is_downloaded else ()),
+        )
+        base = folder.rpartition("/")[0]
+        mounts = (*self.mounts, Mount(path=base, is_read_only=False))
+        command = Command(argv=argv)
+        result = self.site.run_inside(seat, command, mounts=mounts, timeout_s=PREPARE_LIMIT_S)
+        if not result.succeeded:
+            raise _data_error(name, result.stdout, result.tail())
+
+
+def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
+    fault = fault_in(stdout)
+    return WorkloadError(
+        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
+        details=fault.traceback if fault else tail,
+        hint="give your own with --data",
+        phase="data",
+    )

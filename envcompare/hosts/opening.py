@@ -1,0 +1,131 @@
+"""Open a host: connect to it, and learn what must be known before anything is prepared there."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from envcompare.config.experiment import Experiment
+from envcompare.environments import gpu
+from envcompare.errors import UnusableError
+from envcompare.fingerprint.identity import Identity
+from envcompare.hosts.session import Roads, Site
+from envcompare.interrupt import Interruption
+from envcompare.run_folder.records import Scalar
+from envcompare.stack.cache import host_cache
+from envcompare.text import spoken
+from envcompare.transport import Transport
+from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.local import LocalTransport
+from envcompare.transport.operations import shell
+from envcompare.transport.ssh_settings import SshOptions
+from envcompare.transport.watched import Watched
+
+_APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
+# A file that is not there has no line; a value stands on one.
+_DESCRIBE = r"""
+tell() {
+  value=$(cat -- "$2" 2>/dev/null | head -c 256 | tr -s '[:space:]' ' ')
+  [ -z "$value" ] || printf '%s\t%s\n' "$1" "${value% }"
+}
+printf 'kernel.release\t%s\n' "$(uname -r)"
+printf 'kernel.version\t%s\n' "$(uname -v)"
+printf 'cpu.model\t%s\n' "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
+printf 'cpu.microcode\t%s\n' "$(sed -n 's/^microcode[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
+tell machine.id /etc/machine-id
+tell boot.id /proc/sys/kernel/random/boot_id
+tell cpu.online /sys/devices/system/cpu/online
+tell cpu.governor /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor
+tell cpu.boost /sys/devices/system/cpu/cpufreq/boost
+tell cpu.no_turbo /sys/devices/system/cpu/intel_pstate/no_turbo
+tell smt /sys/devices/system/cpu/smt/control
+tell thp /sys/kernel/mm/transparent_hugepage/enabled
+tell kernel.clocksource /sys/devices/system/clocksource/clocksource0/current_clocksource
+tell gpu.driver /proc/driver/nvidia/version
+exit 0
+"""
+_IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
+_IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
+
+
+def open_site(
+    host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
+) -> Site:
+    """Connect to a host and learn what must be known of it.
+
+    Raises TransportError when it cannot be reached, CommandTimeoutError where it does not answer,
+    and InterruptedRunError when the user asks to stop meanwhile.
+    """
+    bare = connect(host, options=ssh_options(experiment))
+    roads = Roads(
+        watched=Watched(bare, interruption),
+        bare=bare,
+        local=Watched(LocalTransport(), interruption),
+    )
+    asked = Watched(bare, interruption, ends_at_once=True)
+    try:
+        site = _site(host, roads, asked, run_id, may_use_gpu=experiment.device != "cpu")
+        interruption.check()  # what was killed while it was asked has said nothing
+    except BaseException:
+        bare.close()
+        interruption.check()
+        raise
+    return site
+
+
+def _site(
+    host: HostSpec, roads: Roads, asked: Transport, run_id: str, *, may_use_gpu: bool
+) -> Site:
+    identity = shell(asked, _IDENTIFY)
+    said = _IDENTITY.match(identity.stdout)
+    if said is None:
+        raise UnusableError(
+            f"{host.label} does not answer as a POSIX host",
+            details=f"to `id -u` and `id -g` it said: {spoken(identity.stdout + identity.stderr)}",
+            hint="the login shell there must run `id -u`, and print nothing beside it",
+        )
+    return Site(
+        host=host,
+        roads=roads,
+        boot_id=said["boot"] or "",
+        run_id=run_id,
+        cache=host_cache(asked),
+        uid=int(said["uid"]),
+        gid=int(said["gid"]),
+        has_gpu=may_use_gpu and shell(asked, "ls /dev/nvidia[0-9]*").succeeded,
+        machine=_machine(asked),
+    )
+
+
+def _machine(transport: Transport) -> Identity:
+    """Return what tells a host from another, and what of it a restart or a user may set."""
+    lines = shell(transport, _DESCRIBE).stdout.splitlines()
+    found: Identity = {}
+    for name, _, value in (line.partition("\t") for line in lines):
+        if value:
+            found[name] = _KEPT_AS.get(name, str)(value)
+    return found
+
+
+def _hidden(machine_id: str) -> str:
+    """Return what tells machines apart without their IDs, which machine-id(5) asks to conceal."""
+    return hmac.new(machine_id.encode(), _APPLICATION, hashlib.sha256).hexdigest()[:32]
+
+
+_KEPT_AS: Final[dict[str, Callable[[str], Scalar]]] = {
+    "gpu.driver": gpu.driver_version,
+    "machine.id": _hidden,
+}
+
+
+def ssh_options(experiment: Experiment) -> SshOptions:
+    """Return how hosts of this experiment are connected to."""
+    return SshOptions(
+        config=Path(experiment.ssh_config).expanduser() if experiment.ssh_config else None,
+        accept_new_host_keys=experiment.accept_new_host_keys,
+        connect_timeout_s=experiment.connect_timeout_s,
+    )

@@ -1,0 +1,1 @@
+"""Read the files of profilers, and derive quantities from them."""

@@ -1,0 +1,163 @@
+"""What quantities are derived from: the metrics of all kernels, and how a result is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from envcompare.gpu.chips import ncu_name
+from envcompare.run_folder.profiles import Kernel, Profile, Quantity, Rule
+from envcompare.text import counted, counted_kernels
+
+# NVIDIA's table names a ratio of 0 to 32 for what nvprof prints in per cent
+_PER_CENT = {
+    "warp_execution_efficiency": "smsp__thread_inst_executed_per_inst_executed.pct",
+}
+_FRACTIONS = frozenset({"achieved_occupancy"})  # nvprof: 0 to 1, Nsight Compute: per cent
+
+
+def launched(kernels: Sequence[Kernel]) -> str:
+    """Return how many launches of how many kernels these are, as "9 launches of 2 kernels"."""
+    launches = sum(kernel.calls for kernel in kernels)
+    names = len({kernel.name for kernel in kernels})
+    return " of ".join(
+        (counted(launches, "launch", "launches"), counted_kernels(names, len(kernels)))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Total:
+    """A sum over all kernels; without a value there is a reason."""
+
+    value: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A profile with what all quantities need of it."""
+
+    profile: Profile
+    names: frozenset[str]
+    launches: int
+    kernel_ns: float | None
+    source: str
+    scope: str
+
+    @classmethod
+    def of(cls, profile: Profile) -> Facts:
+        """Return the facts of a profile; metrics of nvprof by the names of Nsight Compute."""
+        if profile.tool == "nvprof":
+            profile = msgspec.structs.replace(
+                profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
+            )
+        times = [kernel.total_ns for kernel in profile.kernels]
+        known = [time for time in times if time is not None]
+        is_timed = profile.has_time and bool(times) and len(known) == len(times)
+        launches = sum(kernel.calls for kernel in profile.kernels)
+        return cls(
+            profile=profile,
+            names=frozenset(name for kernel in profile.kernels for name in kernel.metrics),
+            launches=launches,
+            kernel_ns=sum(known) if is_timed else None,
+            source=f"{profile.tool} {profile.version}".strip(),
+            scope=launched(profile.kernels),
+        )
+
+    @property
+    def chip(self) -> str:
+        """Return the chip where all GPUs of the profile are of one; empty where it is not known."""
+        chips = {device.chip for device in self.profile.devices}
+        return chips.pop() if len(chips) == 1 else ""
+
+    @property
+    def why_no_time(self) -> str:
+        """Return why kernels have no time."""
+        if not self.profile.has_time:
+            return "counters were collected that change the time of kernels"
+        return "the file does not tell the time of every kernel"
+
+    def has(self, starts: tuple[str, ...]) -> bool:
+        """Say whether any metric that begins so was collected."""
+        return any(name.startswith(starts) for name in self.names)
+
+    def total(self, metric: str) -> Total:
+        """Return the sum of a metric over all kernels; one kernel without it makes it unknown."""
+        values = [
+            kernel.metrics[metric] for kernel in self.profile.kernels if metric in kernel.metrics
+        ]
+        lacking = len(self.profile.kernels) - len(values)
+        if not values:
+            return Total(reason=f"{metric} was not collected")
+        if lacking:
+            return Total(
+                reason=f"{metric} is missing for {lacking} of {lacking + len(values)} kernels"
+            )
+        return Total(value=sum(values))
+
+    def first_total(self, metrics: Iterable[str]) -> Total:
+        """Return the sum of the first metric that can be summed, else why the first cannot."""
+        totals = [self.total(metric) for metric in metrics]
+        told = next((one for one in totals if one.value is not None), None)
+        partial = next((one for one in totals if "not collected" not in one.reason), None)
+        return told or partial or totals[0]
+
+    def mean(self, metric: str) -> Total:
+        """Return the mean of a rate, weighted by the time of the kernels."""
+        kernels = self.profile.kernels
+        if not any(metric in kernel.metrics for kernel in kernels):
+            return Total(reason=f"{metric} was not collected")
+        values = [kernel.metrics.get(metric) for kernel in kernels]
+        if len(kernels) == 1 and values[0] is not None:
+            return Total(value=values[0])
+        if self.kernel_ns is None or not self.kernel_ns:
+            return Total(reason=f"rates are weighted by time, and {self.why_no_time}")
+        lacking = sum(value is None for value in values)
+        if lacking:
+            return Total(reason=f"{metric} is missing for {lacking} of {len(kernels)} kernels")
+        pairs = zip(values, kernels, strict=True)
+        weighted = sum((value or 0.0) * (kernel.total_ns or 0.0) for value, kernel in pairs)
+        return Total(value=weighted / self.kernel_ns)
+
+    def ok(  # noqa: PLR0913 — the parts of a quantity
+        self, name: str, value: float, unit: str, rule: Rule, *, scope: str = "", reason: str = ""
+    ) -> Quantity:
+        """Return a quantity with its value; a reason says what to know of it."""
+        return Quantity(
+            name=name,
+            value=value,
+            unit=unit,
+            rule=rule,
+            source=self.source,
+            scope=scope or self.scope,
+            reason=reason,
+        )
+
+    def missing(self, name: str, unit: str, rule: Rule, reason: str) -> Quantity:
+        """Return a quantity without a value, and why it has none."""
+        return Quantity(
+            name=name,
+            value=None,
+            unit=unit,
+            rule=rule,
+            source=self.source,
+            scope=self.scope,
+            status="missing",
+            reason=reason,
+        )
+
+    def summed(self, name: str, total: Total, unit: str, *, reason: str = "") -> Quantity:
+        """Return a sum as a quantity, missing where it is not known."""
+        if total.value is None:
+            return self.missing(name, unit, "sum", total.reason)
+        return self.ok(name, total.value, unit, "sum", reason=reason)
+
+
+def _renamed(kernel: Kernel) -> Kernel:
+    metrics: dict[str, float] = {}
+    for name, value in kernel.metrics.items():
+        known = _PER_CENT.get(name) or ncu_name(name) or name
+        metrics[known] = 100 * value if name in _FRACTIONS else value
+    return msgspec.structs.replace(kernel, metrics=metrics)

@@ -1,0 +1,52 @@
+"""Nsight Compute: its CSV (raw page, details page, summary per kernel) and its reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from envcompare.profile_files.ncu import report
+from envcompare.profile_files.ncu.devices import devices_of
+from envcompare.profile_files.ncu.launches import CONTROLS_UNTOLD, Counted, Launch, counted
+from envcompare.profile_files.ncu.pages import details_launches, gap_note, raw_launches
+from envcompare.profile_files.ncu.summary import summary_kernels
+from envcompare.profile_files.ncu.text import Table, find_table
+from envcompare.profile_files.tables import read_lines
+from envcompare.run_folder.profiles import Device, Profile
+
+
+def read(path: Path) -> Profile:
+    """Return the profile in a `.ncu-rep` report or in CSV of Nsight Compute 2020 to 2026.
+
+    Raises ProfileError for a file that cannot be read or trusted, with the line and the reason.
+    """
+    if path.suffix == ".ncu-rep":
+        found_report = report.read_report(path)
+        found = counted(found_report.launches)
+        return _profile(path, found_report.format, found, found_report.devices)
+    table = find_table(read_lines(path), file=path.name)
+    if table.header.cells[0] == "Process ID":
+        return _profile(path, "csv summary", summary_kernels(table), devices_of(table))
+    page, launches = _page(table)
+    found = counted(launches)
+    notes = (*found.notes, *filter(None, (gap_note(table),)))
+    return _profile(path, page, replace(found, notes=notes), devices_of(table))
+
+
+def _page(table: Table) -> tuple[str, tuple[Launch, ...]]:
+    if table.column("Metric Name") is not None:
+        return "csv details", details_launches(table)
+    return "csv raw", raw_launches(table)
+
+
+def _profile(path: Path, page: str, found: Counted, devices: tuple[Device, ...]) -> Profile:
+    return Profile(
+        tool="ncu",
+        format=page,
+        files=(path.name,),
+        devices=devices,
+        kernels=found.kernels,
+        sequence=found.sequence,
+        has_time=found.has_time,
+        notes=(*found.notes, CONTROLS_UNTOLD),
+    )

@@ -1,0 +1,204 @@
+"""Reports of Nsight Compute (`.ncu-rep`), through NVIDIA's module `ncu_report` or an `ncu` here."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from envcompare.profile_files.ncu.devices import device, devices_of
+from envcompare.profile_files.ncu.launches import Launch
+from envcompare.profile_files.ncu.metrics import adding, is_possible, is_used, scale
+from envcompare.profile_files.ncu.pages import raw_launches
+from envcompare.profile_files.ncu.text import find_table
+from envcompare.profile_files.refusing import refusal
+from envcompare.run_folder.profiles import Device, Dim
+
+_HINT: Final = (
+    "pip install 'envcompare-bench[ncu]', or import what "
+    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base` prints"
+)
+_NEWER_HINT: Final = (
+    "pip install --upgrade ncu-report, or import what the ncu that collected it prints: "
+    "`LC_ALL=C ncu --import {file} --csv --page raw --print-units base`"
+)
+_CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
+_MAGIC: Final = b"NVR\0"
+_NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
+_LIMIT_S: Final = 600.0
+_ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
+                      "multiprocessor_count")  # fmt: skip
+
+
+class _Metric(Protocol):
+    def value(self) -> float | str | None: ...
+    def unit(self) -> str: ...
+
+
+class _Action(Protocol):
+    NameBase_DEMANGLED: int
+
+    def name(self, base: int) -> str | None: ...
+    def metric_names(self) -> tuple[str, ...]: ...
+    def metric_by_name(self, name: str) -> _Metric | None: ...
+
+
+class _Range(Protocol):
+    def num_actions(self) -> int: ...
+    def action_by_idx(self, place: int) -> _Action: ...
+
+
+class _Context(Protocol):
+    def num_ranges(self) -> int: ...
+    def range_by_idx(self, place: int) -> _Range: ...
+
+
+class _Module(Protocol):
+    def load_report(self, path: str) -> _Context: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The launches of a report, the GPUs they ran on, and how it was read."""
+
+    launches: tuple[Launch, ...]
+    devices: tuple[Device, ...]
+    format: str
+
+
+def read_report(path: Path) -> Report:
+    """Return what a report holds; raises ProfileError where it cannot be read here, or is cut."""
+    _refuse_other_file(path)
+    try:
+        module = cast("_Module", importlib.import_module("ncu_report"))
+    except ImportError:
+        program = shutil.which("ncu")
+        if program is None:
+            raise refusal(
+                path.name,
+                why="reading it needs the module ncu_report or the program ncu; neither is here",
+                hint=_HINT.format(file=path.name),
+            ) from None
+        return _by_program(program, path)
+    return _by_module(module, path)
+
+
+def _refuse_other_file(path: Path) -> None:
+    """Refuse what does not begin as a report: the module takes it for one without launches."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except OSError as error:
+        raise refusal(path.name, why=f"it cannot be opened: {error.strerror}") from error
+    if head != _MAGIC:
+        what = "it is empty" if not head else "it does not begin as one"
+        raise refusal(path.name, why=f"it is no report of Nsight Compute: {what}", hint=_CUT)
+
+
+def _by_program(program: str, path: Path) -> Report:
+    """Return a report as the installed ncu converts it to CSV."""
+    argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, check=False, env=os.environ | {"LC_ALL": "C"},
+            timeout=_LIMIT_S,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise refusal(path.name, why=f"{program} did not convert it: {error}") from error
+    text = done.stdout.decode("utf-8", errors="replace")
+    said = (text + done.stderr.decode("utf-8", errors="replace")).strip()
+    if done.returncode:
+        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
+        why = f"ncu cannot read it: {said.splitlines()[-1] if said else 'it did not say why'}"
+        why = f"the ncu on PATH is older than the report: {newer}" if newer else why
+        hint = _NEWER_HINT.format(file=path.name) if newer else _CUT
+        raise refusal(path.name, why=why, hint=hint)
+    table = find_table(tuple(text.splitlines(keepends=True)), file=path.name)
+    return Report(launches=raw_launches(table), devices=devices_of(table), format="report by ncu")
+
+
+def _by_module(module: _Module, path: Path) -> Report:
+    try:
+        found = tuple(_launches(module.load_report(str(path)), path.name))
+    except (RuntimeError, OSError, ValueError, SystemError) as error:
+        raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=_CUT) from error
+    if not found:
+        # of a report that is newer than itself the module says nothing either
+        why = f"ncu_report {_module_version()} finds no launch in it: cut off, or of a newer ncu"
+        raise refusal(path.name, why=why, hint=f"{_CUT}; {_NEWER_HINT.format(file=path.name)}")
+    devices = (one for _, one in found if one is not None)
+    return Report(
+        launches=tuple(one for one, _ in found),
+        devices=tuple(dict.fromkeys(devices)),
+        format="report by ncu_report",
+    )
+
+
+def _module_version() -> str:
+    try:
+        return metadata.version("ncu-report")
+    except metadata.PackageNotFoundError:
+        return "of an installed ncu"
+
+
+def _launches(context: _Context, file: str) -> Iterator[tuple[Launch, Device | None]]:
+    for place in range(context.num_ranges()):
+        part = context.range_by_idx(place)
+        for number in range(part.num_actions()):
+            action = part.action_by_idx(number)
+            # of a report that was cut the module returns launches without a name or a metric
+            if not _name(action) or not action.metric_names():
+                raise refusal(file, why=f"launch {number} has no name or no metric", hint=_CUT)
+            yield _launch(action, file), _device(action)
+
+
+def _launch(action: _Action, file: str) -> Launch:
+    values: dict[str, float] = {}
+    odd: dict[str, float] = {}
+    for name in action.metric_names():
+        metric = action.metric_by_name(name) if adding(name) else None
+        value = None if metric is None else metric.value()
+        if metric is None or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        measured = scale(name, metric.unit())
+        if measured.reason and is_used(name):
+            raise refusal(file, why=measured.reason)
+        if not measured.reason:
+            kept = values if is_used(name) or is_possible(value) else odd
+            kept[name] = value * measured.factor
+    return Launch(
+        line=None,
+        name=_name(action),
+        grid=_dim(action, "launch__grid_dim"),
+        block=_dim(action, "launch__block_dim"),
+        values=values,
+        odd=odd,
+    )
+
+
+def _name(action: _Action) -> str:
+    return action.name(action.NameBase_DEMANGLED) or ""
+
+
+def _dim(action: _Action, what: str) -> Dim | None:
+    x, y, z = (_text(action, f"{what}_{axis}") for axis in "xyz")
+    return (int(float(x)), int(float(y)), int(float(z))) if x and y and z else None
+
+
+def _device(action: _Action) -> Device | None:
+    names = (f"device__attribute_{name}" for name in _ATTRIBUTES)
+    return device({name: _text(action, name) for name in names})
+
+
+def _text(action: _Action, name: str) -> str:
+    metric = action.metric_by_name(name)
+    value = None if metric is None else metric.value()
+    return "" if value is None else str(value)

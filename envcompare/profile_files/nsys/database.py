@@ -1,0 +1,220 @@
+"""An SQLite export of Nsight Systems: opened so that nothing is written, and only when whole."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from envcompare.errors import ProfileError
+from envcompare.profile_files.refusing import refusal
+from envcompare.profile_files.rows import Table
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
+_COLLECT: Final = (
+    "collect again: the report itself may hold this, and then a new export of it does too; if not, "
+    f"{HINT}"
+)
+
+Cells = tuple[int, ...]
+
+
+class Export:
+    """The tables of an export that have rows; each number is checked before it is given out."""
+
+    def __init__(self, name: str, connection: sqlite3.Connection) -> None:
+        self.name = name
+        self._connection = connection
+        self._tables = frozenset(self._real_tables())
+        self._strings: dict[int, str] = {}
+
+    def _real_tables(self) -> Iterator[str]:
+        # A view or a virtual table may run anything; no export holds one.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        for (name,) in self._connection.execute(query):
+            yield name
+
+    def has(self, table: str) -> bool:
+        """Return whether a table is there and holds rows: older exports leave out empty ones."""
+        if table not in self._tables:
+            return False
+        query = f'SELECT 1 FROM "{table}" LIMIT 1'  # noqa: S608 — a name of the schema
+        return self._connection.execute(query).fetchone() is not None
+
+    def is_table(self, table: str) -> bool:
+        """Return whether a table is there at all."""
+        return table in self._tables
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the names of the columns of a table."""
+        return frozenset(
+            row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')
+        )
+
+    def rows(
+        self, table: str, needed: Sequence[str], optional: Sequence[str] = (), *, where: str
+    ) -> Iterator[Cells]:
+        """Return rows of whole numbers, row number last; -1 is an optional one that is missing.
+
+        What `where` leaves out may hold anything. Raises ProfileError where a needed column or
+        number is missing.
+        """
+        self._check(table, needed, self._columns(table, needed, optional), where=where)
+        # No generator: closing one that was left early fails where the database is closed.
+        return self._select(table, needed, optional, where=where)
+
+    def numbers(self, table: str, needed: Sequence[str], optional: Sequence[str] = ()) -> Table:
+        """Return what `rows` yields as a table of these columns and `place`.
+
+        An array of machine integers takes a tenth of the memory of Python objects, and refuses by
+        itself what is no whole number; the rows are searched for the reason only then.
+        """
+        kept = self._columns(table, needed, optional)
+        cursor = self._select(table, needed, optional)
+        names = (*needed, *optional, "place")
+        try:
+            cells = array("q", chain.from_iterable(cursor))
+        except TypeError:
+            self._check(table, needed, kept)
+            raise
+        found = np.asarray(cells).view([(name, np.int64) for name in names])
+        if {"start", "end"} <= set(names) and not _is_in_order(found):
+            self._check(table, needed, kept)
+        return found
+
+    def _columns(
+        self, table: str, needed: Sequence[str], optional: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return the optional columns that are there; raises ProfileError without a needed one."""
+        there = self.columns(table)
+        for name in needed:
+            if name not in there:
+                raise self.refusal(table, f"there is no column {name}")
+        return tuple(name for name in optional if name in there)
+
+    def _select(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> sqlite3.Cursor:
+        kept = self._columns(table, needed, optional)
+        cells = [f'"{name}"' for name in needed]
+        cells += [f'COALESCE("{name}", -1)' if name in kept else "-1" for name in optional]
+        query = f'SELECT {", ".join(cells)}, rowid FROM "{table}" WHERE {where}'  # noqa: S608 — names of the schema
+        return self._connection.execute(query)
+
+    def _check(
+        self, table: str, needed: Sequence[str], optional: Sequence[str], *, where: str = "1"
+    ) -> None:
+        """Refuse the first row with a cell that is no whole number, or that ends too early."""
+        wrong = [f"typeof(\"{name}\") <> 'integer'" for name in needed]
+        wrong += [f"typeof(\"{name}\") NOT IN ('integer', 'null')" for name in optional]
+        if {"start", "end"} <= {*needed, *optional}:
+            wrong += ['"end" < "start"', '"start" < 0']
+        names = ", ".join(f'"{name}"' for name in (*needed, *optional))
+        query = (
+            f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608
+        )
+        found = self._connection.execute(query).fetchone()
+        if found is None:
+            return
+        row = dict(zip((*needed, *optional), found[1:], strict=True))
+        raise self.refusal(table, _reason(row, needed), row=found[0], hint=_COLLECT)
+
+    def pairs(self, table: str, key: str, value: str) -> dict[str, str]:
+        """Return a table of names and values; empty where it or a column is missing."""
+        if table not in self._tables or not {key, value} <= self.columns(table):
+            return {}
+        query = f'SELECT "{key}", "{value}" FROM "{table}"'  # noqa: S608 — names of the schema
+        return {str(one): str(other) for one, other in self._connection.execute(query)}
+
+    def query(self, text: str) -> Iterator[tuple[object, ...]]:
+        """Return the rows of a query of this reader's own."""
+        return self._connection.execute(text)
+
+    def text(self, table: str, column: str, number: int, *, row: int) -> str:
+        """Return a string of StringIds; raises ProfileError for a number that has none."""
+        if number not in self._strings:
+            self._strings[number] = self._one_text(table, column, number, row=row)
+        return self._strings[number]
+
+    def _one_text(self, table: str, column: str, number: int, *, row: int) -> str:
+        query = "SELECT value FROM StringIds WHERE id = ?"
+        found = self._connection.execute(query, (number,)).fetchmany(2)
+        if len(found) != 1 or not isinstance(found[0][0], str):
+            rows = "no row" if not found else "no single text"
+            raise self.refusal(table, f"{column} {number} has {rows} in StringIds", row=row)
+        return found[0][0]
+
+    def refusal(
+        self, table: str, why: str, *, row: int | None = None, hint: str = HINT
+    ) -> ProfileError:
+        """Return the error that names a table, a row and what is wrong there."""
+        place = f"table {table}" if row is None else f"table {table}, row {row}"
+        return refusal(self.name, why=f"{place}: {why}", hint=hint)
+
+
+def _is_in_order(found: Table) -> bool:
+    """Say whether no row ends before it starts, or starts before 0."""
+    return bool(((found["start"] >= 0) & (found["end"] >= found["start"])).all())
+
+
+def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
+    for name, cell in row.items():
+        if cell is None and name in needed:
+            return f"{name} is NULL"
+        if cell is not None and not isinstance(cell, int):
+            return f"{name} is {cell!r}, not a whole number"
+    start, end = row["start"], row["end"]
+    assert isinstance(start, int)
+    return f"start {start} is before 0" if start < 0 else f"end {end} is before start {start}"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Export]:
+    """Open an export for reading alone; raises ProfileError for one that is not whole."""
+    _check_file(path)
+    connection = None
+    try:
+        # `immutable` also leaves no lock and no journal beside a file on a shared disk.
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        connection = sqlite3.connect(uri, uri=True)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise refusal(path.name, why=f"the database is damaged: {verdict}", hint=HINT)
+        yield Export(path.name, connection)
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        raise refusal(path.name, why=f"the database is damaged: {error}", hint=HINT) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is no SQLite, what is cut off, and what is still being written."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise refusal(path.name, why=f"it cannot be opened: {error.strerror}", hint=HINT) from error
+    if not head.startswith(_MAGIC) or len(head) < _HEADER_BYTES:
+        raise refusal(path.name, why="it is no SQLite database", hint=HINT)
+    page = int.from_bytes(head[16:18], "big")
+    whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    if size < whole:
+        raise refusal(path.name, why=f"it is cut off after {size} of {whole} bytes", hint=HINT)
+    for ending in ("-wal", "-journal"):
+        beside = path.with_name(path.name + ending)
+        if beside.is_file() and beside.stat().st_size:
+            raise refusal(
+                path.name, why=f"{beside.name} beside it says it is still written", hint=HINT
+            )

@@ -1,0 +1,295 @@
+"""What nvprof printed, as text or CSV, cut into the reports of each process.
+
+Lines that begin with ==PID== say which report follows; a table begins at its header. Text has a
+unit in each cell, CSV a row of units below the header.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NoReturn
+
+from envcompare.profile_files.nvprof.cells import Number, is_no_number, read_number
+from envcompare.profile_files.nvprof.rows import (
+    SECTIONS,
+    Activity,
+    Metric,
+    Part,
+    Section,
+    is_count,
+)
+from envcompare.profile_files.refusing import refusal
+from envcompare.profile_files.tables import csv_row
+
+_SAID: Final = re.compile(r'^"?==+(\d*)==+ (.*)$')
+_TEXT_SUMMARY: Final = re.compile(
+    r"^\s*(?:Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name\s*$"
+)
+_TEXT_METRICS: Final = re.compile(
+    r"^Invocations\s+Metric Name\s+Metric Description\s+Min\s+Max\s+Avg\s*$"
+)
+_TEXT_EVENTS: Final = re.compile(r"^Invocations\s+Event Name\s+Min\s+Max\s+Avg(?:\s+Total)?\s*$")
+_CSV: Final = re.compile(r'^"?(?:Type"?,"?)?Time\(%\)"?,|^"?Device"?,"?Kernel"?,"?Invocations"?,')
+_SUMMARY: Final = ("Name", "Time(%)", "Time", "Calls", "Avg", "Min", "Max")
+_METRICS: Final = ("Device", "Kernel", "Invocations", "Metric Name", "Min", "Max", "Avg")
+_TRACE: Final = re.compile(r'^\s*"?Start"?(?:\s+|,)"?Duration"?')
+_ACTIVITY: Final = re.compile(
+    r"^\s*(?:([A-Z][^:%]*):)?\s*(\d+\.\d+%)\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s\s(\S.*)$"
+)
+_METRIC: Final = re.compile(
+    r"^\s+(\d+)\s+([a-z]\w*)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s{2,}(\S.*?)\s*$"
+)
+_DEVICE: Final = re.compile(r'^Device "(.*)"\s*$')
+_KERNEL: Final = re.compile(r"^\s+Kernel: (.+?)\s*$")
+_UNREAD: Final = (
+    re.compile(r"^\s+(\d+)\s{2,}\S.*\s{2,}(\S.*?)\s*$"),
+    re.compile(r'^"[^"]*",(\d+),.*"([^"]+)"\s*$'),
+)
+_OUTPUT: Final = re.compile(r"[^\s\d]")
+_CELL: Final = re.compile(r'^"[^"]*",')
+_NO_CALLS: Final = "No API activities were profiled"
+_MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …`, or use --csv"
+
+
+class Reader:
+    """Goes through the lines of one file, once; `parts` holds what each process wrote.
+
+    `unread` holds the titles of tables that are not read, with what their rows count, `widths` how
+    wide the rows above the last one of a table in text are.
+    """
+
+    def __init__(self, lines: tuple[str, ...], file: str) -> None:
+        self.parts: list[Part] = []
+        self.said: list[tuple[int, str]] = []
+        self.unread: dict[str, list[str]] = {}
+        self.widths: set[int] = set()
+        self.is_csv = False
+        self._file = file
+        self._lines = [text.rstrip("\n") for text in lines]
+        self._section: Section = "GPU activities"
+        self._part = Part(line=1, process="")
+        self._skips = False
+        self._title = ""
+
+    def read(self) -> None:
+        """Fill `parts` and `said`; raises ProfileError at the first line that cannot be read."""
+        rows = iter(enumerate(self._lines, 1))
+        for number, text in rows:
+            said = _SAID.match(text)
+            if said:
+                self._message(number, said[1], said[2])
+            elif self._skips:
+                self._unread(text)
+            else:
+                self._table(number, text, rows)
+        if not self._part.is_empty or self._part.sections:
+            self.parts.append(self._part)
+
+    @property
+    def last(self) -> Part:
+        """Return what the last process of the file wrote."""
+        return self._part
+
+    @property
+    def is_unread(self) -> bool:
+        """Say whether the file ends in a table that is not read."""
+        return self._skips
+
+    def _unread(self, text: str) -> None:
+        """Note a row of a table that is not read, by its count and name."""
+        found = next((one for one in (pattern.match(text) for pattern in _UNREAD) if one), None)
+        if found:
+            self.unread[self._title].append(f"{found[1]} × {found[2]}")
+
+    def _table(self, number: int, text: str, rows: Iterator[tuple[int, str]]) -> None:
+        """Read the table that a line begins; any other line is output of the program."""
+        if _CSV.match(text):
+            self.is_csv = True
+            self._csv(number, text, rows)
+        elif _TEXT_SUMMARY.match(text):
+            self._text_summary(rows)
+        elif _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
+            self.widths = {len(text.rstrip())}
+            self._text_metrics(rows, is_events=not _TEXT_METRICS.match(text))
+        elif text.startswith(_NO_CALLS):
+            self._part.sections.add("API calls")
+        elif _TRACE.match(text):
+            why = "this is a trace of single calls; only summaries and metrics are read"
+            self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
+        elif self._is_row(text):
+            why = f"a row behind the end of its table: {text.strip()!r}"
+            self._refuse(number, why, _MIXED)
+
+    def _is_row(self, text: str) -> bool:
+        """Say whether a line looks like a row of a table, of which none is open."""
+        if self.is_csv:
+            return _CELL.match(text) is not None
+        is_metric = self._part.metrics and _METRIC.match(text)
+        return bool(is_metric or _ACTIVITY.match(text))
+
+    def _message(self, number: int, process: str, text: str) -> None:
+        """Begin the report that a line announces."""
+        self.said.append((number, text))
+        title = text.strip().rstrip('"')
+        if title == "API calls:":
+            self._section, self._skips = "API calls", False
+            self._part.announced.add("API calls")
+        if title.endswith("result:"):
+            self._skips = title not in {"Profiling result:", "Metric result:", "Event result:"}
+            self._title = title.removesuffix(" result:").removesuffix(" profiling")
+        if self._skips:
+            self.unread.setdefault(self._title, [])
+        if title == "Profiling result:":
+            self._section = "GPU activities"
+            self._begin(number, process)
+        if title.startswith(_NO_CALLS):
+            self._part.sections.add("API calls")
+
+    def _ends(self, number: int, text: str) -> bool:
+        """Say whether a line ends a table in text: rows are indented, or begin with their share."""
+        if _TEXT_SUMMARY.match(text) or _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
+            self._refuse(number, "a header within a table: logs were joined, or a line is doubled")
+        said = _SAID.match(text)
+        if said:
+            self._message(number, said[1], said[2])
+        elif text.startswith(_NO_CALLS):
+            self._part.sections.add("API calls")
+        return not text.strip() or _OUTPUT.match(text) is not None
+
+    def _begin(self, number: int, process: str) -> None:
+        twice = next((one for one in self.parts if process and one.process == process), None)
+        if twice is None and self._part.process == process and not self._part.is_empty and process:
+            twice = self._part
+        if twice is not None:
+            why = f"process {process} reports a second time, after line {twice.line}"
+            self._refuse(number, why, "import each log once, as nvprof wrote it")
+        if not self._part.is_empty:
+            self.parts.append(self._part)
+        self._part = Part(line=number, process=process)
+
+    def _text_summary(self, rows: Iterator[tuple[int, str]]) -> None:
+        for number, text in rows:
+            if self._ends(number, text):
+                return
+            found = _ACTIVITY.match(text)
+            if found is None:
+                why = f"a row that is cut, or output of the program in the table: {text.strip()!r}"
+                self._refuse(number, why, _MIXED)
+            if found[1]:
+                self._section = SECTIONS.get(found[1], "other")
+            self._add_activity(number, found[8], found.group(2, 3, 4, 5, 6, 7))
+
+    def _text_metrics(self, rows: Iterator[tuple[int, str]], *, is_events: bool) -> None:
+        device = kernel = ""
+        self._part.has_events = self._part.has_events or is_events
+        for number, text in rows:
+            named, of_kernel = _DEVICE.match(text), _KERNEL.match(text)
+            if not named and self._ends(number, text):
+                return
+            if named or of_kernel:
+                device = named[1] if named else device
+                kernel = of_kernel[1] if of_kernel else ""
+                if number == len(self._lines):
+                    self._refuse(number, f"no row follows {text.strip()!r}: the log was cut off")
+                continue
+            if is_events:
+                continue
+            if number < len(self._lines):
+                self.widths.add(len(text.rstrip()))
+            found = _METRIC.match(text)
+            if found is None or not kernel:
+                why = f"a row that is cut, or of no kernel: {text.strip()!r}"
+                self._refuse(number, why, _MIXED)
+            self._add_metric(number, (device, kernel), found.group(1, 2, 4, 5, 6))
+
+    def _csv(self, number: int, header: str, rows: Iterator[tuple[int, str]]) -> None:
+        columns = csv_row(number, header, file=self._file).cells
+        units: Mapping[str, str] = {}
+        is_summary = "Time(%)" in columns
+        for name in _SUMMARY if is_summary else _METRICS:
+            if name not in columns:
+                self._refuse(number, f"the header has no column {name}")
+        for line, text in rows:
+            if not text.strip() or _SAID.match(text):
+                self._ends(line, text)
+                return
+            cells = csv_row(line, text, file=self._file).cells
+            if len(cells) != len(columns):
+                why = f"{len(cells)} cells where the header has {len(columns)}: the row is cut"
+                self._refuse(line, why)
+            told = dict(zip(columns, cells, strict=True))
+            if is_summary and not units:
+                units = self._units(line, told)
+            elif is_summary:
+                self._csv_activity(line, told, units)
+            else:
+                parts = tuple(told[name] for name in _METRICS[2:])
+                self._add_metric(line, (told["Device"], told["Kernel"]), parts)
+
+    def _units(self, line: int, told: Mapping[str, str]) -> Mapping[str, str]:
+        if told["Time(%)"] != "%" or not told["Time"]:
+            self._refuse(line, "the row of units below the header is missing")
+        return told
+
+    def _csv_activity(self, line: int, told: Mapping[str, str], units: Mapping[str, str]) -> None:
+        if "Type" in told:
+            self._section = SECTIONS.get(told["Type"], "other")
+        numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
+        self._add_activity(line, told["Name"], numbers)
+
+    def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
+        percent, time, average, least, most = (
+            self._number(line, cells[place], "%" if place == 0 else "ns")
+            for place in (0, 1, 3, 4, 5)
+        )
+        self._part.sections.add(self._section)
+        self._part.activities.append(
+            Activity(
+                line=line,
+                section=self._section,
+                percent=percent,
+                time=time,
+                calls=self._count(line, cells[2]),
+                average=average,
+                least=least,
+                most=most,
+                name=name.strip(),
+            )
+        )
+
+    def _add_metric(self, line: int, of: tuple[str, str], cells: tuple[str, ...]) -> None:
+        least, most, average = (self._cell(line, cells[1], text) for text in cells[2:])
+        self._part.metrics.append(
+            Metric(
+                line=line,
+                device=of[0],
+                kernel=of[1],
+                invocations=self._count(line, cells[0]),
+                name=cells[1],
+                least=least,
+                most=most,
+                average=average,
+            )
+        )
+
+    def _cell(self, line: int, metric: str, text: str) -> Number:
+        """Return the number in a cell of a metric; a rate may be none."""
+        if not is_count(metric) and is_no_number(text):
+            return Number(math.nan, 0.0, "")
+        return self._number(line, text)
+
+    def _number(self, line: int, text: str, base: str | None = None) -> Number:
+        found = read_number(text)
+        if found is None or (base is not None and found.unit != base):
+            self._refuse(line, f"{text!r} is no number with a unit that is known here")
+        return found
+
+    def _count(self, line: int, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not int(text):
+            self._refuse(line, f"{text!r} is no number of calls")
+        return int(text)
+
+    def _refuse(self, line: int, why: str, hint: str = "") -> NoReturn:
+        raise refusal(self._file, line=line, why=why, hint=hint)

@@ -1,0 +1,83 @@
+"""Text files of profilers as lines, and quoted CSV as rows that know their first line."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envcompare.profile_files.refusing import refusal
+
+_SAMPLE_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a CSV file as cells, with the line it begins in."""
+
+    line: int
+    cells: tuple[str, ...]
+
+
+def encoding_of(head: bytes) -> str:
+    """Return how a text is encoded, by its first bytes: UTF-8, or UTF-16 as of PowerShell."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = head[:_SAMPLE_BYTES]
+    is_wide = len(sample) > 1 and not any(sample[1::2]) and all(sample[::2])
+    return "utf-16-le" if is_wide else "utf-8-sig"
+
+
+def read_lines(path: Path) -> tuple[str, ...]:
+    """Return the lines of a text file with their ends; raises ProfileError where it is none."""
+    try:
+        content = path.read_bytes()
+        text = content.decode(encoding_of(content))
+    except OSError as error:
+        raise refusal(path.name, why=error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise refusal(
+            path.name,
+            why=f"byte {error.start} is no {error.encoding.upper()} text",
+            hint="write the file again with LC_ALL=C, and do not convert it",
+        ) from error
+    if "\0" in text:
+        raise refusal(path.name, why="it holds zero bytes, so it is no text file")
+    return tuple(text.replace("\r\n", "\n").splitlines(keepends=True)) if text else ()
+
+
+def csv_records(lines: Iterable[tuple[int, str]], *, skipped: str) -> Iterator[tuple[int, str]]:
+    """Yield rows of CSV by their first line: a cell in quotes may hold ends of lines.
+
+    Lines between rows that begin with `skipped` are left out.
+    """
+    start, held, is_open = 0, list[str](), False
+    for number, text in lines:
+        if not held and text.startswith(skipped):
+            continue
+        start = start if held else number
+        held.append(text)
+        is_open ^= text.count('"') % 2 == 1
+        if not is_open:
+            yield start, "".join(held)
+            held.clear()
+    if held:
+        yield start, "".join(held)
+
+
+def csv_row(line: int, text: str, *, file: str) -> Row:
+    """Return the cells of one row; a quote that stays open is refused."""
+    try:
+        cells = next(csv.reader([text.rstrip("\n")], strict=True), [])
+    except csv.Error as error:
+        why = f"{error} (a quote that does not close, or a line that was cut)"
+        raise refusal(file, line=line, why=why) from error
+    return Row(line, tuple(cells))
+
+
+def csv_rows(lines: Iterable[tuple[int, str]], *, file: str) -> tuple[Row, ...]:
+    """Return the rows of numbered records; empty lines are left out."""
+    return tuple(csv_row(line, text, file=file) for line, text in lines if text.strip())

@@ -1,0 +1,1 @@
+"""What leaves the report beside its page: tables, figures, summaries."""

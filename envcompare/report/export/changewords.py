@@ -1,0 +1,215 @@
+"""The sentences of two runs compared; terminal, Markdown and JSON all take them from here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from envcompare.analysis.model.change import Change, RunChange, RunSide
+from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
+from envcompare.report.export.gatewords import Naming, gate_lines, incomplete_lines, worded_gates
+from envcompare.report.export.summary import INCOMPLETE, TerminalLine
+from envcompare.report.format.markdown import escape, flat, table
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    listed,
+    margin_percent,
+    signed_interval,
+    signed_percent,
+    unsigned_interval,
+    unsigned_percent,
+)
+from envcompare.report.wording.verdicts import (
+    REAL_INSIDE,
+    SYMBOLS,
+    WORDS,
+    excludes_zero,
+    margin_text,
+)
+from envcompare.text import counted, one_line, shortened
+
+_MOST_SAID: Final = 8  # changes that have a sentence each, whatever came out
+_ALWAYS_SAID: Final = frozenset({"slower", "faster", "failed", "not-run"})
+_HEAD: Final = ("environment", "workload", "was", "is", "change", "verdict")
+_MARKS: Final = {"title": "### ", "warning": "> ⚠ ", "headline": "**"}
+_ENDS: Final = {"title": "", "warning": "", "headline": "**"}
+
+
+def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
+    """Return the comparison of two runs with its sentences; `labels` are of the run after."""
+    naming = Naming(
+        labels=labels,
+        reference=run.reference_arm,
+        is_change=True,
+        gates=frozenset(one.gate for one in run.gates),
+    )
+    return msgspec.structs.replace(
+        run,
+        changes=tuple(
+            msgspec.structs.replace(one, sentence=flat(_sentence(run, one, labels)))
+            for one in run.changes
+        ),
+        gates=worded_gates(run.gates, naming),
+    )
+
+
+def change_lines(run: RunChange, labels: dict[str, str]) -> tuple[TerminalLine, ...]:
+    """Return what the terminal says of two runs whose sentences were made."""
+    title = f"change from {_run_name(run.before)} to {_run_name(run.after)}"
+    lines = [TerminalLine(role="title", columns=(flat(title),))]
+    lines += [TerminalLine(role="warning", columns=(flat(one),)) for one in _warnings(run)]
+    for one in run.changes:
+        if len(run.changes) <= _MOST_SAID or one.outcome in _ALWAYS_SAID:
+            lines += _said(one)
+    lines.append(TerminalLine(role="head", columns=_HEAD))
+    lines += [_row(one, labels) for one in run.changes]
+    lines += [TerminalLine(role="note", columns=(flat(one),)) for one in _notes(run)]
+    incomplete = incomplete_lines(run.before, run.after) if run.gates else ()
+    return (*lines, *gate_lines(run.gates), *incomplete)
+
+
+def markdown_of(lines: Iterable[TerminalLine]) -> str:
+    """Return lines of the terminal as Markdown for a pull-request comment."""
+    parts: list[str] = []
+    for kind, group in groupby(lines, key=_kind):
+        found = list(group)
+        match kind:
+            case "table":
+                parts.append(table(found[0].columns, [one.columns for one in found[1:]]))
+            case "list":
+                parts.append("\n".join(f"- {_escaped(one)}" for one in found))
+            case _:
+                parts += [f"{_MARKS[one.role]}{_escaped(one)}{_ENDS[one.role]}" for one in found]
+    return "\n\n".join(parts) + "\n"
+
+
+def _kind(line: TerminalLine) -> str:
+    if line.role in {"head", "row"}:
+        return "table"
+    return "list" if line.role in {"detail", "note"} else "text"
+
+
+def _escaped(line: TerminalLine) -> str:
+    return escape(" ".join(line.columns))
+
+
+def _run_name(side: RunSide) -> str:
+    # one title is likely that of both
+    return f"{side.title} ({side.run_id})" if side.title else f"run {side.run_id}"
+
+
+def _said(one: Change) -> list[TerminalLine]:
+    text = f"{SYMBOLS[one.outcome]} {one.sentence}"
+    lines = [TerminalLine(role="headline", outcome=one.outcome, columns=(text,))]
+    details = (*one.remarks, *_changed_too(one))
+    return lines + [TerminalLine(role="detail", columns=(flat(text),)) for text in details]
+
+
+def _changed_too(one: Change) -> Iterable[str]:
+    """Say what else of the arm is another than before: it may be why."""
+    told = [fact for fact in told_facts(one.differences) if fact.fact_class == "confounder"]
+    engines = [fact for fact in one.differences if fact.key.endswith(".version")]
+    found = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*told, *engines))
+    if found:
+        yield f"Between the runs, of {one.arm} itself changed: {listed(list(found))}."
+    if not one.is_described:
+        yield f"It was not recorded in both runs: what else of {one.arm} changed is not known."
+
+
+def _sentence(run: RunChange, one: Change, labels: dict[str, str]) -> str:
+    name = f"{one.arm} ÷ {run.reference_arm} in {labels.get(one.cell, one.cell)}"
+    reason = one_line(one.reason)
+    if one.outcome in {"failed", "not-run"}:
+        why = reason or "no reason was recorded"
+        return f"{name}: {WORDS[one.outcome]}: {why}"
+    was, now = _moments(one)
+    tail = f"; {reason}" if reason else ""
+    return f"{name}: {_claim(run, one)}: was {was}, is {now}{tail}"
+
+
+def _claim(run: RunChange, one: Change) -> str:
+    interval = signed_interval(one.low, one.high)
+    match one.outcome:
+        case "slower":
+            return f"{_amount(one)} slower than before ({_ends(one)})"
+        case "faster":
+            return f"{_amount(one)} less time than before ({_ends(one)})"
+        case "equivalent":
+            real = f", {REAL_INSIDE}" * excludes_zero(one.low, one.high)
+            return f"equivalent within ±{margin_percent(run.margin)} ({interval}){real}"
+        case _:
+            leaning = "" if one.leaning == "none" else f", leaning {one.leaning}"
+            return f"inconclusive{leaning} ({interval})"
+
+
+def _moments(one: Change) -> tuple[str, str]:
+    """Return the ratio before and after."""
+    was, now = (
+        signed_percent(side.log_ratio) if side else NOT_MEASURED for side in (one.before, one.after)
+    )
+    return was, now
+
+
+def _amount(one: Change) -> str:
+    return unsigned_percent(one.log_ratio or 0.0)
+
+
+def _ends(one: Change) -> str:
+    return unsigned_interval(one.low, one.high)
+
+
+def _row(one: Change, labels: dict[str, str]) -> TerminalLine:
+    moved = NOT_MEASURED if one.log_ratio is None else (
+        f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
+    )  # fmt: skip
+    word = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
+    if one.is_confounded and one.log_ratio is not None:
+        word += " ⚠ confounded"
+    columns = (one.arm, labels.get(one.cell, one.cell), *_moments(one), moved, word)
+    return TerminalLine(role="row", outcome=one.outcome, columns=tuple(map(flat, columns)))
+
+
+def _warnings(run: RunChange) -> Iterable[str]:
+    if run.mismatches:
+        cells = tuple(dict.fromkeys(one.cell for one in run.changes))
+        found = [mismatch_text(one, cells) for one in run.mismatches]
+        yield (
+            "Compared in spite of a mismatch (--allow-mismatch), which a change may come from: "
+            f"{'; '.join(found)}."
+        )
+    for word, side in (("before", run.before), ("after", run.after)):
+        if not side.is_complete:
+            yield f"The run {word} ({side.run_id}) is not complete: {INCOMPLETE}."
+    for word in ("before", "after"):
+        names = [f"{one.arm} in {one.cell}" for one in run.left_out if one.only_in == word]
+        if names:
+            yield f"Only in the run {word}, and not compared: {listed(names, most=20)}."
+
+
+def _notes(run: RunChange) -> Iterable[str]:
+    counts = Counter(one.outcome for one in run.changes)
+    if len(run.changes) > _MOST_SAID:
+        words = [f"{count} {WORDS[outcome]}" for outcome, count in counts.items()]
+        yield f"{counted(len(run.changes), 'change')}: {listed(words, most=9)}."
+    other = (
+        f"; that of the run before was ±{margin_percent(run.before.margin)}"
+        if run.before.margin != run.after.margin
+        else ""
+    )
+    yield (
+        f"The margin is {margin_text(run.margin)}, that of the run after{other}. Ratios to "
+        f"{run.reference_arm} are compared and never times, since two runs are two moments."
+    )
+    yield (
+        "The interval of a change rests on those of both runs, each widened for looking and for "
+        f"the comparisons of its run ({run.before.planned_comparisons} before, "
+        f"{run.after.planned_comparisons} after)."
+    )
+    versions = run.before.tool_version, run.after.tool_version
+    if versions[0] != versions[1]:
+        yield f"envcompare was {versions[0]} before and is {versions[1]} after."
+    yield from (f"⚠ {one}" for one in run.cautions)

@@ -1,0 +1,1 @@
+"""How numbers, units and Markdown are written."""

@@ -1,0 +1,172 @@
+"""What the guards of a run found: drift inside generations, waiting, dropped blocks, cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from envcompare.analysis.model.comparison import CellSummary, Drift, RunComparison
+from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
+from envcompare.report.format.numbers import (
+    change,
+    listed,
+    percent,
+    signed_percent,
+    unsigned_percent,
+)
+from envcompare.report.format.units import duration
+from envcompare.report.wording.labels import cell_labels
+from envcompare.run_folder.records import CONTROL_SUFFIX
+from envcompare.text import counted, one_line, sentence, visible
+
+_MOST_CELLS = 5
+
+
+def guard_cautions(run: RunComparison) -> tuple[str, ...]:
+    """Say what a reader must know before relying on a number of this run."""
+    labels = cell_labels(run)
+    found = [
+        f"⚠ {_in_cell(run, labels[cell.id])}{_ratio_drift(drift, run.reference_arm)}"
+        for cell in run.cells
+        for drift in _detected(cell, is_ratio=True)
+    ]
+    noted = dict.fromkeys(
+        f"⚠ {_in_cell(run, labels[cell.id])}{sentence(one_line(text))}"
+        for cell in run.cells
+        for text in cell.cautions
+    )
+    return tuple(visible(text) for text in (*found, *noted))
+
+
+def guard_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say for the method section what was watched, and what came of it."""
+    found = (*_steady(run), *_drifting(run), *_waiting(run), *_dropped(run))
+    return tuple(visible(text) for text in found)
+
+
+def _steady(run: RunComparison) -> list[str]:
+    """Say in which cells nothing drifts, in one sentence."""
+    tested = [cell for cell in run.cells if cell.drifts]
+    steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
+    if not steady:
+        return []
+    where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
+    return [f"No drift inside a generation was found{where} ({_tests(steady)})."]
+
+
+def _drifting(run: RunComparison) -> list[str]:
+    """Say which arms drift; what all share cancels in the ratio."""
+    labels = cell_labels(run)
+    cells = [cell for cell in run.cells if any(one.is_detected for one in cell.drifts)]
+    found = [
+        f"{_in_cell(run, labels[cell.id])}{_drift_sentence(cell)}" for cell in cells[:_MOST_CELLS]
+    ]
+    if len(cells) > _MOST_CELLS:
+        more = counted(len(cells) - _MOST_CELLS, "more cell")
+        found.append(f"Blocks drift in {more} as well; comparison.json holds all.")
+    return found
+
+
+def _waiting(run: RunComparison) -> list[str]:
+    cells = [cell for cell in run.cells if cell.waited_s > 0]
+    if not cells:
+        return []
+    total = duration(sum(cell.waited_s for cell in cells))
+    return [f"Waited {total} for a quiet machine ({_names(run, cells)})."]
+
+
+def _dropped(run: RunComparison) -> list[str]:
+    cells = [cell for cell in run.cells if cell.dropped_blocks]
+    if not cells:
+        return []
+    count = counted(sum(cell.dropped_blocks for cell in cells), "block")
+    what = "in which a clock jumped or the machine stood still"
+    return [f"Dropped {count} {what} ({_names(run, cells)})."]
+
+
+def _names(run: RunComparison, cells: list[CellSummary]) -> str:
+    labels = cell_labels(run)
+    return listed([labels[cell.id] for cell in cells])
+
+
+def _in_cell(run: RunComparison, label: str) -> str:
+    return f"{label}: " if len(run.cells) > 1 else ""
+
+
+def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
+    return [one for one in cell.drifts if one.is_detected and one.is_ratio is is_ratio]
+
+
+def _ratio_drift(drift: Drift, reference: str) -> str:
+    way = "slower" if drift.slope > 0 else "faster"
+    return (
+        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.slope)} {way} a round "
+        f"inside a generation ({signed_percent(drift.over_generation)} from its first round to its "
+        f"last, p = {drift.p_value:.2g}): its warm-up is longer than one block, or it wears out. "
+        "The number is a mean over such generations; a longer step or more work in a block would "
+        "tell."
+    )
+
+
+def _drift_sentence(cell: CellSummary) -> str:
+    own, ratios = _detected(cell, is_ratio=False), _detected(cell, is_ratio=True)
+    parts = []
+    for way, some in (("slower", [one for one in own if one.slope > 0]),
+                      ("faster", [one for one in own if one.slope < 0])):  # fmt: skip
+        if some:
+            most = percent(max(abs(change(one.slope)) for one in some))
+            names = listed(sorted(one.arm for one in some), most=4)
+            parts.append(
+                f"blocks of {names} get {way} inside a generation, by up to {most} % a round"
+            )
+    moved = [f"{one.arm} by {signed_percent(one.slope)} a round" for one in ratios]
+    alone = "no ratio drifts, since what all arms share cancels"
+    parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
+    return f"{'; '.join(parts)} ({_tests([cell])})."
+
+
+def _tests(cells: list[CellSummary]) -> str:
+    counts = [one.generations for cell in cells for one in cell.drifts]
+    low, high = min(counts), max(counts)
+    over = counted(high, "generation") if low == high else f"{low} to {high} generations"
+    return f"trend tests over {over}, 1 % false alarms a cell"
+
+
+def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Name the arms that were measured though their software is not shown to be as it should.
+
+    Before them come the hosts and arms that changed while the run was interrupted.
+    """
+    arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
+    other = [
+        f"{one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
+        for one in arms
+        if one.identity.get("mismatch")
+    ]
+    unproven = [
+        f"that {one.arm} on {one.host} has the same software is not proven: what is installed "
+        f"could not be hashed ({one_line(str(one.identity['unproven']))})."
+        for one in arms
+        if one.identity.get("unproven") and one.identity.get("lock")  # made from the wheels
+    ]
+    return tuple(visible(text) for text in (*_changed(run), *other, *unproven))
+
+
+def _changed(run: RunComparison) -> Iterator[str]:
+    """Say what changed before the run was resumed; a restart of a host changes no software."""
+    for one in run.identity_changes:
+        if one.key == BOOT:
+            yield (
+                f"{one.host} was restarted while the run was interrupted: {change_text(one)}. The "
+                "ratios hold, since each generation compares environments after the same start; "
+                "absolute times may differ."
+            )
+        elif is_unverified(one):
+            yield (
+                f"it cannot be verified that {subject(one)} did not change while the run was "
+                f"interrupted (--allow-mismatch): {change_text(one)}."
+            )
+        else:
+            yield (
+                f"{subject(one)} changed while the run was interrupted, and its numbers come from "
+                f"both states (--allow-mismatch): {change_text(one)}."
+            )

@@ -1,0 +1,304 @@
+"""One headline for each environment, put together from the very verdicts the table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
+from envcompare.analysis.timing.surroundings import likelihood
+from envcompare.report.format.numbers import (
+    listed,
+    margin_percent,
+    signed_percent,
+    unsigned_percent,
+)
+from envcompare.report.sections.decomposed import split_arms
+from envcompare.report.sections.profilewords import untimed_arms, untimed_words
+from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.verdicts import (
+    MOVED,
+    SYMBOLS,
+    WORDS,
+    Verdict,
+    candidate_sentence,
+    confounder_sentence,
+    verdict,
+)
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import counted, one_line, sentence, visible
+
+_STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
+_MOST_NAMED: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """What is said of one environment: the lead, the other cells, and what it is mixed with."""
+
+    arm: str
+    outcome: Outcome
+    badge: str  # "slower in 1 of 2"
+    lead: str
+    rest: str = ""
+    caution: str = ""  # the confounders
+    candidates: str = ""  # of a decided difference: what else differs and may explain it
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def symbol(self) -> str:
+        """Return the shape that stands beside the colour."""
+        return SYMBOLS[self.outcome]
+
+
+def headlines(run: RunComparison) -> tuple[Headline, ...]:
+    """Return one headline for each arm that is neither the reference nor its control.
+
+    The arm that moved most stands first, arms without any measurement last.
+    """
+    labels = cell_labels(run)
+    by_arm: dict[str, list[Verdict]] = {arm: [] for arm in compared_arms(run)}
+    for one in run.compared:
+        if one.arm in by_arm:
+            by_arm[one.arm].append(verdict(one, label=labels[one.cell], margin=run.margin))
+    found = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
+    return tuple(sorted(found, key=_weight))
+
+
+def _weight(one: Headline) -> tuple[int, float]:
+    moved = [abs(verdict.log_ratio or 0.0) for verdict in one.verdicts if verdict.amount]
+    if moved:
+        return 0, -max(moved)
+    return (2, 0.0) if one.outcome in {"failed", "not-run"} else (1, 0.0)
+
+
+def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
+    """Return the differences of the compared arms; those of the control are left out."""
+    arms = frozenset(compared_arms(run))
+    return tuple(one for one in run.differences if one.arm in arms)
+
+
+def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headline:
+    if not found:
+        return _without_comparison(run, arm)
+    outcome = _leading(found)
+    leading = tuple(one for one in found if one.outcome == outcome)
+    if len(leading) == len(found):
+        lead, rest = _agreeing(run, arm, found), ""
+    else:
+        moved = (outcome, *(other for other in MOVED if other != outcome))
+        said = moved if outcome in MOVED else (outcome,)
+        lead, rest = _differing(run, arm, found, said=said), _others(run, found, said=said)
+    count = f" in {len(leading)} of {len(found)}" if len(found) > 1 else ""
+    return Headline(
+        arm=visible(arm),
+        outcome=outcome,
+        badge=f"{WORDS[outcome]}{count}",
+        lead=visible(lead),
+        rest=visible(rest),
+        caution=_caution(run, arm, found),
+        candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
+        verdicts=found,
+    )
+
+
+def _leading(found: tuple[Verdict, ...]) -> Outcome:
+    """Return the outcome to lead with: what moved most, else the most frequent state."""
+    moved = [one for one in found if one.outcome in MOVED]
+    if moved:
+        return max(moved, key=lambda one: abs(one.log_ratio or 0.0)).outcome
+    measured = [one for one in found if one.outcome in {"inconclusive", "equivalent"}]
+    outcomes = [one.outcome for one in measured or found]
+    return max(_STILL, key=lambda outcome: (outcomes.count(outcome), -_STILL.index(outcome)))
+
+
+def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+    """Return the lead for cells of one outcome: one cell with its interval, several by the mean."""
+    first, name, where = found[0], run.reference_arm, _everywhere(found)
+    alone = len(found) == 1
+    by = f"{first.amount} " if alone and first.amount else ""
+    match first.outcome:
+        case "slower":
+            return f"{arm} is {by}slower than {name} {where}{_figures(found)}."
+        case "faster":
+            return f"{arm} takes {by}less time than {name} {where}{_figures(found)}."
+        case "equivalent":
+            within = first.claim.removeprefix("equivalent ")
+            real = f"; {first.remark}" if alone and first.remark else ""
+            return f"{arm} is equivalent to {name} {within} {where}{_figures(found)}{real}."
+        case "inconclusive" if alone:
+            claim = f"{first.claim} {where}{_figures(found)}"
+            return f"{arm} against {name} is {claim}; {first.remark}."
+        case "inconclusive":
+            cells = (
+                where if len(found) > _MOST_NAMED else f"in both {_cells(found, 'inconclusive')}"
+            )
+            return f"{arm} against {name} is inconclusive {cells}."
+        case _:
+            verb = "" if first.outcome == "failed" else "was "
+            claim = f"{first.claim} {where} {first.qualifier}".rstrip()
+            return f"{arm} {verb}{claim}: {sentence(first.remark)}"
+
+
+def _figures(found: tuple[Verdict, ...]) -> str:
+    """Return the figures after a lead: the interval of one cell, the mean and range of several."""
+    first = found[0]
+    if len(found) == 1:
+        figures = first.ends or first.figures
+        return f" ({figures})" if figures else ""
+    mean = mean_log_ratio(found)
+    if mean is None:
+        return ""
+    ordered = sorted(found, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster")
+    least, most = ((one.amount or one.number, one.cell) for one in (ordered[0], ordered[-1]))
+    if least[0] == most[0]:
+        return f": {least[0]} in each"
+    average = unsigned_percent(mean) if first.amount else signed_percent(mean)
+    return f": {average} in the mean, {least[0]} in {least[1]} to {most[0]} in {most[1]}"
+
+
+def mean_log_ratio(found: tuple[Verdict, ...]) -> float | None:
+    """Return the mean of the cells' log ratios, a description without an interval of its own."""
+    ratios = [one.log_ratio for one in found if one.log_ratio is not None]
+    return sum(ratios) / len(ratios) if ratios else None
+
+
+def _everywhere(found: tuple[Verdict, ...]) -> str:
+    if len(found) > 2:
+        return f"in all {len(found)} cells"
+    both = "both " if len(found) == 2 else ""
+    return f"in {both}{listed([one.cell for one in found])}"
+
+
+def _differing(
+    run: RunComparison, arm: str, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]
+) -> str:
+    """Return the lead for cells of several outcomes: which cells did what, the largest first.
+
+    No mean is given: one of some cells would be a choice among them.
+    """
+    name = run.reference_arm
+    phrases = {
+        "slower": f"is slower than {name} in",
+        "faster": f"takes less time than {name} in",
+        "equivalent": f"is equivalent to {name} within ±{margin_percent(run.margin)} in",
+        "inconclusive": f"against {name} is inconclusive in",
+        "failed": "failed in",
+        "not-run": "was not run in",
+    }
+    parts = [
+        f"{phrases[outcome]} {_cells(found, outcome)}"
+        for outcome in said
+        if any(one.outcome == outcome for one in found)
+    ]
+    return f"{arm} {'; it '.join(parts)}."
+
+
+def _others(run: RunComparison, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
+    """Name the cells that the lead has not named; none is left out silently."""
+    words = {outcome: WORDS[outcome] for outcome in _STILL}
+    words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
+    parts = [
+        f"{words[outcome]} in {_cells(found, outcome)}"
+        for outcome in _STILL
+        if outcome not in said and any(one.outcome == outcome for one in found)
+    ]
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _cells(found: tuple[Verdict, ...], outcome: Outcome) -> str:
+    """Name the cells of an outcome with their figures; of many, their number and the largest."""
+    chosen = [one for one in found if one.outcome == outcome]
+    chosen.sort(key=lambda one: -abs(one.log_ratio or 0.0))
+    if len(chosen) <= _MOST_NAMED:
+        return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
+    count = f"{len(chosen)} of {len(found)} cells"
+    if outcome in MOVED:
+        return f"{count}, most in {chosen[0].cell}{_in_brackets(chosen[0])}"
+    return count
+
+
+def _in_brackets(one: Verdict) -> str:
+    match one.outcome:
+        case "failed":
+            return f" {one.qualifier}".rstrip()
+        case "equivalent":
+            text = ", ".join(part for part in (one.figures, one.remark) if part)
+        case "not-run":
+            return ""
+        case "inconclusive":
+            leaning = one.claim.removeprefix("inconclusive").removeprefix(", ")
+            text = ", ".join(part for part in (leaning, one.figures) if part)
+        case _:
+            text = one.figures
+    return f" ({text})" if text else ""
+
+
+def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+    confounded = [one for one in found if one.is_confounded]
+    if not confounded:
+        return ""
+    differences = tuple(one for one in run.differences if one.arm == arm)
+    outcomes = frozenset(one.outcome for one in confounded)
+    is_split = arm in split_arms(run)
+    return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
+        f"More than the environment differs in {counted(len(confounded), 'comparison')}."
+    )
+
+
+def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:
+    """Name what may explain the decided ones of an arm's comparisons; empty where none is decided.
+
+    Each difference is named once, with the strongest evidence that a decided cell has, and
+    confounders only where `confounder_sentence` does.
+    """
+    decided = [one for one in comparisons if one.outcome in MOVED]
+    if not decided:
+        return ""
+    found: dict[tuple[str, str, str], FactDifference] = {}
+    for fact in sorted(_candidates(run, decided), key=likelihood):
+        found.setdefault((fact.host, fact.arm, fact.key), fact)
+    unknown = [one for one in decided if one.candidates is None]
+    if unknown and not found:
+        in_some = len(unknown) < len(decided)
+        return candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
+    return candidate_sentence(tuple(found.values()), arm=decided[0].arm)
+
+
+def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
+    """Yield the candidates of comparisons, each as the cell of its comparison tells it."""
+    shared = {(one.host, one.arm, one.key): one for one in run.differences}
+    for one in decided:
+        own = {(f.host, f.arm, f.key): f for f in run.cell_differences.get(one.cell, ())}
+        facts = shared | own
+        places = ((one.host, one.arm, key) for key in one.candidates or ())
+        yield from (facts[at] for at in places if at in facts)
+
+
+def _without_comparison(run: RunComparison, arm: str) -> Headline:
+    if arm in untimed_arms(run):
+        return _untimed(run, arm)
+    summary = next((one for one in run.arms if one.arm == arm), None)
+    why = one_line(summary.reason) if summary and summary.reason else "no comparison was reached"
+    return Headline(
+        arm=visible(arm),
+        outcome="not-run",
+        badge="not run",
+        lead=visible(f"{arm} was not run: {why}."),
+    )
+
+
+def _untimed(run: RunComparison, arm: str) -> Headline:
+    """Say of an arm that has imported profiles alone what these say, and that it has no verdict."""
+    lead, rest = untimed_words(run, arm)
+    differences = tuple(one for one in run.differences if one.arm == arm)
+    return Headline(
+        arm=visible(arm),
+        outcome="not-run",
+        badge="not timed",
+        lead=lead,
+        rest=rest,
+        caution=confounder_sentence(differences, outcomes=frozenset({"not-run"})),
+    )

@@ -1,0 +1,204 @@
+"""What the profiles of a run say in sentences: for the first screen, the terminal and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import CellProfiles, KernelDiff, Ledger, QuantityRow
+from envcompare.report.format.numbers import listed
+from envcompare.report.sections.kernels import kernel_sentence, short_sentence
+from envcompare.report.sections.ledgers import largest_parts
+from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.programs import piece_word
+from envcompare.report.wording.verdicts import MOVED
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import one_line, sentence, visible
+
+WHY_HREF: Final = "#why"
+WHY_LINK: Final = "Why"
+NOT_PROFILED: Final = "no profile was taken"
+NOT_TIMED: Final = "Nothing was timed by envcompare, so no verdict is given."
+ONE_PROFILE: Final = (
+    "Each time comes from one profile, taken with the profiler attached; how much it varies from "
+    "run to run is not known."
+)
+ONE_COUNT: Final = (
+    "Each number comes from one profile; how much it varies from run to run is not known."
+)
+_OPERATORS_ALONE: Final = "Only the operators on the CPU can be compared."
+_NOTHING_TOLD: Final = "The profiles hold nothing that explains a difference."
+NO_CONFOUNDER: Final = (
+    "No confounder is known; imported files do not record all versions of the software."
+)
+
+
+def is_timed(run: RunComparison) -> bool:
+    """Say whether anything of the run was to be timed; else it holds imported profiles alone."""
+    return not run.arms or any(one.is_timed for one in run.arms)
+
+
+def untimed_arms(run: RunComparison) -> frozenset[str]:
+    """Return the arms of which there are imported profiles alone."""
+    return frozenset(one.arm for one in run.arms if not one.is_timed)
+
+
+def has_times(run: RunComparison) -> bool:
+    """Say whether any profile of the run tells times, of kernels, copies or operators."""
+    return any(
+        one.ledgers
+        or any(arm.operators or any(_is_time(row) for row in arm.quantities) for arm in one.arms)
+        for one in run.profiles
+    )
+
+
+def _is_time(row: QuantityRow) -> bool:
+    return row.unit == "ns" and row.value is not None and not is_of_ncu(row)
+
+
+def is_of_ncu(row: QuantityRow) -> bool:
+    """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
+    return row.source.partition(" ")[0] == "ncu"
+
+
+def why_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say where the change of a step comes from and whether kernels were replaced.
+
+    The largest change stands first. Of a difference that was not decided no parts are named; what
+    has neither parts nor kernels to name is left out.
+    """
+    labels, undecided = cell_labels(run), _undecided(run)
+    found = []
+    for one, arm, known, diff in _compared(run):
+        ledger = None if (one.cell, arm) in undecided else known
+        parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
+        parts += [short_sentence(diff, reference=one.reference)] if diff else []
+        if parts:
+            size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
+            found.append((-size, f"{arm}, {labels.get(one.cell, one.cell)}: {'; '.join(parts)}."))
+    return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
+
+
+def _undecided(run: RunComparison) -> set[tuple[str, str]]:
+    return {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
+
+
+def missing_sentence(run: RunComparison) -> str:
+    """Say why it is not known where a step spends its time, and what mends it."""
+    if any(one.ledgers for one in run.profiles):
+        return f"{_where(run)} is told for every comparison:"
+    if not is_timed(run) and len(run.arms) < 2:
+        return "There is one environment only: nothing to compare yet."
+    passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
+    if not is_timed(run):
+        return _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
+    if any(found.state == "ok" for found in passes):
+        where = _where(run).removeprefix("Where")
+        return f"The profiles that were taken do not say where{where}."
+    missing = [found for found in passes if found.reason]
+    if not missing:
+        return f"{_where(run)} is not measured: {NOT_PROFILED}."
+    reason = sentence(one_line(missing[0].reason))
+    hint = one_line(missing[0].hint)
+    try_it = f" To mend it: {sentence(hint)}" if hint else ""
+    return visible(f"{_where(run)} is not measured: {reason}{try_it}")
+
+
+def _has_operators(run: RunComparison) -> bool:
+    return any(arm.operators for one in run.profiles for arm in one.arms)
+
+
+def _where(run: RunComparison) -> str:
+    return f"Where a {piece_word(run)} spends its time"
+
+
+def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+    """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
+    labels, is_one = cell_labels(run), len(run.profiles) < 2
+    return tuple(
+        visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{text}")
+        for one in run.profiles
+        for diff in one.kernel_diffs
+        if diff.arm == arm
+        for text in (kernel_sentence(diff, reference=one.reference),)
+    )
+
+
+def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
+    """Say what the names of kernels show; what the fingerprints tell already is left out.
+
+    `beside` leaves out confounders too, for a place where all of the run are told.
+    """
+    found = (
+        one
+        for cell in run.profiles
+        for one in cell.betrayed
+        if not one.part_of and not (beside and one.fact_class == "confounder")
+    )
+    return by_arms((one.arm, _build_sentence(one)) for one in found)
+
+
+def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return each text once, behind the arms it is said of: "docker and singularity: …"."""
+    arms: dict[str, list[str]] = {}
+    for arm, text in told:
+        arms.setdefault(text, []).append(arm)
+    return tuple(
+        visible(f"{listed(list(dict.fromkeys(of)), most=6)}: {text}") for text, of in arms.items()
+    )
+
+
+def profile_cautions(run: RunComparison) -> tuple[str, ...]:
+    """Say what to mind before relying on the profiles."""
+    labels, is_one = cell_labels(run), len(run.profiles) < 2
+    return tuple(
+        dict.fromkeys(
+            visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{one_line(text)}")
+            for one in run.profiles
+            for text in one.cautions
+        )
+    )
+
+
+def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
+    """Return the lead and the rest of what is said first of an arm that was not timed.
+
+    That nothing was timed is said once where it holds for the whole run.
+    """
+    sentences = kernel_sentences(run, arm)
+    idle = [one for one in (arm, run.reference_arm) if one in arms_without_gpu_work(run)]
+    if idle:
+        one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
+        held = one_holds.format(f"of {listed(idle)}")
+        sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
+    elif not sentences:
+        sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
+    others = [one.arm for one in run.arms if one.arm != run.reference_arm]
+    caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
+    return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
+
+
+def arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
+    """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
+    seen: dict[str, set[bool]] = {}
+    for one in run.profiles:
+        for arm in one.arms:
+            told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
+            seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
+    return frozenset(arm for arm, told in seen.items() if told == {False})
+
+
+def _build_sentence(one: FactDifference) -> str:
+    return one_line(one.sentence or one.evidence)
+
+
+def _compared(
+    run: RunComparison,
+) -> Iterator[tuple[CellProfiles, str, Ledger | None, KernelDiff | None]]:
+    """Give each arm of each cell that is compared, with what there is of it."""
+    for one in run.profiles:
+        ledgers = {ledger.arm: ledger for ledger in one.ledgers}
+        diffs = {diff.arm: diff for diff in one.kernel_diffs}
+        for arm in dict.fromkeys((*ledgers, *diffs)):
+            yield one, arm, ledgers.get(arm), diffs.get(arm)

@@ -1,0 +1,1 @@
+"""Words of the report: verdicts, names and labels."""

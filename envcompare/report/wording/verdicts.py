@@ -1,0 +1,351 @@
+"""The sentences of a comparison; page, terminal and Markdown all take them from here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Comparison,
+    Estimate,
+    Outcome,
+    RunComparison,
+)
+from envcompare.fingerprint.remedies import SEPARATE
+from envcompare.fingerprint.words import WHOLE, describe, is_plural
+from envcompare.report.format.numbers import (
+    change,
+    listed,
+    margin_percent,
+    percent,
+    rough_time,
+    signed_interval,
+    signed_percent,
+    unsigned_interval,
+    unsigned_percent,
+)
+from envcompare.report.wording.programs import unit_word
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import counted, one_line, shortened, visible
+
+SYMBOLS: Final[dict[Outcome, str]] = {
+    "slower": "▶",
+    "faster": "◀",
+    "equivalent": "≈",
+    "inconclusive": "?",
+    "failed": "✕",
+    "not-run": "–",
+    "reference": "●",
+}
+WORDS: Final[dict[Outcome, str]] = {one: one for one in SYMBOLS} | {"not-run": "not run"}
+MOVED: Final[tuple[Outcome, ...]] = ("slower", "faster")
+EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
+"""What has a cause, or may have one, and therefore a fold of its own."""
+REAL_INSIDE: Final = "a real difference, smaller than the margin"
+
+_NO_CANDIDATE: Final = (
+    "No candidate was found besides the environment itself, among all that envcompare records."
+)
+_MOST_CANDIDATES: Final = 3
+_HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
+_JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One comparison in words; headline, table, terminal and Markdown are made of these."""
+
+    arm: str
+    cell: str  # as labelled
+    cell_id: str
+    outcome: Outcome
+    claim: str  # "slower", "less time", "inconclusive, leaning slower"
+    amount: str = ""  # "8.4 %", where the claim says which way
+    ends: str = ""  # "8.0 to 8.7 %", likewise
+    qualifier: str = ""  # "(phase setup, exit code 1)"
+    remark: str = ""  # the forecast, the error line, the reason
+    number: str = ""  # "+8.4 %"
+    interval: str = ""  # "+8.0 to +8.7 %"
+    log_ratio: float | None = None
+    is_confounded: bool = False
+    remarks: tuple[str, ...] = ()  # whether the control failed, a reason beside the sentence
+
+    @property
+    def text(self) -> str:
+        """Return the whole sentence."""
+        if self.amount:
+            return f"{self.amount} {self.claim} ({self.ends})"
+        words = f"{self.claim} {self.qualifier}".rstrip()
+        joint = _JOINTS.get(self.outcome, ": ")
+        return f"{words}{joint}{self.remark}" if self.remark else words
+
+    @property
+    def figures(self) -> str:
+        """Return how large: "8.4 %, 8.0 to 8.7 %", or with signs where the way is open."""
+        pair = (self.amount, self.ends) if self.amount else (self.number, self.interval)
+        return ", ".join(part for part in pair if part)
+
+    @property
+    def symbol(self) -> str:
+        """Return the shape that stands beside the colour."""
+        return SYMBOLS[self.outcome]
+
+    @property
+    def word(self) -> str:
+        """Return the outcome in one or two words."""
+        return WORDS[self.outcome]
+
+
+def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
+    """Return the words of one comparison; `margin` is the fraction fixed before the run."""
+    primary = comparison.primary
+    moved = comparison.outcome in MOVED
+    return Verdict(
+        arm=comparison.arm,
+        cell=label,
+        cell_id=comparison.cell,
+        outcome=comparison.outcome,
+        claim=_claim(comparison, margin),
+        amount=_amount(primary) if moved else "",
+        ends=_ends(primary) if moved else "",
+        qualifier=_qualifier(comparison),
+        remark=visible(_remark(comparison)),
+        number=signed_percent(primary.log_ratio) if primary else "",
+        interval=signed_interval(primary.low, primary.high) if primary else "",
+        log_ratio=primary.log_ratio if primary else None,
+        is_confounded=comparison.is_confounded and primary is not None,
+        remarks=tuple(visible(text) for text in _remarks(comparison)),
+    )
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Return a ratio with its interval, signed: "+9.1 % (+7.0 to +11.2 %)"."""
+    return f"{signed_percent(estimate.log_ratio)} ({signed_interval(estimate.low, estimate.high)})"
+
+
+def find_estimate(comparison: Comparison, metric: str) -> Estimate | None:
+    """Return the estimate on a metric, primary or secondary."""
+    found = (comparison.primary, *comparison.secondary)
+    return next((one for one in found if one is not None and one.metric == metric), None)
+
+
+def excludes_zero(low: float | None, high: float | None) -> bool:
+    """Say whether an interval lies on one side of 0."""
+    return low is not None and high is not None and not low <= 0 <= high
+
+
+def stretch_line(comparison: Comparison) -> str:
+    """Say what the clock saw beside the net time, and how much of it was waiting for a CPU."""
+    wall, stretch = find_estimate(comparison, "wall"), find_estimate(comparison, "stretch")
+    if comparison.primary is None or comparison.primary.metric != "net" or wall is None:
+        return ""
+    line = f"on the clock {estimate_text(wall)}"
+    if stretch is not None:
+        line += f", of it {estimate_text(stretch)} by waiting for a CPU (stretch)"
+    return f"{line}; not widened"
+
+
+def confounder_sentence(
+    differences: tuple[FactDifference, ...],
+    *,
+    outcomes: frozenset[Outcome],
+    is_split: bool = False,
+) -> str:
+    """Say what differs besides the environment; empty where nothing does."""
+    every = (one for one in differences if one.fact_class == "confounder")
+    confounders = [one for one in every if not one.part_of]
+    found = list(dict.fromkeys(map(_in_short, confounders)))
+    if not found:
+        return ""
+    is_one = len(found) == 1 and not is_plural(confounders[0])
+    verb = "differs" if is_one else "differ"
+    consequence = (
+        "How much each explains stands under Environment or software?"
+        if is_split
+        else _consequence(outcomes)
+    )
+    return visible(f"Besides the environment, {listed(found)} {verb}. {consequence}")
+
+
+def _in_short(one: FactDifference) -> str:
+    """Return a difference in words; a GPU and what names of kernels carry are never cut."""
+    text = describe(one)
+    return text if one.key.startswith(WHOLE) else shortened(text, most=80)
+
+
+def candidate_sentence(
+    found: tuple[FactDifference, ...] | None, *, arm: str, in_some_cells: bool = False
+) -> str:
+    """Say what may explain a decided difference beside its confounders, the likeliest first.
+
+    None stands for facts that were not compared, in some cells or in all. The sentence is empty
+    only where confounders are all there is, which `confounder_sentence` names.
+    """
+    if found is None:
+        return visible(
+            "What differs besides the environment is not known: this run has no fingerprint for "
+            f"{arm}{' in some cells' if in_some_cells else ''}."
+        )
+    if not found:
+        return _NO_CANDIDATE
+    rest = [one for one in found if one.fact_class != "confounder"]
+    likely = [one for one in rest if one.is_felt is not False]
+    texts = (
+        _likely(likely, is_more=len(rest) < len(found)),
+        *dict.fromkeys(one.evidence for one in likely[:_MOST_CANDIDATES] if one.evidence),
+        next((f"{SEPARATE}{one.remedy}." for one in likely if one.remedy), ""),
+        _unlikely([one for one in rest if one.is_felt is False]),
+    )
+    return visible(" ".join(text for text in texts if text))
+
+
+def _likely(found: list[FactDifference], *, is_more: bool) -> str:
+    if not found:
+        return ""
+    start = "In addition" if is_more else "Besides the environment"
+    where = "; all are listed under Environments" * (len(found) > _MOST_CANDIDATES)
+    verb = _verb(found, "differs", "differ")
+    return f"{start}, {_described(found)} {verb} and may be a cause{where}."
+
+
+def _unlikely(found: list[FactDifference]) -> str:
+    if not found:
+        return ""
+    which = _verb(found, "which differs too, has", "which differ too, have")
+    return f"There is no sign that {_described(found)}, {which} an effect here."
+
+
+def _described(found: list[FactDifference]) -> str:
+    words = dict.fromkeys(_in_short(one) for one in found)
+    return listed(list(words), most=_MOST_CANDIDATES)
+
+
+def _verb(found: list[FactDifference], singular: str, plural: str) -> str:
+    return singular if len(found) == 1 and not is_plural(found[0]) else plural
+
+
+def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
+    """Say what the reference differs from itself, and what that forbids to claim."""
+    floor, name = cell.noise_floor, run.reference_arm
+    if floor is None:
+        why = one_line(cell.reason) or f"{counted(cell.generations, 'generation')} ran"
+        return visible(f"A/A control: not measured in {label} ({why}).")
+    gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
+    if floor.low is None or floor.high is None:
+        said = f"A/A control in {label}: {gave}, no interval; what may escape is not known."
+        return visible(said)
+    ends = signed_interval(floor.low, floor.high)
+    gave += f" ({ends}, {margin_percent(floor.level)} interval)"
+    far = f"{percent(max(abs(change(end)) for end in (floor.low, floor.high)))} %"
+    if is_control_failed(cell, run):
+        return visible(
+            f"Control failed in {label}: {gave}; no claim smaller than {far} is made there."
+        )
+    if _is_decided(cell, run):
+        words = f"A/A control in {label}: {gave}: 0 lies inside, as it should."
+        return visible(f"{words} Each verdict there rests on its own interval.")
+    unseen = f"of {far}" if far.startswith("over") else f"under about {far}"
+    return visible(f"A/A control in {label}: {gave}. Differences {unseen} may escape this run.")
+
+
+def _is_decided(cell: CellSummary, run: RunComparison) -> bool:
+    """Say whether comparisons of a cell were decided and none was left open."""
+    own = {one.outcome for one in run.comparisons if one.cell == cell.id and not one.is_control}
+    return "inconclusive" not in own and bool(own & {*MOVED, "equivalent"})
+
+
+def is_control_failed(cell: CellSummary, run: RunComparison) -> bool:
+    """Say whether the reference measured twice differed from itself in this cell."""
+    return any(one.control_failed for one in run.comparisons if one.cell == cell.id)
+
+
+def margin_sentence(run: RunComparison, *, name: str = "The margin") -> str:
+    """Name the margin and when it was fixed."""
+    margin = margin_text(run.margin)
+    return f"{name} is {margin}, fixed before the run (preset {visible(run.preset)})."
+
+
+def margin_text(margin: float) -> str:
+    """Return "±2 %", and where its ends are if they do not both read so."""
+    band = math.log1p(margin)
+    reads_alike = unsigned_percent(-band) == unsigned_percent(band)
+    ends = "" if reads_alike else f" (the same factor either way: {signed_interval(-band, band)})"
+    return f"±{margin_percent(margin)}{ends}"
+
+
+def _claim(comparison: Comparison, margin: float) -> str:
+    match comparison.outcome:
+        case "faster":
+            return "less time"
+        case "equivalent":
+            return f"equivalent within ±{margin_percent(margin)}"
+        case "inconclusive" if comparison.leaning != "none":
+            return f"inconclusive, leaning {comparison.leaning}"
+        case _:
+            return WORDS[comparison.outcome]
+
+
+def _amount(primary: Estimate | None) -> str:
+    return unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
+
+
+def _ends(primary: Estimate | None) -> str:
+    return unsigned_interval(primary.low, primary.high) if primary else "no interval"
+
+
+def _qualifier(comparison: Comparison) -> str:
+    failure = comparison.failure
+    if comparison.outcome != "failed" or failure is None:
+        return ""
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"(phase {failure.phase}{code})"
+
+
+def _remark(comparison: Comparison) -> str:
+    match comparison.outcome:
+        case "equivalent":
+            primary = comparison.primary
+            return REAL_INSIDE * (primary is not None and excludes_zero(primary.low, primary.high))
+        case "inconclusive":
+            return _forecast(comparison)
+        case "failed":
+            brief = one_line(comparison.failure.brief) if comparison.failure else ""
+            return brief or one_line(comparison.reason) or "no error line was recorded"
+        case "not-run":
+            return one_line(comparison.reason) or "no reason was recorded"
+        case _:
+            return ""
+
+
+def _forecast(comparison: Comparison) -> str:
+    ran = f"(ran {comparison.primary.generations if comparison.primary else 0})"
+    word = unit_word(comparison.primary)
+    if (comparison.forecast_generations or 0) >= _HOPELESS:
+        return f"thousands more {word}s would be needed {ran}"
+    if comparison.forecast_generations:
+        more = counted(comparison.forecast_generations, f"more {word}")
+        time = f" ({rough_time(comparison.forecast_s)})" if comparison.forecast_s else ""
+        return f"about {more}{time} would decide {ran}"
+    if comparison.forecast_s:
+        return f"about {rough_time(comparison.forecast_s)} more would decide {ran}"
+    return one_line(comparison.reason) or f"how much more would decide is not known {ran}"
+
+
+def _remarks(comparison: Comparison) -> tuple[str, ...]:
+    found = ["control failed"] * comparison.control_failed
+    reason = one_line(comparison.reason)
+    if reason and reason != one_line(_remark(comparison)) and comparison.outcome != "failed":
+        found.append(reason)
+    return tuple(found)
+
+
+def _consequence(outcomes: frozenset[Outcome]) -> str:
+    if outcomes & set(MOVED):
+        return "The difference is real; its cause cannot be told apart."
+    if outcomes == {"not-run"}:
+        return "The profiles cannot tell which of these causes a difference."
+    if "equivalent" in outcomes:
+        return "Equal speed is said of environment and software together."
+    return "Were there a difference, its cause could not be told apart."

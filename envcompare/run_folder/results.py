@@ -1,0 +1,337 @@
+"""The run folder: versioned, append-only, atomic; the waist between measuring and reading."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from envcompare.errors import RunFolderError, WorkloadError
+from envcompare.run_folder.disk import (
+    irregular,
+    missing_folders,
+    remove_empty,
+    replace_file,
+    write_error,
+    write_hint,
+    write_whole,
+)
+from envcompare.run_folder.foldernames import cell_name, distinct_name
+from envcompare.run_folder.records import (
+    SCHEMA,
+    ArmRecord,
+    Event,
+    FingerprintRecord,
+    RunRecord,
+    Sample,
+)
+
+_T = TypeVar("_T")
+_SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
+_EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """Return `YYYYMMDD-HHMMSS-xxxx` (UTC, four random hex digits)."""
+    moment = now or datetime.now(UTC)
+    return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def count_comparisons(arms: tuple[ArmRecord, ...], cells: int) -> int:
+    """Return m: cell × timed arm that is neither reference nor control, at least 1."""
+    compared = (arm for arm in arms if arm.is_timed)
+    return max(1, cells * sum(not (arm.is_reference or arm.is_control) for arm in compared))
+
+
+def json_bytes(content: object) -> bytes:
+    """Return a record as the text of a JSON file."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Lines read back from a .jsonl file; `torn` counts what could not be read at its end."""
+
+    samples: tuple[Sample, ...] = ()
+    events: tuple[Event, ...] = ()
+    torn: int = 0
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """Write and read one run; every appended line is on disk when the call returns."""
+
+    path: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _files: dict[str, BinaryIO] = field(default_factory=dict)
+    _held: list[Event] | None = None  # while they are held back
+
+    @classmethod
+    def create(cls, out: Path, run: RunRecord) -> RunFolder:
+        """Make `out/<run id>/` with run.json in it.
+
+        Raises RunFolderError when the folder cannot be made or is there already.
+        """
+        folder = cls(out / run.run_id)
+        missing = missing_folders(folder.path)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=False)
+        except OSError as error:
+            remove_empty(missing)
+            raise RunFolderError(
+                f"the run folder {folder.path} cannot be made",
+                details=str(error),
+                hint=write_hint(error),
+            ) from error
+        try:
+            folder.write_json("run.json", run)
+        except RunFolderError:
+            remove_empty(missing)
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run folder that is there already; raises RunFolderError when it is none."""
+        if not (path / "run.json").is_file():
+            raise RunFolderError(
+                f"{path} is not a run folder",
+                details=_why_none(path),
+                hint="name the folder that `envcompare run` printed, such as results/<run id>",
+            )
+        return cls(path)
+
+    def append_sample(self, sample: Sample) -> None:
+        """Add one line to samples.jsonl and sync it."""
+        line = msgspec.json.encode(sample)
+        try:
+            _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
+        except _DAMAGE as error:
+            raise WorkloadError(
+                f"a measurement in {sample.cell} cannot be stored: {error}",
+                phase="protocol",
+            ) from error
+        self._append("samples.jsonl", line)
+
+    def append_event(self, event: Event) -> None:
+        """Add one line to events.jsonl and sync it, unless events are held back now."""
+        if self._held is None:
+            self._append("events.jsonl", msgspec.json.encode(event))
+        else:
+            self._held.append(event)
+
+    @contextmanager
+    def holding_events(self) -> Iterator[None]:
+        """Write the events of a block once it has ended well; where it raises, none is written."""
+        held: list[Event] = []
+        self._held = held
+        try:
+            yield
+        finally:
+            self._held = None
+        for event in held:
+            self.append_event(event)
+
+    def write_fingerprint(self, record: FingerprintRecord, *, part: int = 0) -> None:
+        """Write fingerprints/<host>/<arm>/<cell>.json: a workload decides what is loaded.
+
+        That of a later `part` of a resumed run goes beside it, to <arm>/later/<cell>-<part>.json.
+        """
+        cell = cell_name(record.cell.removeprefix(f"{record.host}/"))
+        folder = f"fingerprints/{distinct_name(record.host)}/{distinct_name(record.arm)}"
+        name = f"later/{cell}-{part}" if part else cell
+        self.write_json(f"{folder}/{name}.json", record)
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a file atomically (temporary name, sync, rename)."""
+        self.write_bytes(name, json_bytes(content))
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write bytes atomically; raises RunFolderError when the disk refuses."""
+        target = self.path / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(target, content)
+        except OSError as error:
+            raise write_error(target, error) from error
+
+    def log_path(self, host: str, cell: str, arm: str) -> Path:
+        """Return the path of an arm's log, with its folder made."""
+        place = self.path / "logs" / distinct_name(host) / cell_name(cell)
+        path = place / f"{distinct_name(arm)}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def file_names(self) -> tuple[str, ...]:
+        """Return the relative names of all files in the folder but hidden ones, sorted."""
+        files = (p for p in self.path.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return tuple(sorted(str(path.relative_to(self.path)) for path in files))
+
+    def read_run(self) -> RunRecord:
+        """Read run.json; raises RunFolderError for damage, another schema or arms in disorder."""
+        run = self.read_json("run.json", RunRecord)
+        why = _disorder(run)
+        if why:
+            raise RunFolderError(
+                f"{self.path / 'run.json'} cannot be used: {why}",
+                details="one environment has to be the reference, and each has its own name",
+                hint="restore the file from a copy, or measure or import again",
+            )
+        return run
+
+    def read_fingerprints(self) -> tuple[FingerprintRecord, ...]:
+        """Read the first fingerprint of each arm in each cell, sorted by path."""
+        return self._read_fingerprints(_below(self.path / "fingerprints", levels=3))
+
+    def read_later_fingerprints(self) -> tuple[FingerprintRecord, ...]:
+        """Read those that resumed runs took and found different, sorted by path."""
+        found = _below(self.path / "fingerprints", levels=4)
+        return self._read_fingerprints(path for path in found if path.parent.name == "later")
+
+    def _read_fingerprints(self, found: Iterable[Path]) -> tuple[FingerprintRecord, ...]:
+        names = sorted(path.relative_to(self.path) for path in found if path.suffix == ".json")
+        return tuple(self.read_json(str(name), FingerprintRecord) for name in names)
+
+    def read_samples(self) -> Journal:
+        """Read samples.jsonl; a torn last line is dropped and counted."""
+        samples, torn = self._read_lines("samples.jsonl", _SAMPLES)
+        return Journal(samples=samples, torn=torn)
+
+    def read_events(self) -> Journal:
+        """Read events.jsonl; a torn last line is dropped and counted."""
+        events, torn = self._read_lines("events.jsonl", _EVENTS)
+        return Journal(events=events, torn=torn)
+
+    def count_samples(self) -> int:
+        """Return how many whole lines samples.jsonl has."""
+        path = self.path / "samples.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def close(self) -> None:
+        """Close the journals; safe to repeat."""
+        with self._lock:
+            for stream in self._files.values():
+                stream.close()
+            self._files.clear()
+
+    def _append(self, name: str, line: bytes) -> None:
+        with self._lock:
+            try:
+                stream = self._files.get(name) or self._open_journal(name)
+                write_whole(stream, line + b"\n")
+            except OSError as error:
+                raise write_error(self.path / name, error) from error
+
+    def _open_journal(self, name: str) -> BinaryIO:
+        """Open for appending; a torn line is cut off first, so that no line merges with it."""
+        path = self.path / name
+        _refuse_irregular(path)
+        if path.exists():
+            content = path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                os.truncate(path, content.rfind(b"\n") + 1)
+        stream = path.open("ab", buffering=0)
+        self._files[name] = stream
+        return stream
+
+    def read_json(self, name: str, kind: type[_T]) -> _T:
+        """Read a file of one type; raises RunFolderError for damage or an unknown schema."""
+        path = self.path / name
+        _refuse_irregular(path)
+        try:
+            content = path.read_bytes()
+            _refuse_other_schema(path, content)
+            return msgspec.json.decode(content, type=kind)
+        except (OSError, *_DAMAGE) as error:
+            raise RunFolderError(
+                f"{path} cannot be read",
+                details=str(error),
+                hint="restore the file from a copy, or measure again",
+            ) from error
+
+    def _read_lines(
+        self, name: str, decoder: msgspec.json.Decoder[_T]
+    ) -> tuple[tuple[_T, ...], int]:
+        path = self.path / name
+        _refuse_irregular(path)
+        if not path.exists():
+            return (), 0
+        lines = path.read_bytes().split(b"\n")
+        torn = 1 if lines.pop() else 0
+        found: list[_T] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                found.append(decoder.decode(line))
+            except _DAMAGE as error:
+                _refuse_other_schema(path, line)
+                raise RunFolderError(
+                    f"{path} is damaged in line {number}",
+                    details=str(error),
+                    hint="remove that line, or restore the file from a copy",
+                ) from error
+        return tuple(found), torn
+
+
+def _below(path: Path, *, levels: int) -> Iterator[Path]:
+    """Yield what lies so many levels below a path; raises OSError where a folder is closed."""
+    if not levels:
+        yield path
+    elif path.is_dir():
+        for one in path.iterdir():
+            yield from _below(one, levels=levels - 1)
+
+
+def _disorder(run: RunRecord) -> str:
+    """Say why arms or cells of a run cannot be told apart or compared; empty where they can."""
+    references = sum(arm.is_reference for arm in run.arms)
+    for what, ids in (
+        ("environment", [arm.id for arm in run.arms]),
+        ("cell", [cell.id for cell in run.cells]),
+    ):
+        if len(set(ids)) < len(ids):
+            return f"it names one {what} twice"
+    if not run.arms:
+        return "it names no environment"
+    return "" if references == 1 else f"it names {references} references"
+
+
+def _refuse_irregular(path: Path) -> None:
+    what = irregular(path)
+    if what:
+        raise RunFolderError(
+            f"{path} is not a regular file",
+            details=what,
+            hint="remove it, or restore the file from a copy",
+        )
+
+
+def _refuse_other_schema(path: Path, content: bytes) -> None:
+    class Head(msgspec.Struct):
+        schema: int = SCHEMA
+
+    try:
+        head = msgspec.json.decode(content, type=Head)
+    except _DAMAGE:
+        return
+    if head.schema != SCHEMA:
+        raise RunFolderError(
+            f"{path} has schema {head.schema}",
+            details=f"this envcompare reads schema {SCHEMA}",
+            hint="use the version of envcompare that wrote it; run.json names it",
+        )
+
+
+def _why_none(path: Path) -> str:
+    """Say why a path is no run folder."""
+    if path.is_dir():
+        return "it has no run.json"
+    return "it is a file" if path.exists() else "there is no such folder"

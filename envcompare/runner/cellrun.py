@@ -1,0 +1,355 @@
+"""One cell from its data to its end: start-up pass, lockstep pass, and what is recorded of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, Plan
+from envcompare.config.programs import Program
+from envcompare.console import Display
+from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
+from envcompare.fingerprint.words import entries
+from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, Entry
+from envcompare.hosts.session import Site
+from envcompare.interrupt import Interruption
+from envcompare.measure.bench import Bench, Facts
+from envcompare.measure.crew import Roster
+from envcompare.measure.gpusampler import sampler_command, sampling
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.processes import ProcessPass
+from envcompare.measure.profile import ProfilePass, Stand
+from envcompare.measure.quiet import QuietGate
+from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_command
+from envcompare.measure.stabilising import Variables
+from envcompare.measure.startup import StartupPass
+from envcompare.measure.worker import Worker
+from envcompare.profilers.choosing import Toolbox
+from envcompare.profilers.wrapping import Profiler
+from envcompare.run_folder.eventlog import elapsed_s, waited_s
+from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
+from envcompare.run_folder.records import (
+    Block,
+    CellState,
+    Event,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+    GpuReading,
+    IdentityChange,
+    ProcessRun,
+    Sample,
+    Scalar,
+    Startup,
+    Taken,
+)
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.intervals import Interval
+
+_NO_STEPS = "a plain command has no steps that could be marked"
+_NO_STEPS_HINT = "profile it by hand and give the file to envcompare import"
+_UNSEEN = "ended before its software could be compared with that of the first part"
+_SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
+
+
+@dataclass(slots=True)
+class CellRun:
+    """Measures one cell on a site that is ready."""
+
+    cell: Cell
+    site: Site
+    plan: Plan
+    experiment: Experiment
+    folder: RunFolder
+    interruption: Interruption
+    display: Display
+    prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
+    prior_events: tuple[Event, ...] = ()
+    folders: CellFolders = field(init=False)
+    _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
+    _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
+
+    def __post_init__(self) -> None:
+        """Begin with what every cell is shown, and what an earlier part of the run found."""
+        self.folders = CellFolders(site=self.site)
+        if self.prior_events:
+            found = self.folder.read_fingerprints()
+            self._first = {one.arm: one for one in found if one.cell == self.cell.id}
+        if self.cell.workload.program is None:  # processes wait for it by themselves
+            self._held = {arm: [] for arm, one in self._first.items() if one.taken == "step"}
+
+    def run(self) -> tuple[CellState, str]:
+        """Return the state the cell ended in, and why.
+
+        Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
+        and InterruptedRunError when the user stops.
+        """
+        if self.plan.reference not in self.site.seats:
+            return "failed", f"the reference {self.plan.reference} is not usable here"
+        if self._lacks_arms():
+            return "failed", "no arm to compare with the reference is usable here"
+        bench = self._bench()
+        try:
+            if self.cell.workload.program is not None:
+                return self._run_program(bench, self.cell.workload.program)
+            return self._run_steps(bench)
+        finally:
+            self._note_held(bench)
+
+    def _run_steps(self, bench: Bench) -> tuple[CellState, str]:
+        roster = self._roster(bench)
+        blocks = [sample for sample in self.prior if isinstance(sample, Block)]
+        lockstep = Lockstep(bench, roster, blocks, self._tuning())
+        stopped_by = self._stopped_by()
+        if not stopped_by:
+            self._measure_startup(bench, roster)
+            with self._sampling(bench):
+                lockstep.measure()
+            stopped_by = lockstep.stopped_by or ""
+        if stopped_by == "failure":
+            return "failed", _why_failed(roster)
+        self._profile(bench, roster)
+        return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
+
+    def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
+        roster = self._roster(bench)
+        runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
+        processes = ProcessPass(bench, roster, program, runs)
+        with self._sampling(bench):
+            processes.measure()
+        if processes.is_timeout:
+            return "timeout", _why_failed(roster)
+        if processes.stopped_by == "failure":
+            return "failed", _why_failed(roster)
+        self._profile(bench, roster)
+        return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
+
+    def _lacks_arms(self) -> bool:
+        own = {self.plan.reference, self.plan.control}
+        planned = {arm.id for arm in self.plan.arms} - own
+        return bool(planned) and not planned & self.site.seats.keys()
+
+    def _measure_startup(self, bench: Bench, roster: Roster) -> None:
+        """Measure the start-up, or what an interruption left of it."""
+        launches = tuple(sample for sample in self.prior if isinstance(sample, Startup))
+        if bench.design.has_startup:
+            StartupPass(bench, roster, launches).measure()
+
+    @contextmanager
+    def _sampling(self, bench: Bench) -> Iterator[None]:
+        """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
+        command = None
+        if self.site.has_gpu:
+            plain = (seat for seat in self.site.seats.values() if seat.arm.environment == "vm")
+            interpreter = next((seat.prepared.interpreter for seat in plain), "python3")
+            command = sampler_command(interpreter, self.site.workloads)
+        with sampling(self.site.transport, command, cell=self.cell.id, keep=self.sample) as sampled:
+            yield
+        if command and sampled.reason:
+            bench.note("note", text=sampled.reason)
+
+    def _stopped_by(self) -> str:
+        """Return why the timing ended before an interruption; empty where it had not."""
+        stops = [event.text for event in self.prior_events if event.what == "stopped"]
+        return stops[-1] if stops and stops[-1] != "failure" else ""
+
+    def _profile(self, bench: Bench, roster: Roster) -> None:
+        """Profile what was measured, unless nobody asked for it."""
+        choice = self.plan.design.profile
+        if choice == "none":
+            return
+        stand = Stand(
+            launch=lambda arm, profiler: self._launch(arm, bench.variables(0), profiler),
+            transport=self.site.transport,
+            toolbox=Toolbox(transport=self.site.transport, choice=choice),
+            environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
+            scratch=self.site.scratch,
+            taken=self.site.taken,
+            folder=self.folder,
+        )
+        profiles = ProfilePass(bench, stand, read_profiles(self.folder, self.cell.id))
+        if self.cell.workload.program is not None:
+            profiles.decline(profiles.arms, _NO_STEPS, _NO_STEPS_HINT)
+            return
+        for arm, failure in roster.failed.items():
+            profiles.decline((arm,), failure.brief, failure.hint)
+        self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
+        self.display.say(f"  {self.cell.id}: {profiles.measure()}")
+        roofs = read_roofs(self.folder)
+        if not any(one.host == self.cell.host and one.is_measured for one in roofs):
+            bench.check_interruption()
+            self._measure_roofs(bench)
+
+    def _measure_roofs(self, bench: Bench) -> None:
+        """Measure the bounds of the device that the reference ran on, once for a host."""
+        facts = next(
+            (
+                one.facts
+                for one in self.folder.read_fingerprints()
+                if (one.cell, one.arm) == (self.cell.id, bench.reference)
+            ),
+            {},
+        )
+        seat = self.site.seats[bench.reference]
+        device = "cuda" if facts.get("gpu.name") else "cpu"
+        command = roofs_command(
+            seat.prepared.interpreter,
+            self.site.workloads,
+            device=device,
+            threads=bench.design.threads,
+            cpus=self.experiment.pin,
+        )
+        place = Place(
+            transport=self.site.transport,
+            host=self.cell.host,
+            cache=self.site.cache,
+            run=lambda command: self.site.run_inside(
+                seat, command, mounts=self.site.mounts, timeout_s=LIMIT_S
+            ),
+            busy=QuietGate(bench).busy if device == "cpu" else str,
+        )
+        roofs = measure_roofs(place, command, facts)
+        write_roofs(self.folder, roofs)
+        if roofs.reason:
+            self.display.say(f"  {self.cell.id}: {roofs.reason}")
+
+    def _tuning(self) -> dict[str, float]:
+        noted = (event.values for event in self.prior_events if event.what == "calibrated")
+        return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
+
+    def _roster(self, bench: Bench) -> Roster:
+        """Return the arms with what each did before an interruption."""
+        noted = (event for event in reversed(self.prior_events) if "code" in event.values)
+        return Roster(
+            bench,
+            before={event.arm: event.values for event in noted},
+            allow_mismatch=self.experiment.allow_mismatch,
+        )
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement; that of a resumed arm once it is seen to be what it was."""
+        held = None if isinstance(sample, GpuReading) else self._held.get(sample.arm)
+        if held is None:
+            self.folder.append_sample(sample)
+        else:
+            held.append(sample)
+
+    def event(self, event: Event) -> None:
+        """Keep one event; a failure, a caution and a wait are shown at once."""
+        self.folder.append_event(event)
+        is_said = event.what in _SAID or (
+            event.what == "arm-ready" and event.arm == self.plan.reference
+        )
+        said = event.failure.brief if event.failure else event.text * is_said
+        if said:
+            self.display.say(f"  {event.cell}: {said}")
+
+    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
+        """Keep what a worker found around itself, with the proof of its stack.
+
+        The first part of a resumed run keeps its own: what a later one finds is compared with it,
+        and kept with it where it differs. Return in what the software differs.
+        """
+        record = self.site.fingerprint(arm, self.cell.id, found, taken=taken)
+        first = self._first.get(arm)
+        if first is None:
+            self.folder.write_fingerprint(record)
+            return ()
+        if (first.taken, taken) == ("start", "step") or self._differs(first, record):
+            self.folder.write_fingerprint(record, part=self._part)
+        changed = tuple(map(_change, changed_software(first, record)))
+        if changed and not self.experiment.allow_mismatch:
+            self._held.get(arm, []).clear()
+        elif taken == "step":
+            for sample in self._held.pop(arm, []):
+                self.folder.append_sample(sample)
+        return changed
+
+    def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
+        """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
+        own = {"env.PYTHONHASHSEED"} if self.plan.design.stabilise else set()
+        found = compare_fingerprints(first, later)
+        return any(one.fact_class != "identity" and one.key not in own for one in found)
+
+    @property
+    def _part(self) -> int:
+        """Return the number of times that the cell was begun before."""
+        return sum(event.what == "cell-started" for event in self.prior_events)
+
+    def _note_held(self, bench: Bench) -> None:
+        """Note what is lost of arms that ended before they were seen to be what they were."""
+        what = "the run" if self.interruption.is_requested else "its worker"
+        for arm, samples in self._held.items():
+            if samples:
+                text = f"{len(samples)} samples: {what} {_UNSEEN}"
+                bench.note("round-dropped", arm=arm, text=text)
+
+    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+        """Show how far the cell is: the live intervals and the time left."""
+        left_s = max(0.0, bench.remaining_s)
+        text = f"{_live(intervals)}; at most {left_s:.0f} s left"
+        self.display.cell(self.cell.id, done=1 - left_s / bench.design.budget_s, text=text)
+
+    def _bench(self) -> Bench:
+        parameters = dict(self.cell.parameters)
+        workload = self.cell.workload
+        if workload.program is not None:
+            data = self.folders.show_command(workload.program.cwd, self.experiment.data)
+        else:
+            data = self.folders.prepare_data(workload, parameters, self.experiment)
+        return Bench(
+            cell=self.cell.id,
+            host=self.cell.host,
+            arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.site.seats),
+            reference=self.plan.reference,
+            control=self.plan.control,
+            launch=self._launch,
+            spec=self.folders.spec(workload, parameters, data, self.experiment),
+            design=self.plan.design,
+            seed=self.plan.seed,
+            comparisons=self.plan.comparisons,
+            recorder=self,
+            on_host=self.site.ask,
+            interruption=self.interruption,
+            deadline=time.monotonic() + self.plan.design.budget_s - elapsed_s(self.prior_events),
+            waited_s=waited_s(self.prior_events),
+        )
+
+    def _launch(
+        self, arm: str, variables: Variables = (), profiler: Profiler | None = None
+    ) -> Worker:
+        log = self.folder.log_path(self.cell.host, self.cell.id, arm)
+        program = WORKER if self.cell.workload.program is None else LAUNCHER
+        entry = Entry(program=program, variables=variables, profiler=profiler)
+        log_name = str(log.relative_to(self.folder.path))
+        return self.folders.launch(arm, entry, log=log, log_name=log_name)
+
+
+def _change(one: FactDifference) -> IdentityChange:
+    """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
+    before, after = (_scalar(value) for value in (one.reference, one.value))
+    return IdentityChange(host=one.host, arm=one.arm, key=one.key, before=before, after=after)
+
+
+def _scalar(value: FingerprintValue) -> Scalar:
+    return ", ".join(entries(value)) if isinstance(value, tuple) else value
+
+
+def _why_failed(roster: Roster) -> str:
+    reasons = (failure.brief for failure in roster.failed.values())
+    return next(reasons, "no arm could be compared with the reference")
+
+
+def _live(intervals: dict[str, Interval | None]) -> str:
+    return ", ".join(f"{arm} {_percent(found)}" for arm, found in intervals.items())
+
+
+def _percent(found: Interval | None) -> str:
+    if found is None:
+        return "not yet known"
+    text = f"{math.expm1(found.mean):+.1%}"
+    return f"{text} ± {found.half_width:.1%}" if math.isfinite(found.half_width) else text

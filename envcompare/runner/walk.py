@@ -1,0 +1,289 @@
+"""Walk the plan: every host, every cell; save as it happens; survive what fails; resume."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+from envcompare import __version__
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, Plan
+from envcompare.config.settings import settings_toml
+from envcompare.errors import (
+    ConfigError,
+    EnvcompareError,
+    InterruptedRunError,
+    Phase,
+    TransportError,
+    UnusableError,
+    exit_code_of,
+    unexpected,
+)
+from envcompare.fingerprint.identity import (
+    changes,
+    first_identities,
+    refusal,
+    refused,
+    resumed_text,
+)
+from envcompare.hosts.opening import open_site
+from envcompare.hosts.session import Site
+from envcompare.run_folder.eventlog import standing
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.records import (
+    ArmRecord,
+    CellState,
+    Event,
+    IdentityChange,
+    RunRecord,
+    Sample,
+)
+from envcompare.run_folder.results import RunFolder, new_run_id
+from envcompare.runner.cellrun import CellRun
+from envcompare.runner.job import MAX_HOSTS_AT_ONCE, Job, Where
+from envcompare.transport.hosts import HostSpec
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
+class _Prior:
+    """What the run folder held before a host was measured; read once, since it grows."""
+
+    folder: RunFolder
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        return self.folder.read_events().events
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.folder.read_samples().samples
+
+
+def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
+    """Return run.json for a new run."""
+    return RunRecord(
+        run_id=new_run_id(),
+        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        seed=plan.seed,
+        title=experiment.title,
+        tool_version=__version__,
+        command_line=command_line,
+        design=plan.design,
+        arms=plan.arms,
+        cells=tuple(cell.record() for cell in plan.cells),
+        configuration=settings_toml(experiment.settings),
+        controller={"python": platform.python_version(), "system": platform.platform()},
+    )
+
+
+def run(job: Job) -> int:
+    """Carry out a run and return its exit code: 0, or the smaller of 3 and 4 that occurred.
+
+    Hosts are prepared at the same time and then, when no host has this machine send or build
+    anything any more, measured at the same time; those that share a kernel one after another.
+    Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
+    """
+    with job.display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
+        sites = _ready_sites(job, pool)
+        machines: dict[str, list[Site]] = {}
+        for site in sites:
+            machines.setdefault(site.boot_id or site.host.label, []).append(site)
+        futures = [pool.submit(_run_machine, job, group) for group in machines.values()]
+        for future in futures:
+            future.result()
+    _note_end(job)
+    job.folder.close()
+    return _exit_code(standing(job.folder.read_events().events))
+
+
+def _ready_sites(job: Job, pool: ThreadPoolExecutor) -> list[Site]:
+    """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
+    prior = job.folder.read_events().events
+    with job.folder.holding_events() if prior else nullcontext():
+        job.note("run-resumed" if prior else "run-started", Where())
+        sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
+        try:
+            _check_identities(job, sites, prior)
+        except ConfigError:
+            for site in sites:
+                _leave(job, site)
+            raise
+    return sites
+
+
+def _check_identities(job: Job, sites: list[Site], prior: tuple[Event, ...]) -> None:
+    """Note what hosts and arms are; raise ConfigError where they are not what was measured."""
+    known = first_identities(prior)
+    found: list[IdentityChange] = []
+    for site in sites:
+        for arm, now in site.identities.items():
+            where = Where(host=site.host.label, arm=arm)
+            first = known.get((where.host, arm))
+            changed = () if first is None else changes(first, now, host=where.host, arm=arm)
+            if first is None or changed:
+                job.note("identity", where, values=now)
+            found += changed
+    if refused(found) and not job.experiment.allow_mismatch:
+        raise refusal(job.folder.path, refused(found))
+    for one in found:
+        job.display.say(f"  {resumed_text(one)}")
+
+
+def _note_end(job: Job) -> None:
+    """Record that the run ended, with the number of its samples: a lost part is seen by it."""
+    if job.interruption.is_requested:
+        job.note("interrupted", Where())
+    else:
+        job.note("run-ended", Where(), values={"samples": job.folder.count_samples()})
+
+
+def _ready(job: Job, host: HostSpec) -> Site | None:
+    """Open a host and make its arms usable; None when it failed, which is recorded."""
+    try:
+        site = open_site(host, job.experiment, job.folder.path.name, job.interruption)
+    except InterruptedRunError:
+        return None
+    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+        _fail_host(job, host, error, phase="connect")
+        return None
+    if _survives(job, site, _prepare_host):
+        return site
+    _leave(job, site)
+    return None
+
+
+def _run_machine(job: Job, sites: list[Site]) -> None:
+    for site in sites:
+        try:
+            _survives(job, site, _run_host)
+        finally:
+            _leave(job, site)
+
+
+def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
+    """Do something on a host; an error that takes the host out is recorded."""
+    try:
+        act(job, site)
+    except InterruptedRunError:
+        return False
+    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+        phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
+        if not job.interruption.is_requested:
+            _fail_host(job, site.host, error, phase=phase)
+        return False
+    return True
+
+
+def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> None:
+    known = error if isinstance(error, EnvcompareError) else unexpected(error)
+    job.fail("host-failed", Where(host=host.label), known, phase=phase)
+
+
+def _leave(job: Job, site: Site) -> None:
+    for text in site.close():
+        _tell_swept(job, site, text)
+
+
+def _tell_swept(job: Job, site: Site, text: str) -> None:
+    job.note("swept", Where(host=site.host.label), text=text)
+    job.display.say(f"  {site.host.label}: {text}")
+
+
+def _prepare_host(job: Job, site: Site) -> None:
+    for text in site.claim():
+        _tell_swept(job, site, text)
+    for arm in job.plan.arms:
+        job.check_interruption()
+        if not arm.is_control:
+            _add_arm(job, site, arm)
+    say = job.display.saying(site.host.label, job.check_interruption)
+    site.tell_files_apart(say)
+    if job.plan.reference in site.seats:
+        site.add_control(job.plan.control, job.plan.reference)
+    site.stage()
+    site.identify(job.experiment.data)
+    job.note("host-ready", Where(host=site.host.label))
+
+
+def _run_host(job: Job, site: Site) -> None:
+    prior = _Prior(folder=job.folder)
+    for cell in job.plan.cells:
+        if cell.host == site.host.label:
+            job.check_interruption()
+            _run_cell(job, site, cell, prior=prior)
+
+
+def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
+    label = f"{site.host.label}, {arm.id}"
+    try:
+        site.add_arm(arm, job.experiment, job.display.saying(label, job.check_interruption))
+    except TransportError:
+        raise
+    except EnvcompareError as error:
+        job.check_interruption()
+        phase: Phase = "environment" if type(error) is UnusableError else "stack"
+        job.fail("arm-failed", Where(host=site.host.label, arm=arm.id), error, phase=phase)
+
+
+def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
+    events = tuple(e for e in prior.events if e.cell == cell.id)
+    if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
+        profile.is_failure for profile in read_profiles(job.folder, cell.id)
+    ):
+        return
+    samples = prior.samples if events else ()  # only a cell that was begun before has some
+    run = CellRun(
+        cell=cell,
+        site=site,
+        plan=job.plan,
+        experiment=job.experiment,
+        folder=job.folder,
+        interruption=job.interruption,
+        display=job.display,
+        prior=tuple(sample for sample in samples if sample.cell == cell.id),
+        prior_events=events,
+    )
+    where = Where(host=cell.host, cell=cell.id)
+    job.note("cell-started", where)
+    try:
+        state, text = _measure(job, run, where)
+    except InterruptedRunError:
+        job.note("interrupted", where)
+        raise
+    job.note("cell-ended", where, state=state, text=text)
+    job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
+
+
+def _measure(job: Job, run: CellRun, where: Where) -> tuple[CellState, str]:
+    """Return the state a cell ended in; one cell never takes the others with it.
+
+    Raises InterruptedRunError when the user stopped it, whatever died of that.
+    """
+    try:
+        return run.run()
+    except InterruptedRunError:
+        raise
+    except TransportError as error:
+        job.check_interruption()
+        job.fail("cell-failed", where, error, phase="connect")
+        return "unreachable", error.brief
+    except EnvcompareError as error:
+        job.check_interruption()
+        phase: Phase = "environment" if isinstance(error, UnusableError) else "data"
+        job.fail("cell-failed", where, error, phase=phase)
+        return "failed", error.brief
+    except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
+        job.check_interruption()
+        fault = unexpected(error)
+        job.fail("cell-failed", where, fault, phase="protocol")
+        return "failed", fault.brief
+
+
+def _exit_code(events: tuple[Event, ...]) -> int:
+    failures = [event.failure for event in events if event.failure is not None]
+    return min((exit_code_of(failure.phase) for failure in failures), default=0)
