@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
+import msgspec
+
 Phase = Literal[
     "connect", "environment", "stack", "launch", "import", "data", "setup", "step", "process",
     "protocol", "checksum", "plan",
@@ -13,6 +15,19 @@ Phase = Literal[
 _OF_THE_WORKLOAD: Final = frozenset(
     {"import", "data", "setup", "step", "process", "protocol", "checksum"}
 )
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is wrong, why, and what to try: of an error, a failure, a check or a caution."""
+
+    brief: str
+    details: str = ""
+    hint: str = ""
+
+    def lines(self, word: str = "error") -> tuple[str, ...]:
+        """Return `error:`, `why:` and `try:` lines; a missing part has no line."""
+        parts = ((word, self.brief), ("  why", self.details), ("  try", self.hint))
+        return tuple(f"{name}: {text}" for name, text in parts if text)
 
 
 class EnvcompareError(Exception):
@@ -26,10 +41,14 @@ class EnvcompareError(Exception):
         self.details = details
         self.hint = hint
 
+    @property
+    def problem(self) -> Problem:
+        """Its three sentences as a record."""
+        return Problem(brief=self.brief, details=self.details, hint=self.hint)
+
     def lines(self) -> tuple[str, ...]:
         """Return `error:`, `why:` and `try:` lines; a missing part has no line."""
-        parts = (("error", self.brief), ("  why", self.details), ("  try", self.hint))
-        return tuple(f"{word}: {text}" for word, text in parts if text)
+        return self.problem.lines()
 
 
 class ConfigError(EnvcompareError):
