@@ -33,6 +33,7 @@ def merge(profiles: Sequence[Profile]) -> Profile:
     return msgspec.structs.replace(
         timed,
         format=" + ".join(dict.fromkeys(one.format for one in profiles)),
+        pages=tuple(page for one in profiles for page in one.pages),
         files=tuple(name for one in profiles for name in one.files),
         devices=_devices(profiles),
         kernels=kernels,

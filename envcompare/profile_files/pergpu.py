@@ -59,6 +59,7 @@ def _quantities(times: DeviceTimes, source: str) -> tuple[Quantity, ...]:
             rule=rule,
             source=source,
             scope=f"GPU {times.device}",
+            gpu=times.device,
         )
         for name, value, rule in values
     )

@@ -14,6 +14,7 @@ from msgspec import Meta
 Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
 Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
 Status = Literal["ok", "missing", "refused"]
+Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
 
 
@@ -26,6 +27,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule
     source: Annotated[str, Meta(description="tool and version, such as ncu 2024.1")]
     scope: Annotated[str, Meta(description="which launches or steps it covers")] = ""
+    gpu: Annotated[
+        int | None, Meta(description="of this GPU alone; null: of all that was seen")
+    ] = None
     status: Status = "ok"
     reason: str = ""
 
@@ -100,6 +104,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool
     version: str = ""
     format: str = ""
+    pages: Annotated[
+        tuple[Page, ...], Meta(description="of Nsight Compute; a report tells what `raw` does")
+    ] = ()
     files: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     span_ns: Annotated[float | None, Meta(description="first start to last end on the GPU")] = None

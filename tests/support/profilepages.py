@@ -151,6 +151,7 @@ def quantity(name: str, value: float | None, **changes: Any) -> QuantityRow:
         "unit": "B" if name.endswith("bytes") else "ns" if name.endswith("_ns") else "FLOP",
         "rule": "sum",
         "source": "ncu 2024.1",
+        "tool": "ncu",
         "scope": "all launches",
         "kind": "ncu-memory",
         "value": value,
@@ -166,7 +167,8 @@ def quantities(*, factor: float = 1.0, is_reference: bool = False) -> tuple[Quan
     same: dict[str, Any] = {"agreement": "reference" if is_reference else "equal", "ratio": 1.0}
     return (
         quantity("flops_fp32", 91_603_599_360.0 * factor, kind="ncu-flops", **told),
-        quantity("flops_model", 91_603_599_360.0, kind="flops", source="torch 2.13", **same),
+        quantity("flops_model", 91_603_599_360.0, kind="flops", source="torch 2.13",
+                 tool="torch", **same),
         quantity("dram_bytes", 6_331_344_288.0 * factor, **told),
         quantity(
             "dram_read_bytes",
@@ -176,15 +178,16 @@ def quantities(*, factor: float = 1.0, is_reference: bool = False) -> tuple[Quan
             reason="this chip does not tell reads from writes",
         ),
         quantity("kernel_time_ns", 240_600_000.0 * factor, kind="nsys", source="nsys 2024.5",
-                 **told),
+                 tool="nsys", **told),
         quantity("arithmetic_intensity", 14.468, unit="FLOP/B", rule="ratio of sums",
                  per_step=None, **same),
         quantity("occupancy", 61.5, unit="%", rule="time-weighted", per_step=None, **same),
-        quantity("launch_count", 4160.0, unit="", kind="nsys", source="nsys 2024.5", **same),
+        quantity("launch_count", 4160.0, unit="", kind="nsys", source="nsys 2024.5",
+                 tool="nsys", **same),
         quantity("power_w", 402.0 * factor, unit="W", rule="time-weighted", per_step=None,
-                 kind="host", source="NVML 550.54", **told),
+                 kind="host", source="NVML 550.54", tool=None, **told),
         quantity("energy_per_sample_j", 0.31 * factor, unit="J", rule="ratio of sums",
-                 per_step=None, kind="host", source="NVML 550.54", **told),
+                 per_step=None, kind="host", source="NVML 550.54", tool=None, **told),
     )  # fmt: skip
 
 

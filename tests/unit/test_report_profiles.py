@@ -305,7 +305,8 @@ def test_what_is_to_be_known_of_a_value_stands_with_its_rule() -> None:
 def test_each_gpu_has_a_line_of_its_own() -> None:
     """The second would else hide behind the first."""
     both = tuple(
-        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", per_step=None) for place in (1, 2)
+        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", gpu=place, per_step=None)
+        for place in (1, 2)
     )
     arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
     lines = views(arms=arms).quantities
@@ -318,7 +319,8 @@ def test_a_gpu_stands_in_the_label_on_the_terminal_and_in_markdown() -> None:
     run = imported_run("vm", "docker")
     alone = (quantity("busy_ns", 1000.0, scope="5 launches", per_step=None),)
     both = tuple(
-        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", per_step=None) for place in (1, 2)
+        quantity("busy_ns", 1000.0 * place, scope=f"GPU {place}", gpu=place, per_step=None)
+        for place in (1, 2)
     )
     arms = tuple(
         ArmProfiles(arm=arm, passes=(), quantities=found)
@@ -406,14 +408,14 @@ def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> 
 
 def test_two_tools_share_a_row_and_each_is_named() -> None:
     """An old log beside a new trace is side by side; each value says where it is from."""
-    times = {"nvprof": 3e6, "nsys 2024.5": 2e6}
+    times = {"nvprof": ("nvprof", 3e6), "nsys": ("nsys 2024.5", 2e6)}
     arms = tuple(
         ArmProfiles(
             arm=arm,
             passes=passes(),
-            quantities=(quantity("busy_ns", value, kind="imported", source=source),),
+            quantities=(quantity("busy_ns", value, kind="imported", tool=tool, source=source),),
         )
-        for arm, (source, value) in zip(("vm", "docker"), times.items(), strict=True)
+        for arm, (tool, (source, value)) in zip(("vm", "docker"), times.items(), strict=True)
     )
     (line,) = views(arms=arms).quantities
     assert [(cell.text, cell.note) for cell in line.cells] == [

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from envcompare.gpu.kernelnames import KernelClass
-from envcompare.run_folder.profiles import Dim, PassName, Rule, Status
+from envcompare.run_folder.profiles import Dim, PassName, Rule, Status, Tool
 from envcompare.run_folder.records import FactDifference
 
 Part = Literal[
@@ -61,7 +61,11 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     rule: Rule
     source: str
+    tool: Annotated[Tool | None, Meta(description="null where it was timed")] = None
     scope: str = ""
+    gpu: Annotated[
+        int | None, Meta(description="of this GPU alone; null: of all that was seen")
+    ] = None
     kind: PassName | Literal["timing"]
     status: Status = "ok"
     reason: Annotated[str, Meta(description="why there is no value")] = ""

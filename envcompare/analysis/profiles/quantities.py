@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, Literal
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
 from envcompare.analysis.profiles.intensity import NAME, joined_intensity
 from envcompare.analysis.profiles.profilechoice import profile_of, usable
-from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord, Quantity, Rule
+from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord, Quantity, Rule, Tool
 
 _PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
 # What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
@@ -36,9 +35,8 @@ _BYTES_OF_COPIES: Final = 1e-9
 _OTHERWISE: Final = 0.05
 _LAUNCHES: Final = "launch_count"
 Rows = tuple[QuantityRow, ...]
-Key = tuple[str, str, str, str, int]
+Key = tuple[str, str, Tool | None, int | None, int]
 """Name, pass, tool and GPU, and which of several that one profile has of these."""
-_GPU: Final = re.compile(r"GPU \d+")
 
 
 def tolerance(name: str) -> float:
@@ -48,12 +46,6 @@ def tolerance(name: str) -> float:
     if name.endswith("_per_s"):
         return _OTHERWISE  # a rate is as uneven as the time in it
     return next((most for start, most in _TOLERANCES if name.startswith(start)), _OTHERWISE)
-
-
-def gpu_of(scope: str) -> str:
-    """Return the GPU that a quantity is of alone, such as "GPU 1"; empty: of all that was seen."""
-    found = _GPU.match(scope)
-    return found[0] if found else ""
 
 
 def quantity_rows(
@@ -73,7 +65,7 @@ def quantity_rows(
     rows = {arm: _rows(records, partial) for arm, records in by_arm.items()}
     for arm, quantities in timed.items():
         rows.setdefault(arm, {}).update(
-            (_key(one, "timing", ""), _row(one, "timing")) for one in quantities
+            (_key(one, "timing", None), _row(one, "timing")) for one in quantities
         )
     against = rows.get(reference, {})
     return {
@@ -168,15 +160,12 @@ def _of_record(
         key = _key(quantity, record.kind, profile.tool, place=seen[first])
         seen[first] += 1
         row = _row(quantity, record.kind, steps=steps, batch=record.batch)
-        yield key, replace(row, page=page)
+        yield key, replace(row, page=page, tool=profile.tool)
 
 
 def _page(profile: Profile) -> str:
     """Return which pages of Nsight Compute a profile is of: they round and average differently."""
-    if profile.tool != "ncu":
-        return ""
-    parts = (one.removeprefix("csv ") for one in profile.format.split(" + "))
-    return " + ".join(sorted({"raw" if one.startswith("report") else one for one in parts}))
+    return " + ".join(sorted(set(profile.pages)))
 
 
 def _agree(one: QuantityRow, other: QuantityRow) -> bool:
@@ -191,8 +180,8 @@ def _refused(row: QuantityRow, reason: str) -> QuantityRow:
     return replace(row, status="refused", reason=reason, value=None, per_step=None, per_sample=None)
 
 
-def _key(quantity: Quantity, kind: str, tool: str, *, place: int = 0) -> Key:
-    return (quantity.name, kind, tool, gpu_of(quantity.scope), place)
+def _key(quantity: Quantity, kind: str, tool: Tool | None, *, place: int = 0) -> Key:
+    return (quantity.name, kind, tool, quantity.gpu, place)
 
 
 def _with_intensity(
@@ -205,7 +194,8 @@ def _with_intensity(
         return found
     key, *others = lacking
     kept = {one: row for one, row in found.items() if one not in others}
-    return kept | {key: _row(joined, found[key].kind)}
+    row = replace(_row(joined, found[key].kind), tool=found[key].tool)
+    return kept | {key: row}
 
 
 def _row(
@@ -225,6 +215,7 @@ def _row(
         rule=quantity.rule,
         source=quantity.source,
         scope=quantity.scope,
+        gpu=quantity.gpu,
         kind=kind,
         status=quantity.status,
         reason=quantity.reason,

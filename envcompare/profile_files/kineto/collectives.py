@@ -88,4 +88,5 @@ def _exposed(kernels: Table, is_own: npt.NDArray[np.bool_], source: str) -> Iter
             rule="difference",
             source=source,
             scope=f"GPU {device}: no other kernel runs",
+            gpu=device,
         )

@@ -12,7 +12,7 @@ from envcompare.profile_files.ncu.pages import details_launches, gap_note, raw_l
 from envcompare.profile_files.ncu.summary import summary_kernels
 from envcompare.profile_files.ncu.text import Table, find_table
 from envcompare.profile_files.tables import read_lines
-from envcompare.run_folder.profiles import Device, Profile
+from envcompare.run_folder.profiles import Device, Page, Profile
 
 
 def read(path: Path) -> Profile:
@@ -23,26 +23,29 @@ def read(path: Path) -> Profile:
     if path.suffix == ".ncu-rep":
         found_report = report.read_report(path)
         found = counted(found_report.launches)
-        return _profile(path, found_report.format, found, found_report.devices)
+        return _profile(path, found_report.format, "raw", found, found_report.devices)
     table = find_table(read_lines(path), file=path.name)
     if table.header.cells[0] == "Process ID":
-        return _profile(path, "csv summary", summary_kernels(table), devices_of(table))
+        return _profile(path, "csv summary", "summary", summary_kernels(table), devices_of(table))
     page, launches = _page(table)
     found = counted(launches)
     notes = (*found.notes, *filter(None, (gap_note(table),)))
-    return _profile(path, page, replace(found, notes=notes), devices_of(table))
+    return _profile(path, f"csv {page}", page, replace(found, notes=notes), devices_of(table))
 
 
-def _page(table: Table) -> tuple[str, tuple[Launch, ...]]:
+def _page(table: Table) -> tuple[Page, tuple[Launch, ...]]:
     if table.column("Metric Name") is not None:
-        return "csv details", details_launches(table)
-    return "csv raw", raw_launches(table)
+        return "details", details_launches(table)
+    return "raw", raw_launches(table)
 
 
-def _profile(path: Path, page: str, found: Counted, devices: tuple[Device, ...]) -> Profile:
+def _profile(
+    path: Path, form: str, page: Page, found: Counted, devices: tuple[Device, ...]
+) -> Profile:
     return Profile(
         tool="ncu",
-        format=page,
+        format=form,
+        pages=(page,),
         files=(path.name,),
         devices=devices,
         kernels=found.kernels,

@@ -21,7 +21,6 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
 )
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.analysis.profiles.quantities import gpu_of
 from envcompare.report.sections.quantities import why_no_ratio
 from envcompare.run_folder.records import Scalar
 from envcompare.text import visible
@@ -120,9 +119,9 @@ def _of_quantities(run: RunComparison) -> Iterator[Source]:
                 )
 
 
-def _key(row: QuantityRow) -> tuple[str, str, str, str]:
+def _key(row: QuantityRow) -> tuple[str, str, str, int | None]:
     """Return what a quantity shares with that of the reference: name, pass, tool and GPU."""
-    return (row.name, row.kind, row.source.partition(" ")[0], gpu_of(row.scope))
+    return (row.name, row.kind, row.tool or "", row.gpu)
 
 
 def _untimed(arm: ArmSummary, cell: CellSummary) -> UntimedArm:

@@ -59,7 +59,7 @@ def _is_time(row: QuantityRow) -> bool:
 
 def is_of_ncu(row: QuantityRow) -> bool:
     """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
-    return row.source.partition(" ")[0] == "ncu"
+    return row.tool == "ncu"
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:

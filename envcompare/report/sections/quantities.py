@@ -11,7 +11,6 @@ from msgspec.structs import replace as changed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, QuantityRow
-from envcompare.analysis.profiles.quantities import gpu_of
 from envcompare.report.format.numbers import NOT_MEASURED, listed
 from envcompare.report.format.units import bytes_text, quantity_text, ratio_text
 from envcompare.report.sections.profilewords import is_of_ncu, is_timed
@@ -30,7 +29,7 @@ _LEADING: Final = (
     "launch_gap_ns", "collective_share", "memcpy_htod_bytes", "memcpy_dtoh_bytes",
     "memset_bytes", "launch_count",
 )  # fmt: skip
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, str, str, int | None, str]
 Place = tuple[Key, int]
 
 
@@ -206,8 +205,8 @@ def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
     """Return what a quantity shares with its counterpart in another arm."""
-    key = (row.name, row.unit, row.kind, gpu_of(row.scope), "")
-    return (*key[:4], row.source.partition(" ")[0]) if key in crowded else key
+    key = (row.name, row.unit, row.kind, row.gpu, "")
+    return (*key[:4], row.tool or "") if key in crowded else key
 
 
 def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
@@ -234,8 +233,8 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
 
 
 def _name(row: QuantityRow) -> str:
-    gpu = gpu_of(row.scope)
-    return f"{quantity_name(row.name)} ({gpu})" if gpu else quantity_name(row.name)
+    name = quantity_name(row.name)
+    return name if row.gpu is None else f"{name} (GPU {row.gpu})"
 
 
 def _known(rows: Iterable[QuantityRow]) -> str:

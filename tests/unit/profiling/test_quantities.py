@@ -66,7 +66,7 @@ def test_each_gpu_of_a_profile_is_compared_with_its_counterpart() -> None:
     for arm, values in (("vm", (10.0, 20.0)), ("docker", (10.0, 30.0))):
         both = tuple(
             Quantity(name="busy_ns", value=value, unit="ns", rule="union", source="nsys",
-                     scope=f"GPU {place}")
+                     scope=f"GPU {place}", gpu=place)
             for place, value in enumerate(values)
         )  # fmt: skip
         records[arm] = [record(Profile(tool="nsys", quantities=both, steps=1), arm=arm)]
@@ -78,14 +78,14 @@ def test_one_gpu_is_not_held_against_one_of_two() -> None:
     """Busy times of another number of GPUs have no ratio, and the number is said."""
     records = {}
     for arm, count in (("vm", 1), ("docker", 2)):
-        scopes = ["2 launches of 1 kernel"] if count == 1 else ["GPU 0", "GPU 1"]
+        scopes = {None: "2 launches of 1 kernel"} if count == 1 else {0: "GPU 0", 1: "GPU 1"}
         trace = launched(
             [kernel(CONV)],
             devices=tuple(Device(name="A100", uuid=str(place)) for place in range(count)),
             quantities=tuple(
                 Quantity(name="busy_ns", value=500.0, unit="ns", rule="union", source="nsys",
-                         scope=scope)
-                for scope in scopes
+                         scope=scope, gpu=gpu)
+                for gpu, scope in scopes.items()
             ),
         )  # fmt: skip
         records[arm] = [record(trace, arm=arm)]
@@ -100,9 +100,9 @@ def test_one_gpu_is_not_held_against_one_of_two() -> None:
     ("name", "before", "after", "unlike"),
     [
         ("l2_hit_rate", {"rule": "ratio of sums"}, {"rule": "time-weighted"}, "rule"),
-        ("dram_bytes", {"format": "csv raw"}, {"format": "csv details"}, "page"),
-        ("dram_bytes", {"format": "csv raw + csv raw"}, {"format": "report by ncu_report"}, ""),
-        ("launch_count", {"format": "csv raw"}, {"format": "csv summary"}, ""),
+        ("dram_bytes", {"pages": ("raw",)}, {"pages": ("details",)}, "page"),
+        ("dram_bytes", {"pages": ("raw", "raw")}, {"pages": ("raw",)}, ""),
+        ("launch_count", {"pages": ("raw",)}, {"pages": ("summary",)}, ""),
         ("dram_bytes", {"tool": "nvprof"}, {"tool": "ncu"}, "tool"),
     ],
 )
