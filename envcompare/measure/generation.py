@@ -79,7 +79,8 @@ class GenerationRun:
                 self._run_round(number)
                 spent_s.append(time.monotonic() - began)
         except InterruptedRunError:
-            self.crew.look_around(is_last=True)  # else what a resumed run has measured is lost
+            if not self.crew.roster.bench.interruption.is_forced:
+                self.crew.look_around(is_last=True)  # else what a resumed run has measured is lost
             raise
         # not of one round alone: rounds are planned from it, and a neighbour may have met that one
         self.round_s = statistics.median(spent_s[1:] or spent_s or [0.0])  # the first is warm-up

@@ -247,6 +247,8 @@ class Worker:
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; where it needs that long raise --budget" if op in _LATE else hint,
             ) from error
+        if line == _END or _is_flood(line):
+            self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
         if line == _END:
             raise self._ended(op)
         self._refuse_flood(op, line)
@@ -264,7 +266,7 @@ class Worker:
 
     def _refuse_flood(self, op: str, line: bytes) -> None:
         """Raise WorkloadError for what was not read to its end."""
-        if line != _TOO_MANY and len(line) <= LINE_LIMIT_BYTES:
+        if not _is_flood(line):
             return
         most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
         what = "lines that nobody asked for" if line == _TOO_MANY else most
@@ -356,3 +358,8 @@ class Worker:
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):
             self._process.stdin.close()
+
+
+def _is_flood(line: bytes) -> bool:
+    """Tell whether a line is where the reading of a worker was given up."""
+    return line == _TOO_MANY or len(line) > LINE_LIMIT_BYTES

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benches import bench, measure
+import pytest
+from benches import Kept, bench, measure
 
-from envcompare.run_folder.records import FingerprintRecord
+from envcompare.errors import InterruptedRunError
+from envcompare.interrupt import Interruption
+from envcompare.run_folder.records import FingerprintRecord, Sample
 
 LATE = """
 import os, signal, time
@@ -71,3 +75,34 @@ def test_arm_that_fails_in_the_startup_pass_is_asked_afterwards(tmp_path: Path) 
     found = surroundings(tmp_path, trouble=FAILS, passes=("startup",))
     assert list(found) == ["docker"]
     assert found["docker"].facts["packages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping(Kept):
+    """Keeps what is measured, and asks at each sample to stop the run."""
+
+    interruption: Interruption
+    requests: int
+
+    def sample(self, sample: Sample) -> None:
+        """Keep one measurement, then press Ctrl-C."""
+        Kept.sample(self, sample)
+        for _ in range(self.requests):
+            self.interruption.request()
+
+
+@pytest.mark.parametrize(("requests", "taken"), [(1, "step"), (2, "start")])
+def test_interrupted_run_asks_for_surroundings_unless_the_user_insists(
+    tmp_path: Path, requests: int, taken: str
+) -> None:
+    """A resumed run needs them; the second Ctrl-C is to end everything at once."""
+    file = tmp_path / "late.py"
+    file.write_text(LATE.format(trouble=""))
+    made = bench(tmp_path / "run", f"{file}:Late", budget_s=4.0)
+    assert isinstance(made.recorder, Kept)
+    folder, stop = made.recorder.folder, made.interruption
+    made = replace(made, recorder=Stopping(folder, interruption=stop, requests=requests))
+    with pytest.raises(InterruptedRunError):
+        measure(made)
+    folder.close()
+    assert {one.taken for one in folder.read_fingerprints()} == {taken}

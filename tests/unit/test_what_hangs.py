@@ -226,9 +226,20 @@ def test_worker_that_writes_without_end_is_a_fault_of_its_arm(
     worker = writing(tmp_path, script)
     with pytest.raises(WorkloadError) as caught:
         ask_often(worker)
+    with pytest.raises(WorkloadError, match=brief.replace("hello", "facts")):
+        worker.await_facts()
     worker.kill()
     assert caught.value.phase == "protocol"
     assert caught.value.brief == f"docker: {brief}"
+
+
+def test_worker_that_is_gone_says_so_to_whoever_asks_again(tmp_path: Path) -> None:
+    """Else the second question, as after Ctrl-C, waits for an answer until its own limit."""
+    worker = writing(tmp_path, "exit 9")
+    for question, op in ((worker.await_hello, "hello"), (worker.await_facts, "facts")):
+        with pytest.raises(WorkloadError, match=f"ended during `{op}` with exit code 9"):
+            question()
+    worker.kill()
 
 
 def test_log_without_line_ends_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
