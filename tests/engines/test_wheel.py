@@ -57,7 +57,7 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
     command = venv / "bin" / "envcompare"
     assert "rnn" in run(command, "plan", cwd=elsewhere)
     files = run(
-        venv / "bin" / "python", "-c", "from envcompare import files; print(files.root())",
+        venv / "bin" / "python", "-c", "from envcompare import bundled; print(bundled.root())",
         cwd=elsewhere,
     )  # fmt: skip
     assert str(venv) in files

@@ -19,7 +19,7 @@ from envcompare.transport.local import LOCAL
 # A client that claims a run, starts a plain process in it that outlives its input, and waits.
 CLIENT = """
 import sys, time
-from envcompare import claims
+from envcompare.hosts import claims
 from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.registry import environment

@@ -19,7 +19,12 @@ from envcompare.run_folder.profiles import Copy, Device, Kernel, Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tests" / "data" / "profiles"
-NAMED = ("profilers", "analysis/intensity.py", "analysis/energy.py")
+NAMED = (
+    "profilers",
+    "profile_files",
+    "analysis/profiles/intensity.py",
+    "analysis/timing/energy.py",
+)
 LITERAL = re.compile(
     r'"((?:[a-z0-9]+_)+(?:ns|bytes|sectors|calls|faults|share|switches|migrations|flops(?:_\w+)?))"'
     r'|name="([a-z0-9_]+)"|ok\(\s*"([a-z0-9_]+)"|missing\(\s*"([a-z0-9_]+)"'
