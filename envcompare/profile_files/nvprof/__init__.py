@@ -100,7 +100,7 @@ def _refuse_failure(said: Sequence[tuple[int, str]], file: str) -> None:
 
 def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
     """Return the kernels of a summary, those of one name in several processes as one."""
-    kernels = (one for one in activities if _is_gpu(one) and not one.name.startswith("[CUDA"))
+    kernels = (one for one in activities if one.is_kernel)
     return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda one: one.name))
 
 

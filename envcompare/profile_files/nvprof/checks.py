@@ -14,6 +14,8 @@ _SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof comput
 _CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
 _SAID: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
 _OF_NVPROF: Final = ("=", " ", '"', "Device", "Invocations", "Time(%)", "Type")
+_WHOLE_NAME: Final = re.compile(r".*\)(?<!\(anonymous namespace\))(?<!operator\(\))")
+_UNSURE: Final = "end that line where the log is whole, else write it again with --csv"
 _NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
@@ -40,7 +42,8 @@ def refuse_cut_end(last: str, part: Part, *, widths: Collection[int], file: str,
     """Refuse a last line without an end that is no whole row; a row that is whole may lack it.
 
     Editors and uploads drop the last end of line; what tells a row that was cut is its own form:
-    columns of numbers end where those of all other rows do, and a name closes its brackets.
+    columns of numbers end where those of all other rows do, and a name closes its brackets. That of
+    a kernel ends with its parameters, unless its quotes show that it is whole.
     """
     rows: tuple[Activity | Metric, ...] = (*part.activities, *part.metrics)
     if not rows or rows[-1].line != line:
@@ -60,6 +63,14 @@ def refuse_cut_end(last: str, part: Part, *, widths: Collection[int], file: str,
     if is_cut:
         why = f"the last row has no end, and is not whole: {last.strip()!r}"
         raise refusal(file, line=line, why=why, hint=_CUT)
+    if isinstance(row, Activity) and row.is_kernel and not last.rstrip().endswith('"'):
+        _refuse_unsure_name(row, file)
+
+
+def _refuse_unsure_name(row: Activity, file: str) -> None:
+    if not _WHOLE_NAME.fullmatch(row.name):
+        why = f"the last row has no end, and its name may be cut: {row.name!r}"
+        raise refusal(file, line=row.line, why=why, hint=_UNSURE)
 
 
 def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> None:

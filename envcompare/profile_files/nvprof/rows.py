@@ -33,6 +33,11 @@ class Activity:
     most: Number
     name: str
 
+    @property
+    def is_kernel(self) -> bool:
+        """Say whether it is a kernel: what else the GPU does stands in brackets."""
+        return self.section == "GPU activities" and not self.name.startswith("[CUDA")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:

@@ -240,6 +240,7 @@ class Reader:
         self._add_activity(line, told["Name"], numbers)
 
     def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
+        self._require_names(line, name)
         percent, time, average, least, most = (
             self._number(line, cells[place], "%" if place == 0 else "ns")
             for place in (0, 1, 3, 4, 5)
@@ -260,6 +261,7 @@ class Reader:
         )
 
     def _add_metric(self, line: int, of: tuple[str, str], cells: tuple[str, ...]) -> None:
+        self._require_names(line, of[1], cells[1])
         least, most, average = (self._cell(line, cells[1], text) for text in cells[2:])
         self._part.metrics.append(
             Metric(
@@ -273,6 +275,10 @@ class Reader:
                 average=average,
             )
         )
+
+    def _require_names(self, line: int, *names: str) -> None:
+        if not all(name.strip() for name in names):
+            self._refuse(line, "a row without a name: the log was cut off, or the name was lost")
 
     def _cell(self, line: int, metric: str, text: str) -> Number:
         """Return the number in a cell of a metric; a rate may be none."""

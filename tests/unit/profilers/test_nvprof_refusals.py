@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from filespoiling import spoilt
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ncutexts import DATA
 
@@ -23,6 +23,11 @@ COUNTS = "\n".join(one for one in METRICS.splitlines() if not any(name in one fo
 COUNTS = COUNTS.removesuffix("2000        2000        2000") + "   9         700          70"
 GPU_ONLY = "".join(SUMMARY.splitlines(keepends=True)[:10])
 LOGS = sorted(path.name for path in DATA.glob("nvprof_*"))
+CUTS = [(name, end) for name in LOGS for end in range(len((DATA / name).read_text("utf-8")))]
+ONE_KERNEL = """\
+==31== Profiling result:
+Time(%)      Time     Calls       Avg       Min       Max  Name
+100.00%  1.00000s       200  5.0000ms  4.1000ms  6.2000ms  """
 
 
 def lines_of(text: str) -> list[str]:
@@ -135,6 +140,38 @@ def test_row_of_csv_that_is_cut_is_refused(tmp_path: Path) -> None:
     assert "the row is cut" in refusal_of(tmp_path, text[:-21] + "\n").details
 
 
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("summary.csv", RELU), ("metrics.csv", RELU), ("metrics.csv", "flop_count_sp")],
+)
+def test_row_without_a_name_is_refused(tmp_path: Path, name: str, lost: str) -> None:
+    """Nothing can be compared with a kernel or a metric that has no name."""
+    text = (DATA / f"nvprof_{name}").read_text(encoding="utf-8").replace(f'"{lost}"', '""')
+    assert "a row without a name" in refusal_of(tmp_path, text).details
+
+
+@pytest.mark.parametrize("kernel", [GEMM, RELU, "void (anonymous namespace)::scale<int>(int*)"])
+def test_kernel_at_a_cut_end_is_read_under_its_whole_name_alone(
+    tmp_path: Path, kernel: str
+) -> None:
+    """A part of a name would be taken for another kernel, which the other arm does not run."""
+    for end in range(len(kernel)):
+        refusal_of(tmp_path, ONE_KERNEL + kernel[:end])
+    path = tmp_path / "whole.log"
+    path.write_text(ONE_KERNEL + kernel, encoding="utf-8")
+    assert [one.name for one in nvprof.read(path).kernels] == [kernel]
+
+
+@pytest.mark.parametrize("kernel", ["scale", "_Z5scalePfi", "Scale::operator()"])
+def test_kernel_whose_name_may_be_cut_needs_an_end_of_its_line(tmp_path: Path, kernel: str) -> None:
+    """Names of C and those that are not demangled have no brackets by which they end."""
+    error = refusal_of(tmp_path, ONE_KERNEL + kernel)
+    assert f"its name may be cut: {kernel!r}" in error.details
+    path = tmp_path / "whole.log"
+    path.write_text(f"{ONE_KERNEL}{kernel}\n", encoding="utf-8")
+    assert [one.name for one in nvprof.read(path).kernels] == [kernel]
+
+
 def test_csv_without_units_is_refused(tmp_path: Path) -> None:
     """Times without a unit are no times."""
     text = (DATA / "nvprof_summary.csv").read_text(encoding="utf-8")
@@ -152,15 +189,17 @@ def test_database_of_nvprof_is_told_from_its_log(tmp_path: Path) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(data=st.data(), name=st.sampled_from(LOGS))
+@given(cut_at=st.sampled_from(CUTS))
+@example(cut_at=("nvprof_summary.csv", 382))  # before a name
 def test_cut_log_is_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
+    tmp_path_factory: pytest.TempPathFactory, cut_at: tuple[str, int]
 ) -> None:
     """A log that was cut anywhere but between processes or behind whole kernels is refused."""
+    name, end = cut_at
     text = (DATA / name).read_text(encoding="utf-8")
     whole = nvprof.read(DATA / name)
     path = tmp_path_factory.mktemp("cut") / "a.log"
-    path.write_text(text[: data.draw(st.integers(0, len(text) - 1))], encoding="utf-8")
+    path.write_text(text[:end], encoding="utf-8")
     try:
         cut = nvprof.read(path)
     except ProfileError:
