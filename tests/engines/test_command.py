@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab import Lab
-from runs import Done, command, envcompare, resume, run_folder
+from runs import Done, envcompare, resume, run_folder, running
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -127,18 +125,11 @@ class TestOnThisMachine:
 
     def test_interrupted_run_is_saved_and_resumed(self, tmp_path: Path) -> None:
         """Ctrl-C ends after the process, exit code 130; --resume goes on from there."""
-        argv = command(tmp_path, *HERE, "--budget", "8", "--command", "sleep 0.2")
-        process = subprocess.Popen(
-            argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            folder = run_folder(tmp_path)
-            if folder and (folder / "samples.jsonl").exists():
-                break
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        arguments = (*HERE, "--budget", "8", "--command", "sleep 0.2")
+        with running(tmp_path, *arguments) as process:
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
+        folder = run_folder(tmp_path)
         assert process.returncode == 130, stderr
         assert folder is not None
         before = (folder / "samples.jsonl").read_bytes()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jsonschema
@@ -20,10 +21,10 @@ from runs import (
     STEPS_ALONE,
     UNTIL_KNOWN,
     Done,
-    command,
     envcompare,
     resume,
     run_folder,
+    running,
     unfinish,
 )
 
@@ -281,33 +282,22 @@ class TestFailures:
 class TestInterruption:
     """Whatever ends envcompare, what was measured is kept and nothing runs on."""
 
-    def start(self, out: Path, lab: Lab, light: Path) -> subprocess.Popen[str]:
-        """Start a run and return once it has written its first blocks."""
-        process = subprocess.Popen(
-            command(
-                out,
-                *("--hosts", lab.alias, "--envs", "vm,docker,singularity", "--budget", "16"),
-                *("--workload", f"{light}:Light", *STEPS_ALONE),
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    def start(
+        self, out: Path, lab: Lab, light: Path
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
+        """Start a run in three environments, for as long as the context is open."""
+        return running(
+            out,
+            *("--hosts", lab.alias, "--envs", "vm,docker,singularity", "--budget", "16"),
+            *("--workload", f"{light}:Light", *STEPS_ALONE),
         )
-        for _ in range(600):
-            folder = run_folder(out)
-            if folder and (folder / "samples.jsonl").exists():
-                return process
-            time.sleep(0.1)
-        process.kill()
-        raise AssertionError(process.communicate()[1])
 
     def test_kill_leaves_a_folder_that_can_be_read(
         self, lab: Lab, light: Path, tmp_path: Path
     ) -> None:
         """After kill -9 the report is drawn from what was measured, marked as incomplete."""
-        process = self.start(tmp_path, lab, light)
-        process.kill()
-        process.communicate()
+        with self.start(tmp_path, lab, light) as process:
+            process.kill()
         folder = run_folder(tmp_path)
         drawn = subprocess.run(
             [sys.executable, "-m", "envcompare", "report", str(folder)],
@@ -324,9 +314,9 @@ class TestInterruption:
         self, lab: Lab, light: Path, tmp_path: Path
     ) -> None:
         """Ctrl-C once: exit code 130 and a report; --resume finishes the run."""
-        process = self.start(tmp_path, lab, light)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        with self.start(tmp_path, lab, light) as process:
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130, stderr
         assert "--resume" in stderr
         folder = run_folder(tmp_path)
@@ -339,11 +329,11 @@ class TestInterruption:
         self, lab: Lab, light: Path, tmp_path: Path
     ) -> None:
         """Ctrl-C twice in a row: exit code 130, and nothing is left on the host."""
-        process = self.start(tmp_path, lab, light)
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        with self.start(tmp_path, lab, light) as process:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130, stderr
         assert wait_until_empty(lab, run_folder(tmp_path)) == ""
 
@@ -352,9 +342,9 @@ class TestInterruption:
         self, lab: Lab, light: Path, tmp_path: Path
     ) -> None:
         """A worker killed from outside is launched again; the death is recorded."""
-        process = self.start(tmp_path, lab, light)
-        lab.as_root("timeout", "20", "sh", "-c", KILL_A_CONTAINER)
-        _, stderr = process.communicate(timeout=120)
+        with self.start(tmp_path, lab, light) as process:
+            lab.as_root("timeout", "20", "sh", "-c", KILL_A_CONTAINER)
+            _, stderr = process.communicate(timeout=120)
         folder = run_folder(tmp_path)
         events = [json.loads(x) for x in (folder / "events.jsonl").read_text().splitlines()]
         assert [e["arm"] for e in events if e["what"] == "arm-failed"] == ["docker"], stderr

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,33 @@ def run_folder(out: Path) -> Path | None:
     """Return the only run folder under `out`."""
     found = sorted(path for path in out.glob("*") if path.is_dir())
     return found[-1] if found else None
+
+
+@contextmanager
+def running(out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Give a run that has written its first samples; it and its pipes end with the context.
+
+    One that a failed test left behind would fail a later one, when it is collected.
+    """
+    with subprocess.Popen(
+        command(out, *arguments),
+        cwd=out,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            for _ in range(600):
+                folder = run_folder(out)
+                if folder and (folder / "samples.jsonl").exists():
+                    break
+                time.sleep(0.1)
+            else:
+                process.kill()
+                raise AssertionError(process.communicate()[1])
+            yield process
+        finally:
+            process.kill()
 
 
 def unfinish(folder: Path) -> None:
