@@ -22,8 +22,8 @@ from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
-from envcompare.report.sections.decomposed import HEADS, split_rows, split_sentences
-from envcompare.report.sections.headlines import headlines
+from envcompare.report.sections.why import HEADS, split_rows
+from envcompare.report.wording.headlines import headlines, split_sentences
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare

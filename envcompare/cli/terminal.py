@@ -11,7 +11,7 @@ from rich.text import Text
 
 from envcompare.console import result_stream
 from envcompare.report.export.summary import TerminalLine
-from envcompare.report.format.units import FIGURE
+from envcompare.report.format.numbers import FIGURE
 
 _ROLES = {"title": "bold", "warning": "bold yellow", "detail": "", "note": "dim"}
 _OUTCOMES = {

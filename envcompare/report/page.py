@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 â
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.units import FIGURE
+from envcompare.report.format.numbers import FIGURE
 from envcompare.report.view import page
 from envcompare.text import sentence, visible
 

@@ -10,29 +10,13 @@ from typing import Final
 from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import Outcome, RunComparison
-from envcompare.report.charts.allowance import Allowance
-from envcompare.report.charts.marks import Axis, axis
+from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.export.summary import warnings
+from envcompare.report.format.marks import Axis, axis
 from envcompare.report.format.numbers import listed, margin_percent
-from envcompare.report.sections.boxes import Box, boxes
-from envcompare.report.sections.decomposed import HEADS, SplitRow, split_rows
-from envcompare.report.sections.facts import HostView, host_views
-from envcompare.report.sections.headlines import Headline, headlines
-from envcompare.report.sections.links import FailureView, Link, failure_views, file_links
-from envcompare.report.sections.method import MethodView, method_view
-from envcompare.report.sections.overviews import Overview, overview
-from envcompare.report.sections.profiled import ProfiledView, left_out, profiled_views, rows_each
-from envcompare.report.sections.profilewords import has_times, is_timed
-from envcompare.report.sections.quantities import LeadingTable, leading_tables
-from envcompare.report.sections.resources import (
-    MemoryView,
-    StartupView,
-    memory_view,
-    startup_views,
-)
-from envcompare.report.sections.rooflines import drawn_rooflines
-from envcompare.report.sections.sweeps import SweepsView, sweeps_view
-from envcompare.report.sections.tables import (
+from envcompare.report.sections.answer import Overview, SummaryCard, overview, summary_cards
+from envcompare.report.sections.charted import SweepsView, drawn_rooflines, sweeps_view
+from envcompare.report.sections.comparisons import (
     METRICS,
     ArmRow,
     Row,
@@ -41,9 +25,24 @@ from envcompare.report.sections.tables import (
     measured_metrics,
     shown_metrics,
 )
-from envcompare.report.sections.why import Sheet, Why, told_arms, why
-from envcompare.report.wording.labels import compared_arms
-from envcompare.report.wording.programs import PickedRow, picked_level, picked_rows, piece_word
+from envcompare.report.sections.environments import HostView, host_views
+from envcompare.report.sections.links import FailureView, Link, failure_views, file_links
+from envcompare.report.sections.method import MethodView, method_view
+from envcompare.report.sections.profiled import ProfiledView, left_out, profiled_views, rows_each
+from envcompare.report.sections.quantitytables import LeadingTable, leading_tables
+from envcompare.report.sections.resources import (
+    MemoryView,
+    PickedRow,
+    StartupView,
+    memory_view,
+    picked_level,
+    picked_rows,
+    startup_views,
+)
+from envcompare.report.sections.why import HEADS, Sheet, SplitRow, Why, split_rows, told_arms, why
+from envcompare.report.wording.headlines import Headline, headlines
+from envcompare.report.wording.labels import compared_arms, piece_word
+from envcompare.report.wording.profilewords import has_times, is_timed
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import counted, one_line
 
@@ -93,7 +92,7 @@ class Page:
     overview: Overview | None
     split: tuple[SplitRow, ...]
     split_heads: tuple[str, ...]
-    boxes: tuple[Box, ...]
+    cards: tuple[SummaryCard, ...]
     outcomes: tuple[tuple[Outcome, str], ...]
     startup: tuple[StartupView, ...]
     memory: MemoryView | None
@@ -108,7 +107,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
     found, shared = headlines(run), axis(run.comparisons, margin=run.margin)
     rows = comparison_rows(run, shared, files=files)
     profiled = profiled_views(run, files, told=told_arms(rows))
-    charts = Allowance()
+    charts = ChartBudget()
     swept = sweeps_view(run, charts)
     roofs = drawn_rooflines(((one.anchor, one.roofline) for one in profiled), charts)
     folds = why(run, rows, Sheet(axis=shared, charts=charts, files=files, most_rows=rows_each(run)))
@@ -152,7 +151,7 @@ def page(run: RunComparison, files: tuple[str, ...]) -> Page:
         overview=overview(rows, run) if is_wide else None,
         split=split_rows(run),
         split_heads=HEADS,
-        boxes=boxes(run, found),
+        cards=summary_cards(run, found),
         outcomes=tuple((one, WORDS[one]) for one in SYMBOLS if one in shown),
         startup=startup_views(run),
         memory=memory_view(run),

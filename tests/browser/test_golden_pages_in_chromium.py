@@ -13,7 +13,7 @@ from goldenruns import SHAPES, SMALL, golden_run
 from pages import Visit, ci_server, open_address, open_report, trim, unfold, violations
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from envcompare.report.sections.headlines import headlines
+from envcompare.report.wording.headlines import headlines
 
 pytestmark = pytest.mark.browser
 
@@ -227,7 +227,7 @@ def test_a_ci_server_that_refuses_styles_and_scripts_still_shows_the_answer(
 def test_the_first_printed_sheet_holds_the_answer(
     context: BrowserContext, tmp_path: Path, size: str
 ) -> None:
-    """Headlines, table and the three boxes, as a PDF reader finds them."""
+    """Headlines, table and the three cards, as a PDF reader finds them."""
     page = open_report(context, golden_run(size).page).page
     trim(page)  # what is on the first sheet does not hang on how many follow
     paper = tmp_path / "report.pdf"

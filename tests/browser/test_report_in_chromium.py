@@ -257,7 +257,7 @@ def test_the_page_is_readable_without_styles(visit: Visit) -> None:
 
 
 def test_print_puts_the_answer_on_the_first_page(visit: Visit) -> None:
-    """Headlines, table and the three boxes fit an A4 sheet, in dark colours on white."""
+    """Headlines, table and the three cards fit an A4 sheet, in dark colours on white."""
     visit.page.set_viewport_size(A4_LANDSCAPE_PX)
     visit.page.emulate_media(media="print", color_scheme="dark")
     assert bottom_of(visit.page, "#answer table") < A4_LANDSCAPE_PX["height"]

@@ -80,7 +80,7 @@ def whole(html: str) -> str:
 
 
 def outline(html: str) -> str:
-    """Return headings, headlines, boxes, folds, the heads and sizes of tables, and charts."""
+    """Return headings, headlines, cards, folds, the heads and sizes of tables, and charts."""
     main = next(one for one in parse(html).walk() if one.tag == "main")
     return "\n".join(_outlined(main)) + "\n"
 

@@ -12,17 +12,18 @@ from htmltree import Element
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.report.charts.marks import axis
+from envcompare.report.format.marks import axis
 from envcompare.report.format.numbers import (
     MINUS,
     change,
     margin_percent,
+    number_text,
     percent,
+    ratio_text,
     rough_time,
     three_digits,
 )
-from envcompare.report.format.units import number_text, ratio_text
-from envcompare.report.sections.headlines import headlines, mean_log_ratio
+from envcompare.report.wording.headlines import headlines, mean_log_ratio
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _SIGNED: Final = rf"(?<![\w.=\-])(?:over )?[+{MINUS}±×]?({_NUMBER})"

@@ -46,7 +46,7 @@ def test_short_steps_are_bounded_and_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.comparison.cells[0].steps_per_block == 20
     assert "a block lasts" in found.cautions
     assert "put more work into a step" in found.cautions
-    cautions = " ".join(item.text for item in page(found.comparison, ()).boxes[-1].items)
+    cautions = " ".join(item.text for item in page(found.comparison, ()).cards[-1].items)
     assert found.comparison.cells[0].cautions[0] in cautions
     assert any("a block lasts" in text for text in notes(found.comparison))
 

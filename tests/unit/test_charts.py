@@ -31,15 +31,20 @@ from msgspec.structs import replace
 from profilepages import cell_profiles, ledger, profiled_run
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.cleaning import Words, clean_svg
-from envcompare.report.charts.drawing import Chart, drawn, paper_files, specification
+from envcompare.report.charts.bars import startup_charts, time_chart
+from envcompare.report.charts.drawing import (
+    Chart,
+    Words,
+    clean_svg,
+    drawn,
+    paper_files,
+    specification,
+)
 from envcompare.report.charts.forest import MOST_ROWS, forest_chart
-from envcompare.report.charts.ledgers import time_chart
+from envcompare.report.charts.layers import chart_name, label, shown
 from envcompare.report.charts.palette import LIGHT, PAGE, PAPER, run_styles, styles
-from envcompare.report.charts.startup import startup_charts
 from envcompare.report.charts.steps import step_chart
 from envcompare.report.charts.sweeps import sweep_charts
-from envcompare.report.charts.words import chart_name, label, shown
 from envcompare.report.export.figures import charts_of
 
 ARMS = ("vm", "docker", "singularity")

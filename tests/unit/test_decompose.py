@@ -16,9 +16,9 @@ from envcompare.analysis.model.comparison import Decomposition, Estimate, RunCom
 from envcompare.analysis.timing.cells import CellData, plain_estimate
 from envcompare.analysis.timing.decompose import all_corners, decompose
 from envcompare.report.page import render
-from envcompare.report.sections.boxes import boxes
-from envcompare.report.sections.decomposed import split_rows, split_sentences
-from envcompare.report.sections.headlines import headlines
+from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.why import split_rows
+from envcompare.report.wording.headlines import headlines, split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
@@ -180,7 +180,7 @@ def test_the_sentence_names_the_part_of_each() -> None:
 
 def test_the_why_box_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
     """The box links to the table, which names the arms of every part."""
-    why = boxes(SOFTWARE, headlines(SOFTWARE))[1]
+    why = summary_cards(SOFTWARE, headlines(SOFTWARE))[1]
     assert why.items[0].text == split_sentences(SOFTWARE)[0]
     assert why.items[0].href == "#split"
     page = render(SOFTWARE)

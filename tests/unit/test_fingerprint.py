@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from envcompare.fingerprint.classes import CLASS_ORDER, classify
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.words import describe
-from envcompare.report.sections.facts import fact_text
+from envcompare.report.sections.environments import fact_text
 from envcompare.run_folder.records import FactDifference, FingerprintRecord, FingerprintValue
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=20)

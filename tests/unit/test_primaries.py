@@ -11,7 +11,7 @@ from builders import blocks, design, run_record
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.sections.method import method_view
-from envcompare.report.sections.replication import level_sentence
+from envcompare.report.wording.methodwords import level_sentence
 from envcompare.run_folder.records import CellRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import printed_interval

@@ -250,5 +250,5 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     assert found.comparison.cells[0].waited_s > 0
     told = " ".join(method_view(found.comparison).sentences)
     assert "for a quiet machine (cnn)" in told
-    cautions = " ".join(item.text for item in page(found.comparison, ()).boxes[-1].items)
+    cautions = " ".join(item.text for item in page(found.comparison, ()).cards[-1].items)
     assert "stayed busy" not in cautions

@@ -33,7 +33,7 @@ def identified(arm: str, **more: Any) -> RunComparison:
 
 def caution(run: RunComparison) -> str:
     """Return the text of the box that is to be read before relying on the run."""
-    box = next(one for one in page(run, files=()).boxes if one.heading == "Before you rely on it")
+    box = next(one for one in page(run, files=()).cards if one.heading == "Before you rely on it")
     return "\n".join(item.text for item in box.items)
 
 

@@ -12,7 +12,7 @@ from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.surroundings import of_cells
 from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.sections.headlines import Headline, candidates_text, headlines
+from envcompare.report.wording.headlines import Headline, candidates_text, headlines
 from envcompare.run_folder.records import FactDifference, Failure
 from tests.data.report.builders import (
     EQUAL,

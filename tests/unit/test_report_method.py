@@ -9,7 +9,7 @@ import pytest
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.sections.method import method_view
-from envcompare.report.sections.replication import level_sentence, replication_sentence
+from envcompare.report.wording.methodwords import level_sentence, replication_sentence
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)

@@ -20,14 +20,15 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.report.format.numbers import (
+    duration,
     listed,
+    paired_times,
     signed_interval,
     signed_percent,
     size,
     three_digits,
     unsigned_interval,
 )
-from envcompare.report.format.units import duration, paired_times
 from envcompare.report.page import render
 from envcompare.report.sections.links import link
 from envcompare.report.view import page

@@ -28,7 +28,7 @@ from profilepages import (
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, PassState
 from envcompare.report.export.summary import markdown, terminal_lines
-from envcompare.report.format.units import (
+from envcompare.report.format.numbers import (
     TimeScale,
     number_text,
     quantity_text,
@@ -36,10 +36,15 @@ from envcompare.report.format.units import (
     time_text,
 )
 from envcompare.report.page import render
-from envcompare.report.sections.ledgers import largest_parts, ledger_view
+from envcompare.report.sections.ledgertables import ledger_view
 from envcompare.report.sections.profiled import left_out, profiled_views
-from envcompare.report.sections.profilewords import NOT_PROFILED, missing_sentence, why_sentences
 from envcompare.report.view import page
+from envcompare.report.wording.profilewords import (
+    NOT_PROFILED,
+    largest_parts,
+    missing_sentence,
+    why_sentences,
+)
 from envcompare.report.wording.quantitynames import quantity_name
 
 HOSTILE = (

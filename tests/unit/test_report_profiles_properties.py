@@ -31,7 +31,7 @@ from envcompare.report.charts.drawing import specification
 from envcompare.report.charts.palette import PAGE
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.export.summary import markdown, terminal_lines
-from envcompare.report.format.units import (
+from envcompare.report.format.numbers import (
     TimeScale,
     bytes_text,
     quantity_text,

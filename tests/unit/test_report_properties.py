@@ -16,7 +16,7 @@ from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.numbers import change
 from envcompare.report.page import render
-from envcompare.report.sections.headlines import headlines
+from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import cell_labels, fold_anchor, row_anchor
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from tests.data.report.builders import BARE, HOSTILE, runs

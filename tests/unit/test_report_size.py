@@ -7,8 +7,7 @@ import pytest
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.charts.allowance import Allowance
-from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.drawing import Chart, ChartBudget
 from envcompare.report.charts.layers import Declared, layered, rows
 from envcompare.report.sections.links import file_links
 from envcompare.report.sections.resources import startup_views
@@ -78,7 +77,7 @@ def test_charts_stop_where_they_fill_the_page() -> None:
         return layered([rows([{"x": 1}]).mark_point().encode(x="x:Q")], width=9, height=9)
 
     chart = Chart(name="one", title="One", description="A point.", declare=declare)
-    charts = Allowance(characters_left=1)
+    charts = ChartBudget(characters_left=1)
     assert charts.draw(chart)
     assert not charts.draw(chart)
     assert charts.refused == 1

@@ -12,7 +12,7 @@ from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.cli.terminal import show
 from envcompare.report.export.summary import TerminalLine, markdown, table_head, terminal_lines
 from envcompare.report.page import render
-from envcompare.report.sections.headlines import headlines
+from envcompare.report.wording.headlines import headlines
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)

@@ -9,9 +9,9 @@ import pytest
 from chartpages import HOSTILE, hostile_runs, swept, swept_run
 from msgspec.structs import replace
 
-from envcompare.report.charts.allowance import Allowance
+from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.page import render
-from envcompare.report.sections.sweeps import MOST_SWEEPS, sweeps_view
+from envcompare.report.sections.charted import MOST_SWEEPS, sweeps_view
 from envcompare.text import visible
 
 
@@ -42,7 +42,7 @@ def test_no_sweep_leaves_no_section() -> None:
     html = render(run)
     assert section(html) == ""
     assert "#sweeps" not in html
-    assert sweeps_view(run, Allowance()) is None
+    assert sweeps_view(run, ChartBudget()) is None
 
 
 def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
@@ -61,7 +61,7 @@ def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
         for one in run.comparisons
         if one.primary
     ]  # fmt: skip
-    view = sweeps_view(replace(run, cells=tuple(cells), comparisons=tuple(made)), Allowance())
+    view = sweeps_view(replace(run, cells=tuple(cells), comparisons=tuple(made)), ChartBudget())
     assert view is not None
     assert [one.title for one in view.shown] == [f"cnn by batch on {host}" for host in hosts[3:]]
     assert view.rest.startswith("3 more sweeps moved less.")
@@ -69,7 +69,7 @@ def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
 
 def test_a_page_without_charts_left_keeps_the_table() -> None:
     """The numbers stand there even where the chart would make the page too large."""
-    view = sweeps_view(swept(), Allowance(left=0))
+    view = sweeps_view(swept(), ChartBudget(left=0))
     assert view is not None
     assert view.shown[0].chart == ""
     assert len(view.shown[0].rows) == 3

@@ -15,10 +15,10 @@ from envcompare.analysis.model.comparison import (
     Comparison,
     StepTimes,
 )
-from envcompare.report.charts.allowance import Allowance
-from envcompare.report.charts.marks import axis
+from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.format.marks import axis
 from envcompare.report.page import render
-from envcompare.report.sections.tables import comparison_rows
+from envcompare.report.sections.comparisons import comparison_rows
 from envcompare.report.sections.why import MOST_FOLDS, Sheet, why
 from envcompare.report.view import page
 from envcompare.report.wording.labels import fold_anchor, row_anchor
@@ -100,7 +100,7 @@ def test_charts_are_drawn_up_to_their_number_and_tables_for_all() -> None:
     run = run_of(*found, cells=tuple(cell(one) for one in found))
     shared = axis(found, margin=run.margin)
     rows = comparison_rows(run, shared, files=())
-    charts = Allowance(left=1)
+    charts = ChartBudget(left=1)
     folds = why(run, rows, Sheet(axis=shared, charts=charts, files=(), most_rows=4)).folds
     assert [bool(one.spread_chart) for one in folds] == [True, False]
     assert all(one.spread for one in folds)

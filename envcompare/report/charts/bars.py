@@ -1,4 +1,4 @@
-"""Stacked bars: each row a whole, its parts in order, with a key below the axis.
+"""Stacked bars: the start-up of each arm by phase, and the time of a step by the ledger's parts.
 
 A letter in each part leads to the key, so that no part is told by its colour alone.
 """
@@ -7,25 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any, Final
 
 import altair as alt
 
-from envcompare.report.charts.keys import Key, with_key
+from envcompare.analysis.model.comparison import (
+    RunComparison,
+    StartupPart,
+    StartupSummary,
+)
+from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
+from envcompare.analysis.model.profiling import Part as PartName
+from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     Declared,
+    Key,
     across,
+    chart_name,
     down,
+    label,
     layered,
     names,
     own_colour,
     padding,
     rows,
+    shown,
     text_width,
+    with_key,
 )
 from envcompare.report.charts.palette import Palette
+from envcompare.report.format.numbers import NS, TimeScale, duration
+from envcompare.report.wording.labels import cell_labels, compared_arms
 
 WIDTH: Final = 480
 _LANE: Final = 32.0
@@ -33,6 +48,46 @@ _THICK: Final = 22.0
 _AXIS: Final = 44.0  # px that the axis below needs
 _PALE: Final = 0.3
 _ROOM: Final = 1.15  # of the longest bar, so that its total stands beside it
+_LONGEST_NAME: Final = 34
+_TOLD: Final = 4  # parts that the description names
+_PART_COLOURS: Final[dict[PartName, tuple[int, bool]]] = {  # place in the palette, and whether pale
+    "gemm": (0, False),
+    "attention": (0, True),
+    "element-wise": (2, False),
+    "reduction": (2, True),
+    "normalisation": (4, False),
+    "rnn": (1, False),
+    "other-kernels": (4, True),
+    "communication": (5, False),
+    "memcpy": (3, False),
+    "memset": (3, True),
+    "idle": (6, False),
+    "cpu": (0, False),
+    "user": (0, False),
+    "system": (1, False),
+    "wait": (3, False),
+    "throttled": (5, False),
+    "rest": (6, True),
+}
+Parts = dict[str, StartupPart]
+PHASES: Final[dict[str, str]] = {
+    "engine": "engine",
+    "import": "imports",
+    "data": "data",
+    "build": "model",
+    "first_step": "first step",
+    "train": "training",
+    "exit": "exit",
+}
+_PHASE_COLOURS: Final = {  # places in the palette, the same as beside the rows of the table
+    "engine": 1,
+    "import": 0,
+    "data": 2,
+    "build": 3,
+    "first_step": 4,
+    "train": 6,
+    "exit": 5,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,3 +222,135 @@ def _keys(parts: Sequence[Part], palette: Palette) -> list[Key]:
         )
         for number, part in enumerate(parts)
     ]
+
+
+def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Chart | None:
+    """Return both times as stacked bars, None where there is no time to divide."""
+    has_parts = any(max(part.reference_ns, part.arm_ns) > 0 for part in ledger.parts)
+    if max(ledger.reference_ns, ledger.arm_ns) <= 0 or not has_parts:
+        return None
+    where = shown(cell_labels(run).get(profiles.cell, profiles.cell))
+    arms = f"{shown(ledger.arm)} and {shown(profiles.reference)}"
+    scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
+    parts = tuple(
+        Part(
+            name=label(part.label.partition(":")[0], most=_LONGEST_NAME),
+            place=_PART_COLOURS[part.part][0],
+            is_pale=_PART_COLOURS[part.part][1],
+        )
+        for part in ledger.parts
+    )
+    bars = (
+        _ledger_bar(ledger, profiles.reference, scale, is_arm=False),
+        _ledger_bar(ledger, ledger.arm, scale, is_arm=True),
+    )
+    return Chart(
+        name=chart_name("time", profiles.cell, ledger.arm),
+        title=f"Time {_per(ledger)} by part, {arms}, {where}",
+        description=_ledger_description(ledger, profiles.reference, scale),
+        declare=partial(
+            stacked, bars=bars, parts=parts, title=f"time {_per(ledger)} ({scale.unit})"
+        ),
+    )
+
+
+def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) -> Bar:
+    whole = ledger.arm_ns if is_arm else ledger.reference_ns
+    return Bar(
+        name=label(name),
+        segments=tuple(_ledger_segment(part, name, scale, is_arm=is_arm) for part in ledger.parts),
+        total=scale.number(whole),
+    )
+
+
+def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> Segment:
+    time = part.arm_ns if is_arm else part.reference_ns
+    text = scale.number(time)  # as in the table
+    tip = f"{shown(part.label)}, {shown(name)}: {text} {scale.unit}"
+    return Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
+
+
+def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
+    """Say the wholes and the parts that changed most; the table holds every part."""
+    moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_TOLD]
+    told = [
+        f"{shown(part.label.partition(':')[0])} {scale.signed(part.change_ns)} {scale.unit}"
+        for part in moved
+        if part.change_ns
+    ]
+    changes = f" Most changed: {', '.join(told)}." if told else ""
+    return (
+        f"{shown(reference)} {scale.number(ledger.reference_ns)} {scale.unit}, "
+        f"{shown(ledger.arm)} {scale.number(ledger.arm_ns)} {scale.unit} {_per(ledger)}.{changes}"
+    )
+
+
+def _per(ledger: Ledger) -> str:
+    return f"of a {ledger.piece}" if ledger.is_per_step else "of the whole profile"
+
+
+def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
+    """Return a chart for each cell and page cache whose start-up was measured."""
+    groups: dict[tuple[str, bool], list[StartupSummary]] = {}
+    for one in run.startup:
+        groups.setdefault((one.cell, one.page_cache == "cold"), []).append(one)
+    charts = (startup_chart(run, tuple(found)) for found in groups.values())
+    return tuple(chart for chart in charts if chart is not None)
+
+
+def startup_chart(run: RunComparison, found: tuple[StartupSummary, ...]) -> Chart | None:
+    """Return the chart of one cell and page cache, None where no phase took time."""
+    tables: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in found}
+    order = dict.fromkeys((run.reference_arm, *compared_arms(run), *tables))
+    arms = {arm: tables[arm] for arm in order if arm in tables}
+    phases = [name for name in PHASES if any(name in table for table in arms.values())]
+    longest = max((total_s(table) for table in arms.values()), default=0.0)
+    if longest <= 0:
+        return None
+    scale = TimeScale.of(NS * longest)
+    bars = tuple(_startup_bar(arm, table, phases, scale) for arm, table in arms.items())
+    parts = tuple(Part(name=PHASES[name], place=_PHASE_COLOURS[name]) for name in phases)
+    first = found[0]
+    where = shown(cell_labels(run).get(first.cell, first.cell))
+    cold = ", cold page cache" if first.page_cache == "cold" else ""
+    return Chart(
+        name=chart_name("startup", first.cell, first.page_cache),
+        title=f"Start-up by phase, {where}{cold}",
+        description=_startup_description(arms),
+        declare=partial(
+            stacked, bars=bars, parts=parts, title=f"start-up, median of launches ({scale.unit})"
+        ),
+    )
+
+
+def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) -> Bar:
+    return Bar(
+        name=label(arm),
+        segments=tuple(_startup_segment(arm, name, table.get(name), scale) for name in phases),
+        total=duration(total_s(table)),
+    )
+
+
+def _startup_segment(arm: str, name: str, part: StartupPart | None, scale: TimeScale) -> Segment:
+    seconds = max(0.0, part.median_s) if part else 0.0
+    return Segment(
+        size=NS * seconds / scale.size_ns,
+        text=scale.digits(seconds),
+        tip=f"{PHASES[name]}, {shown(arm)}: {duration(seconds)}",
+    )
+
+
+def _startup_description(arms: dict[str, Parts]) -> str:
+    """Say the whole of each arm and its longest phase."""
+    told = []
+    for arm, table in arms.items():
+        parts = [part for name, part in table.items() if name in PHASES]
+        longest = max(parts, key=lambda part: part.median_s, default=None)
+        most = f", of it {PHASES[longest.phase]} {duration(longest.median_s)}" if longest else ""
+        told.append(f"{shown(arm)} {duration(total_s(table))}{most}")
+    return f"Medians of phases, added up: {'; '.join(told)}."
+
+
+def total_s(table: Parts) -> float:
+    """Return how long the phases of a start-up take together."""
+    return sum(part.median_s for phase, part in table.items() if phase in PHASES)

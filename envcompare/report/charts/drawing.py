@@ -1,23 +1,140 @@
-"""A chart as a declaration in any palette, and the static SVG that is drawn of it."""
+"""A chart as a declaration in any palette, and the static SVG that is drawn of it.
+
+SVG as Vega writes it is made fit for the page: only elements and attributes on a list pass, so that
+no id, style, script or link can get through.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
 import altair as alt
 import vl_convert
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
-from envcompare.report.charts.cleaning import Words, clean_svg
 from envcompare.report.charts.layers import Declared
 from envcompare.report.charts.palette import PAGE, PAPER, Palette
 
+_SVG: Final = "http://www.w3.org/2000/svg"
+_NAMESPACE: Final = re.compile(r"^\{[^}]*\}")
+_NUMBER: Final = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+_PLACES: Final = frozenset({
+    "d", "transform", "x", "y", "x1", "x2", "y1", "y2", "width", "height", "r", "cx", "cy",
+})  # fmt: skip
+_KEPT: Final = _PLACES | {
+    "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
+    "fill-opacity", "stroke-opacity", "opacity", "text-anchor", "font-size", "font-weight",
+    "font-style",
+}  # fmt: skip
+_INHERITED: Final = frozenset({
+    "fill", "stroke", "stroke-width", "stroke-dasharray", "fill-opacity", "text-anchor",
+})  # fmt: skip
+_FEW: Final = 3
+_ELEMENTS: Final = frozenset({"g", "path", "line", "rect", "circle", "text", "tspan"})
+_NEEDLESS: Final = frozenset({
+    ("opacity", "1"), ("fill-opacity", "1"), ("stroke-opacity", "1"), ("stroke-width", "1"),
+    ("transform", "translate(0,0)"), ("font-size", "12px"), ("text-anchor", "start"),
+    ("stroke-dasharray", "1,0"), ("font-weight", "normal"),
+})  # fmt: skip
 _FONT: Final = "Liberation Sans, Arial, sans-serif"
 _SIZE: Final = 12
 _SCALE: Final = 2.5  # of PNG: 180 dots an inch
+MOST_CHARTS: Final = 60
+MOST_CHARACTERS: Final = 400_000  # of all charts; some need ten times as many as others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a chart is called and what it shows."""
+
+    name: str
+    title: str
+    description: str
+
+
+def clean_svg(svg: str, words: Words, *, font: str = "") -> str:
+    """Return the SVG for a page, its ids made unique by the chart's name.
+
+    With a font it is whole: a file of its own, which has no page to take the font from.
+    """
+    source = fromstring(svg)  # noqa: S314 — Vega wrote it, of texts without entities
+    size = {key: _rounded(source.get(key, "")) for key in ("width", "height", "viewBox")}
+    ids = f"{words.name}-title", f"{words.name}-desc"
+    whole = {"xmlns": _SVG, "font-family": font} if font else {}
+    root = Element("svg", {**whole, "class": "chart", **size, "role": "img"})
+    root.set("aria-labelledby", " ".join(ids))
+    texts = (words.title, words.description)
+    for tag, key, text in zip(("title", "desc"), ids, texts, strict=True):
+        SubElement(root, tag, {"id": key}).text = text
+    inner = SubElement(root, "g", {"fill": "none", "font-size": "12"})
+    inner.extend(_cleaned(source))
+    return tostring(root, encoding="unicode")
+
+
+def _cleaned(parent: Element) -> list[Element]:
+    """Return what is to be seen of an element's children; groups that do nothing dissolve."""
+    found: list[Element] = []
+    for child in parent:
+        tag = _NAMESPACE.sub("", child.tag)
+        if tag not in _ELEMENTS or _is_unseen(child, tag):
+            continue
+        made = Element(tag, _attributes(child))
+        made.text = child.text if tag in {"text", "tspan"} else None
+        made.extend([*_title(child, tag), *_cleaned(child)])
+        if tag != "g":
+            found.append(made)
+        elif len(made):
+            _gather(made)
+            found.extend([made] if made.attrib else made)
+    return found
+
+
+def _gather(group: Element) -> None:
+    """Say once for a group what all of its children say."""
+    if len(group) < _FEW:
+        return
+    shared = set.intersection(*(set(child.items()) for child in group))
+    for key, value in sorted(shared):
+        if key in _INHERITED and key not in group.attrib:
+            group.set(key, value)
+            for child in group:
+                del child.attrib[key]
+
+
+def _is_unseen(element: Element, tag: str) -> bool:
+    if element.get("display") == "none":
+        return True
+    if tag in {"path", "rect"}:
+        is_bare = element.get("fill", "none") == element.get("stroke", "none") == "none"
+        return is_bare or (tag == "path" and not element.get("d"))
+    return False
+
+
+def _attributes(element: Element) -> dict[str, str]:
+    return {
+        key: _rounded(value) if key in _PLACES else value
+        for key, value in element.items()
+        if key in _KEPT and (key, value) not in _NEEDLESS
+    }
+
+
+def _title(element: Element, tag: str) -> list[Element]:
+    """Return what Vega says of one mark as a title, which browsers show as a tooltip."""
+    label = element.get("aria-label", "")
+    if tag == "g" or not label:
+        return []
+    made = Element("title")
+    made.text = label
+    return [made]
+
+
+def _rounded(value: str) -> str:
+    return _NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +199,24 @@ def _config(palette: Palette) -> dict[str, Any]:
         "legend": {**words, **sizes, "labelColor": palette.text},
         "text": {"color": palette.text, "fontSize": _SIZE},
     }
+
+
+@dataclass(slots=True)
+class ChartBudget:
+    """Counts the charts of one page in the order they are asked for."""
+
+    left: int = MOST_CHARTS
+    characters_left: int = MOST_CHARACTERS
+    refused: int = 0
+
+    def draw(self, chart: Chart | None) -> Markup:
+        """Return a chart as SVG, empty where there is none or the page has enough of them."""
+        if chart is None:
+            return Markup("")
+        if not self.left or self.characters_left <= 0:
+            self.refused += 1
+            return Markup("")
+        found = drawn(chart)
+        self.left -= 1
+        self.characters_left -= len(found)
+        return found

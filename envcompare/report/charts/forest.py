@@ -15,17 +15,19 @@ from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     SIGNED,
     Declared,
+    chart_name,
     down,
+    label,
     layered,
     names,
     own_colour,
     padding,
     placed,
     rows,
+    shown,
 )
-from envcompare.report.charts.marks import Axis, axis
 from envcompare.report.charts.palette import Palette
-from envcompare.report.charts.words import chart_name, label, shown
+from envcompare.report.format.marks import Axis, axis
 from envcompare.report.format.numbers import margin_percent, signed_interval, signed_percent
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import WORDS

@@ -1,28 +1,56 @@
-"""Pieces that charts share: rows of data, axes, and places measured in pixels from the top."""
+"""Pieces that charts share: rows of data, axes, keys, and texts of the user made safe and short."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import altair as alt
 
 from envcompare.analysis.model.comparison import Estimate
-from envcompare.report.charts.marks import Axis
+from envcompare.report.format.marks import Axis
+from envcompare.text import shortened, visible_line
 
+_OTHER: Final = re.compile(r"[^a-z0-9]+")
+_LONGEST_SLUG: Final = 60
 LABEL_GAP: Final = 10.0  # px between names of rows and what is drawn of them
-
 SIGNED: Final = (  # labels of an axis of changes: our own text, with no name of the user in it
     "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value) + ' %'"
 )
 _CHARACTER: Final = 6.8  # px; system fonts are wider than the one that Vega measures with
 _WIDER: Final = 1.6  # px a character
-
 Row = Mapping[str, object]
 Declared = dict[str, Any]
 """A drawing as Vega-Lite takes it."""
+_LINE: Final = 20.0
+_MARK: Final = 18.0  # px from the mark to its text
+_LINED: Final = 34.0  # likewise with a line through the mark
+_GAP: Final = 18.0
+_SIZE: Final = 90  # px², area of a mark
+
+
+def shown(text: str, *, most: int = 120) -> str:
+    """Return a name for a description: hidden characters visible, and not endless."""
+    return shortened(visible_line(text), most=most)
+
+
+def label(text: str, *, most: int = 20) -> str:
+    """Return a name for a place in a chart that has room for `most` characters."""
+    seen = visible_line(text[: 2 * most])
+    return seen if len(text) <= most and len(seen) <= most else f"{seen[: most - 1]}…"
+
+
+def chart_name(kind: str, *parts: str) -> str:
+    """Return a name of [a-z0-9-]+ that no other parts give."""
+    text = "/".join(parts)
+    digest = hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()
+    slug = _OTHER.sub("-", f"{kind}-{text}".lower())[:_LONGEST_SLUG].strip("-")
+    return f"{slug}-{digest[:6]}"
 
 
 def rows(found: Iterable[Row]) -> alt.Chart:
@@ -102,3 +130,75 @@ def padding(found: Iterable[str]) -> dict[str, float]:
         "top": 5,
         "bottom": 5,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One entry: colour and shape, and the dash where lines are drawn."""
+
+    text: str
+    colour: str
+    shape: str = "square"
+    opacity: float = 1.0
+    dash: tuple[int, ...] | None = None
+
+
+def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float) -> Declared:
+    """Put the key `below` px under the data, which leaves room for the axis."""
+    placed = _placed(keys, width)
+    height = max(row["y"] for row in placed) + _LINE / 2
+    y = down("y", height)
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, width], nice=False))
+    texts: alt.Chart = rows(placed).mark_text(align="left", baseline="middle", aria=False)
+    marks: alt.Chart = rows(placed).mark_point(
+        filled=True, size=_SIZE, opacity=1, strokeWidth=1.2, aria=False
+    )
+    lines: alt.Chart = rows(row for row in placed if row["dash"]).mark_rule(
+        strokeWidth=1.6, aria=False
+    )
+    layers = (
+        lines.encode(
+            x=alt.X("from:Q", axis=None),
+            x2=alt.X2("to:Q"),
+            y=y,
+            color=own_colour(),
+            strokeDash=alt.StrokeDash("dash:N", scale=None),
+        ),
+        marks.encode(
+            x=x,
+            y=y,
+            fill=alt.Fill("colour:N", scale=None),
+            stroke=alt.Stroke("colour:N", scale=None),
+            fillOpacity=alt.FillOpacity("opacity:Q", scale=None),
+            shape=alt.Shape("shape:N", scale=None),
+        ),
+        texts.encode(x=alt.X("at:Q", axis=None), y=y, text=alt.Text("text:N")),
+    )
+    drawing = layered(layers, width=width, height=height)
+    return {"vconcat": [chart, drawing], "spacing": below, "bounds": "flush"}
+
+
+def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
+    """Set the entries from left to right, a new line where the next would not fit."""
+    found, x, y = [], 0.0, _LINE / 2
+    for key in keys:
+        mark = _LINED if key.dash else _MARK
+        needed = mark + text_width(key.text)
+        if x and x + needed > width:
+            x, y = 0.0, y + _LINE
+        found.append(
+            {
+                "x": x + mark / 2 - 4,
+                "from": x,
+                "to": x + mark - 8,
+                "at": x + mark,
+                "y": y,
+                "text": key.text,
+                "colour": key.colour,
+                "shape": key.shape,
+                "opacity": key.opacity,
+                "dash": list(key.dash) if key.dash else None,
+            }
+        )
+        x += needed + _GAP
+    return found

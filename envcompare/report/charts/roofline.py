@@ -15,12 +15,18 @@ import altair as alt
 
 from envcompare.analysis.model.profiling import CellProfiles, Roof, Roofline, RooflinePoint
 from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.keys import Key, with_key
-from envcompare.report.charts.layers import Declared, layered, rows
+from envcompare.report.charts.layers import (
+    Declared,
+    Key,
+    chart_name,
+    label,
+    layered,
+    rows,
+    shown,
+    with_key,
+)
 from envcompare.report.charts.palette import Palette, Style, styles
-from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.format.numbers import listed
-from envcompare.report.format.units import quantity_text
+from envcompare.report.format.numbers import listed, quantity_text
 from envcompare.report.wording.labels import short_name
 from envcompare.text import counted
 

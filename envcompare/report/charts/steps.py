@@ -23,18 +23,19 @@ from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     Declared,
     across,
+    chart_name,
     down,
+    label,
     layered,
     names,
     own_colour,
     padding,
     rows,
+    shown,
 )
 from envcompare.report.charts.palette import Palette, Style, run_styles
-from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.format.units import NS, TimeScale, time_text
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.programs import PLURALS, piece_of
+from envcompare.report.format.numbers import NS, TimeScale, time_text
+from envcompare.report.wording.labels import PLURALS, cell_labels, piece_of
 from envcompare.text import counted
 
 KEY: Final = (

@@ -5,26 +5,48 @@ Ratios are drawn and no times, since curves of times hide a gap of a few percent
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model.comparison import Estimate, RunComparison
+from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate, RunComparison
 from envcompare.report.charts.drawing import Chart
-from envcompare.report.charts.keys import Key, with_key
-from envcompare.report.charts.layers import SIGNED, Declared, layered, own_colour, placed, rows
-from envcompare.report.charts.marks import Axis, axis
+from envcompare.report.charts.layers import (
+    SIGNED,
+    Declared,
+    Key,
+    chart_name,
+    label,
+    layered,
+    own_colour,
+    placed,
+    rows,
+    shown,
+    with_key,
+)
 from envcompare.report.charts.palette import Palette, Style, run_styles
-from envcompare.report.charts.swept import Sweep, SweepPoint, sweeps
-from envcompare.report.charts.words import chart_name, label, shown
-from envcompare.report.format.numbers import NOT_MEASURED, listed, margin_percent, signed_percent
-from envcompare.report.format.units import number_text
+from envcompare.report.format.marks import Axis, axis
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    listed,
+    margin_percent,
+    number_text,
+    signed_percent,
+)
+from envcompare.report.wording.labels import compared_arms
 from envcompare.report.wording.verdicts import estimate_text, verdict
+from envcompare.run_folder.records import Scalar
 
+Cell = CellSummary | Comparison
+Fixed = tuple[tuple[str, str], ...]
+_WIDE: Final = 3.0  # doublings
+_SMALLEST, _LARGEST = 1e-100, 1e100  # beyond, an axis has no numbers to stand on
 Styles = dict[str, Style]
 _TOLD: Final = 12  # numbers and reasons that a description names
 _WIDTH: Final = 330
@@ -37,6 +59,104 @@ _BEYOND: Final = (  # both ways off the axis, as the marks in the tables have th
     "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
     "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One arm at one value of the parameter; None where the run has no such comparison."""
+
+    value: float
+    arm: str
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """One parameter varied, all others equal."""
+
+    host: str
+    workload: str
+    parameter: str
+    fixed: Fixed  # the other parameters that vary in this workload
+    values: tuple[float, ...]
+    arms: tuple[str, ...]
+    points: tuple[SweepPoint, ...]  # of every arm at every value
+
+    @property
+    def is_doubling(self) -> bool:
+        """Say whether a logarithmic axis suits the values: powers of two, or a wide span."""
+        if self.values[0] < _SMALLEST:
+            return False
+        steps = [math.log2(value) for value in self.values]
+        return all(step.is_integer() for step in steps) or steps[-1] - steps[0] > _WIDE
+
+
+def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
+    """Return every sweep of the run, in the order of its cells."""
+    arms = compared_arms(run)
+    found = {(one.cell, one.arm): one for one in run.comparisons}
+    return tuple(
+        Sweep(
+            host=host,
+            workload=workload,
+            parameter=parameter,
+            fixed=fixed,
+            values=tuple(sorted(cells)),
+            arms=arms,
+            points=tuple(
+                SweepPoint(value=value, arm=arm, comparison=found.get((cells[value], arm)))
+                for arm in arms
+                for value in sorted(cells)
+            ),
+        )
+        for (host, workload, parameter, fixed), cells in _grouped(run).items()
+        if len(cells) > 1 and arms
+    )
+
+
+def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float, str]]:
+    """Return the ids of cells by the value of one parameter, for all that the others are."""
+    cells = _cells(run)
+    varied = _varied(cells.values())
+    groups: dict[tuple[str, str, str, Fixed], dict[float, str]] = {}
+    for key, cell in cells.items():
+        for name in varied[cell.workload]:
+            number = _number(cell.parameters.get(name))
+            if number is not None:
+                others = tuple((other, _text(cell, other)) for other in varied[cell.workload]
+                               if other != name)  # fmt: skip
+                groups.setdefault((cell.host, cell.workload, name, others), {})[number] = key
+    return groups
+
+
+def _cells(run: RunComparison) -> dict[str, Cell]:
+    found: dict[str, Cell] = {one.cell: one for one in run.comparisons}
+    return found | {one.id: one for one in run.cells}
+
+
+def _varied(cells: Iterable[Cell]) -> dict[str, list[str]]:
+    """Return the names of parameters that are not the same in all cells of each workload."""
+    by_workload: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_workload.setdefault(cell.workload, []).append(cell)
+    return {
+        workload: [
+            name
+            for name in sorted({name for cell in found for name in cell.parameters})
+            if len({_text(cell, name) for cell in found}) > 1
+        ]
+        for workload, found in by_workload.items()
+    }
+
+
+def _text(cell: Cell, name: str) -> str:
+    return str(cell.parameters[name]) if name in cell.parameters else "not set"
+
+
+def _number(value: Scalar) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -_LARGEST <= value <= _LARGEST else None
 
 
 def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:

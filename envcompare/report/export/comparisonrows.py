@@ -21,7 +21,7 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
 )
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.report.sections.quantities import why_no_ratio
+from envcompare.report.sections.quantitytables import why_no_ratio
 from envcompare.run_folder.records import Scalar
 from envcompare.text import visible
 

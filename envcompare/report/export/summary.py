@@ -11,24 +11,23 @@ from envcompare.analysis.model.comparison import FailureRow, Outcome, RunCompari
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.report.format.markdown import Columns, escape, flat, table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
-from envcompare.report.sections.guards import guard_cautions, mismatch_sentences
-from envcompare.report.sections.headlines import Headline, headlines
-from envcompare.report.sections.profilewords import (
+from envcompare.report.sections.comparisons import step_times
+from envcompare.report.sections.quantitytables import (
+    QuantityLine,
+    fact_lines,
+    partly_measured,
+    quantity_lines,
+)
+from envcompare.report.wording.headlines import Headline, headlines
+from envcompare.report.wording.labels import cell_labels, piece_word
+from envcompare.report.wording.methodwords import guard_cautions, mismatch_sentences
+from envcompare.report.wording.profilewords import (
     build_sentences,
     is_timed,
     missing_sentence,
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.sections.quantities import (
-    QuantityLine,
-    fact_lines,
-    partly_measured,
-    quantity_lines,
-)
-from envcompare.report.sections.tables import step_times
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.programs import piece_word
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
 from envcompare.text import cause_line, one_line, visible
 

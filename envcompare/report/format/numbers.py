@@ -1,9 +1,11 @@
-"""Numbers as the report prints them: one decimal in %, three digits elsewhere, a true minus."""
+"""How the report prints numbers, times and quantities: few digits, a true minus, a unit."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
@@ -12,6 +14,21 @@ NOT_MEASURED: Final = "not measured"
 _LARGEST_PERCENT: Final = 1000  # an interval that reaches beyond says nothing
 _SMALLEST_PERCENT: Final = 0.01
 _LARGEST_LOG: Final = 50.0  # e^50; nothing real is beyond, and e^710 has no number
+FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.3 → 44.8 ms"
+    r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
+)
+NS: Final = 1e9  # of a second
+_MINUTES: Final = 600  # s, from which on a time is told in minutes
+_TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SCALED: Final = ("FLOP", "FLOP/s", "B", "B/s", "Hz")  # what takes a prefix
+_COUNTS: Final = (  # the name of the quantity says what is counted
+    "transactions of 32 B", "faults", "switches", "calls", "migrations", "cycles",
+    "instructions", "events",
+)  # fmt: skip
+_COUNTED: Final = 1_000_000  # below it a whole number is printed with all its digits
+_NEAR: Final = 0.1  # ratios nearer to 1 get four decimals
 
 
 def change(log_ratio: float) -> float:
@@ -113,3 +130,118 @@ def listed(words: Sequence[str], *, most: int = 3) -> str:
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def time_text(ns: float | None) -> str:
+    """Return a time in the unit that suits it, such as "12.3 µs"."""
+    if ns is None:
+        return NOT_MEASURED
+    return f"{three_digits(ns / _unit(ns)[0])} {_unit(ns)[1]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time with its unit, such as "40.0 µs", "412 ms", "1.28 s" and "12 min"."""
+    if not seconds:
+        return NOT_MEASURED if seconds is None else "0 s"
+    return time_text(NS * seconds) if seconds < _MINUTES else f"{seconds / 60:.0f} min"
+
+
+def quantity_text(value: float | None, unit: str) -> str:
+    """Return a value with its unit: times in a unit that suits them, FLOP and bytes prefixed."""
+    if value is None:
+        return NOT_MEASURED
+    if unit == "ns":
+        return time_text(value)
+    if unit in _SCALED:
+        number = _prefixed(value)
+        return f"{number}{unit}" if number[-1].isalpha() else f"{number} {unit}"
+    number = number_text(value)
+    return f"{number} {unit}" if unit and unit not in _COUNTS else number
+
+
+def bytes_text(count: float | None) -> str:
+    """Return memory in binary units, such as "0 B", "312 B", "−4.50 KiB" and "1.00 MiB"."""
+    if count is None:
+        return NOT_MEASURED
+    size, unit = next((pair for pair in _BINARY if abs(count) >= pair[0]), (1, "B"))
+    return f"{number_text(count) if size == 1 else three_digits(count / size)} {unit}"
+
+
+def number_text(value: float) -> str:
+    """Return whole numbers with all their digits while those are few, others with three.
+
+    Large ones get a prefix, as in "198 M".
+    """
+    if float(value).is_integer() and abs(value) < _COUNTED:
+        return f"{value:.0f}".replace("-", MINUS)
+    if abs(value) < _COUNTED:
+        return three_digits(value)
+    return _prefixed(value)
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return "×1.0013" near 1, "×3.16" further away, empty where there is none."""
+    if ratio is None or not math.isfinite(ratio):
+        return ""
+    return f"×{ratio:.4f}" if abs(ratio - 1) < _NEAR else f"×{three_digits(ratio)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeScale:
+    """One unit for all times of a table, a row or an axis.
+
+    Where parts are to add up they have one number of decimals too, else three digits each.
+    """
+
+    unit: str
+    size_ns: float
+    decimals: int
+
+    @classmethod
+    def of(cls, longest_ns: float) -> TimeScale:
+        """Return the scale that shows the longest time with four significant digits."""
+        size, unit = _unit(longest_ns)
+        digits = len(str(int(abs(longest_ns) / size)))
+        return cls(unit=unit, size_ns=size, decimals=0 if unit == "ns" else max(0, 4 - digits))
+
+    def number(self, ns: float | None) -> str:
+        """Return a time without its unit, which stands in the head of its column."""
+        if ns is None:
+            return NOT_MEASURED
+        return f"{ns / self.size_ns:.{self.decimals}f}".replace("-", MINUS)
+
+    def digits(self, seconds: float | None) -> str:
+        """Return a time by itself, with three significant digits and without its unit."""
+        return NOT_MEASURED if seconds is None else three_digits(NS * seconds / self.size_ns)
+
+    def signed_digits(self, seconds: float) -> str:
+        """Return a difference by itself, such as "+1.42", "−0.753" and "0"."""
+        return f"{'+' if seconds > 0 else ''}{self.digits(seconds)}"
+
+    def signed(self, ns: float) -> str:
+        """Return a change with its sign, a bare 0 where it rounds to nothing."""
+        text = self.number(abs(ns))
+        if not float(text):
+            return text
+        return f"{'+' if ns > 0 else MINUS}{text}"
+
+
+def paired_times(before_s: float | None, after_s: float | None) -> str:
+    """Return "41.3 → 44.8 ms", or what there is of the two."""
+    if before_s is None or after_s is None:
+        ends = (duration(before_s), duration(after_s))
+        return NOT_MEASURED if before_s is after_s else " → ".join(ends)
+    scale = TimeScale.of(NS * max(before_s, after_s))
+    return f"{scale.digits(before_s)} → {scale.digits(after_s)} {scale.unit}"
+
+
+def _unit(ns: float) -> tuple[float, str]:
+    return next((pair for pair in _TIMES if abs(ns) >= pair[0]), _TIMES[-1])
+
+
+def _prefixed(value: float) -> str:
+    """Return "4.58 G", "0" and "12", to be followed by the unit."""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{three_digits(value / size)} {prefix}"
+    return number_text(value)

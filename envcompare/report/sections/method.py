@@ -7,13 +7,14 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison
 from envcompare.command import shell_text
-from envcompare.report.format.numbers import NOT_MEASURED, margin_percent
-from envcompare.report.format.units import duration
-from envcompare.report.sections.guards import guard_sentences
-from envcompare.report.sections.profilewords import ONE_PROFILE, is_timed
-from envcompare.report.sections.replication import level_sentence, replication_sentence
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.programs import has_steps, piece_words, program_sentences
+from envcompare.report.format.numbers import NOT_MEASURED, duration, margin_percent
+from envcompare.report.wording.labels import cell_labels, has_steps, piece_words, program_sentences
+from envcompare.report.wording.methodwords import (
+    guard_sentences,
+    level_sentence,
+    replication_sentence,
+)
+from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.wording.verdicts import control_sentence, margin_sentence
 from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
 from envcompare.text import counted, one_line, shortened

@@ -7,34 +7,209 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from envcompare.analysis.model.comparison import Outcome, RunComparison
-from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles
-from envcompare.report.sections.activities import Listing, activity_listing, operator_listing
-from envcompare.report.sections.kernels import KernelView, kernel_view
-from envcompare.report.sections.ledgers import LedgerView, ledger_view
-from envcompare.report.sections.links import Link
-from envcompare.report.sections.passes import Missing, PassRow, missing_rows, pass_row
-from envcompare.report.sections.profilewords import by_arms
-from envcompare.report.sections.quantities import (
+from envcompare.analysis.model.profiling import (
+    ActivityRow,
+    ActivityTable,
+    ArmProfiles,
+    CellProfiles,
+    OperatorRow,
+    OperatorTable,
+    PassState,
+)
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    bytes_text,
+    listed,
+    number_text,
+    time_text,
+)
+from envcompare.report.sections.charted import RooflineView, roofline_view, why_no_roofline
+from envcompare.report.sections.ledgertables import KernelView, LedgerView, kernel_view, ledger_view
+from envcompare.report.sections.links import Link, link
+from envcompare.report.sections.quantitytables import (
     QuantityLine,
     power_lines,
     quantity_lines,
     unmeasured,
 )
-from envcompare.report.sections.rooflines import RooflineView, roofline_view, why_no_roofline
-from envcompare.report.wording.labels import cell_labels, fold_anchor
+from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
+from envcompare.report.wording.profilewords import by_arms
 from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import counted, visible
+from envcompare.text import counted, one_line, visible
 
+ACTIVITY_HEADS: Final = ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
+_OPERATOR_HEADS: Final = ("Self CPU %", "Self CPU", "CPU total", "CPU time avg")
+_DEVICE_HEADS: Final = ("Self CUDA", "Self CUDA %", "CUDA total")
 _MOST_ROWS: Final = 25  # of each table where the tables are few
 _LEAST_ROWS: Final = 4
 _ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
 _MOST_CELLS: Final = 24
 _MOST_AGAINST: Final = 40  # comparisons in them that have no fold of their own
 _MOST_OPEN: Final = 3  # where no fold of a comparison is open above them
-
-
 Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRow:
+    """One profile of one arm: what made it, or why it is missing and what mends that."""
+
+    arm: str
+    name: str
+    state: str
+    text: str
+    hint: str
+    files: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """The profiles that are missing for one reason."""
+
+    names: str
+    reason: str
+    hint: str
+
+
+def pass_row(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRow:
+    """Return one profile in words, with its raw files."""
+    steps = counted(one.steps, "step") if one.steps else "steps not known"
+    untimed = "" if one.has_time else "its times are not used: counting slows kernels down"
+    told = (one.tool, steps, untimed, *one.notes)
+    missing = one_line(one.reason) or "no reason was recorded"
+    return PassRow(
+        arm=arm.arm,
+        name=one.name,
+        state=one.state,
+        text="; ".join(text for text in told if text) if one.state == "ok" else missing,
+        hint=one_line(one.hint),
+        files=tuple(found for name in one.raw if (found := link(name, files)) is not None),
+    )
+
+
+def missing_rows(rows: tuple[PassRow, ...]) -> tuple[Missing, ...]:
+    """Return each reason once, with the profiles that are missing for it."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in rows:
+        if row.state == "missing":
+            found.setdefault((row.text, row.hint), {}).setdefault(row.arm, []).append(row.name)
+    return tuple(
+        Missing(names=_grouped(by_arm), reason=reason, hint=hint)
+        for (reason, hint), by_arm in found.items()
+    )
+
+
+def _grouped(by_arm: dict[str, list[str]]) -> str:
+    """Return "nsys and ncu-memory of vm and docker; nsys of singularity"."""
+    arms: dict[str, list[str]] = {}
+    for arm, names in by_arm.items():
+        arms.setdefault(listed(names, most=6), []).append(arm)
+    return "; ".join(f"{names} of {listed(of, most=6)}" for names, of in arms.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRow:
+    """One line: what it is, its numbers in the order of the heads."""
+
+    name: str
+    values: tuple[str, ...]
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The table of one arm, made for a fold."""
+
+    title: str
+    note: str
+    heads: tuple[str, ...]
+    rows: tuple[ListedRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """The columns that not every table of operators has."""
+
+    device: bool
+    cpu_bytes: bool
+    device_bytes: bool
+
+
+def activity_listing(table: ActivityTable, *, arm: str, most: int) -> Listing:
+    """Return the table of GPU activities and API calls, as nvprof's summary has it."""
+    rows = [row for row in table.rows if row.type == "GPU activities"][:most]
+    rows += [row for row in table.rows if row.type == "API calls"][:most]
+    return Listing(
+        title=f"GPU activities and API calls of {arm}",
+        note=_note(table.source, table.steps, len(table.rows) - len(rows)),
+        heads=ACTIVITY_HEADS,
+        rows=tuple(_activity(row) for row in rows),
+    )
+
+
+def operator_listing(table: OperatorTable, *, arm: str, most: int) -> Listing:
+    """Return the table of operators, as torch.profiler's has it."""
+    rows = table.rows[:most]
+    shown = _Columns(
+        device=any(row.self_device_ns is not None for row in rows),
+        cpu_bytes=any(row.self_cpu_bytes is not None for row in rows),
+        device_bytes=any(row.self_device_bytes is not None for row in rows),
+    )
+    return Listing(
+        title=f"Operators of {arm}",
+        note=_note(table.source, table.steps, len(table.rows) - len(rows)),
+        heads=(
+            *_OPERATOR_HEADS,
+            *_DEVICE_HEADS * shown.device,
+            *("Self CPU Mem",) * shown.cpu_bytes,
+            *("Self CUDA Mem",) * shown.device_bytes,
+            "# of Calls",
+        ),
+        rows=tuple(_operator(row, shown) for row in rows),
+    )
+
+
+def _note(source: str, steps: int | None, left_out: int) -> str:
+    what = f"{counted(steps, 'step')}" if steps else "the whole profile"
+    rest = f"; {counted(left_out, 'more line')} in comparison.json" if left_out else ""
+    return f"From {source}, {what}{rest}."
+
+
+def _activity(row: ActivityRow) -> ListedRow:
+    return ListedRow(
+        type=row.type,
+        name=short_name(row.name),
+        values=(
+            f"{row.percent:.2f} %",
+            time_text(row.time_ns),
+            number_text(row.calls),
+            time_text(row.average_ns),
+            time_text(row.min_ns),
+            time_text(row.max_ns),
+        ),
+    )
+
+
+def _operator(row: OperatorRow, shown: _Columns) -> ListedRow:
+    average = None if row.cpu_ns is None or not row.calls else row.cpu_ns / row.calls
+    device = (time_text(row.self_device_ns), _percent(row.self_device_percent))
+    return ListedRow(
+        name=short_name(row.name),
+        values=(
+            _percent(row.self_cpu_percent),
+            time_text(row.self_cpu_ns),
+            time_text(row.cpu_ns),
+            time_text(average),
+            *(*device, time_text(row.device_ns)) * shown.device,
+            *(bytes_text(row.self_cpu_bytes),) * shown.cpu_bytes,
+            *(bytes_text(row.self_device_bytes),) * shown.device_bytes,
+            number_text(row.calls),
+        ),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.2f} %"
 
 
 class _Page(NamedTuple):

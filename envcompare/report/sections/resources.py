@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
     MemorySummary,
+    PickedValue,
     RunComparison,
     StartupPart,
     StartupSummary,
 )
-from envcompare.report.charts.marks import Segment, segments
-from envcompare.report.charts.startup import PHASES, Parts, total_s
-from envcompare.report.format.numbers import NOT_MEASURED, size
-from envcompare.report.format.units import NS, TimeScale, duration
+from envcompare.report.charts.bars import PHASES, Parts, total_s
+from envcompare.report.format.marks import Segment, segments
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    NS,
+    TimeScale,
+    duration,
+    margin_percent,
+    signed_interval,
+    signed_percent,
+    size,
+    three_digits,
+)
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
@@ -172,3 +183,54 @@ def _difference(part: StartupPart) -> str:
 
 def _peak(one: MemorySummary, name: str) -> str:
     return size(getattr(one, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickedRow:
+    """One number in one arm: its median and range, and its ratio to the reference."""
+
+    cell: str
+    name: str
+    arm: str
+    value: str
+    span: str
+    ratio: str
+    interval: str
+
+
+def picked_rows(run: RunComparison) -> tuple[PickedRow, ...]:
+    """Return the numbers read from the output, the reference of each first."""
+    labels = cell_labels(run)
+    ordered = sorted(run.picked, key=lambda one: (one.cell, one.name, one.arm != run.reference_arm))
+    return tuple(
+        _picked_row(one, labels.get(one.cell, one.cell), run)
+        for one in ordered
+        if not one.arm.endswith(CONTROL_SUFFIX)
+    )
+
+
+def picked_level(values: Iterable[PickedValue]) -> str:
+    """Return the level of the intervals of picked numbers."""
+    return next((margin_percent(one.level) for one in values), "")
+
+
+def _picked_row(one: PickedValue, label: str, run: RunComparison) -> PickedRow:
+    span = "the same each time"
+    if one.low != one.high:
+        span = f"{three_digits(one.low)} to {three_digits(one.high)}"
+    is_reference = one.arm == run.reference_arm
+    return PickedRow(
+        cell=label,
+        name=one.name,
+        arm=one.arm,
+        value=three_digits(one.median),
+        span=f"{span}, {counted(one.processes, 'process', 'processes')}",
+        ratio=_ratio(one, is_reference=is_reference),
+        interval="" if one.log_ratio is None else signed_interval(one.ratio_low, one.ratio_high),
+    )
+
+
+def _ratio(one: PickedValue, *, is_reference: bool) -> str:
+    if is_reference:
+        return "reference"
+    return NOT_MEASURED if one.log_ratio is None else signed_percent(one.log_ratio)

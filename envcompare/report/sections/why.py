@@ -3,36 +3,139 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Final
 
 from markupsafe import Markup
 
-from envcompare.analysis.model.comparison import Comparison, RunComparison
+from envcompare.analysis.model.comparison import (
+    STEP_PROBABILITIES,
+    CellSummary,
+    Comparison,
+    Decomposition,
+    Estimate,
+    RunComparison,
+    StepTimes,
+)
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
 from envcompare.fingerprint.remedies import SEPARATE
-from envcompare.report.charts.allowance import Allowance
-from envcompare.report.charts.ledgers import time_chart
-from envcompare.report.charts.marks import Axis
+from envcompare.report.charts.bars import time_chart
+from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.charts.steps import KEY, step_chart
-from envcompare.report.format.numbers import listed, margin_percent
-from envcompare.report.sections.decomposed import SplitView, split_view
-from envcompare.report.sections.headlines import candidates_text
-from envcompare.report.sections.kernels import KernelView, kernel_view
-from envcompare.report.sections.ledgers import LedgerView, ledger_view
-from envcompare.report.sections.profilewords import NOT_PROFILED
-from envcompare.report.sections.rawfiles import FileGroup, raw_files
-from envcompare.report.sections.steptimes import Spread, spread_of
-from envcompare.report.sections.tables import Row
-from envcompare.report.wording.labels import fold_anchor
-from envcompare.report.wording.programs import PLURALS, piece_of
+from envcompare.report.format.marks import Axis, Mark, mark
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    NS,
+    TimeScale,
+    listed,
+    margin_percent,
+    signed_interval,
+    signed_percent,
+)
+from envcompare.report.sections.comparisons import Row
+from envcompare.report.sections.ledgertables import KernelView, LedgerView, kernel_view, ledger_view
+from envcompare.report.sections.links import Link, link
+from envcompare.report.wording.headlines import candidates_text, split_sentence
+from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
+from envcompare.report.wording.profilewords import NOT_PROFILED
 from envcompare.report.wording.verdicts import EXPLAINED, MOVED, confounder_sentence, stretch_line
+from envcompare.run_folder.foldernames import cell_name, distinct_name
 from envcompare.text import counted, one_line, sentence, visible
 
+HEADS: Final = ("whole", "environment", "software", "environment", "software", "interaction")
+_PATHS: Final = ("", *("environment first",) * 2, *("software first",) * 2, "")
+_MOST: Final = 12  # of one arm; all are listed with the files of the run
+_SAMPLES: Final = "samples.jsonl"
+FileGroup = tuple[str, tuple[Link, ...]]  # of what, and the files by their short names
+_SHOWN: Final[dict[str, float]] = {
+    "p5": 0.05,
+    "p25": 0.25,
+    "median": 0.5,
+    "p75": 0.75,
+    "p95": 0.95,
+    "p99": 0.99,
+}
+_LONGEST: Final = "longest"
 MOST_FOLDS: Final = 40
 _MOST_OPEN: Final = 3
 _MOST_REMEDIES: Final = 3
 _MOST_LINKS: Final = 6
+
+
+def raw_files(one: Comparison, *, reference: str, files: tuple[str, ...]) -> tuple[FileGroup, ...]:
+    """Return links to what was written about both arms of a comparison in its cell."""
+    groups = [("all samples", [_SAMPLES] * (_SAMPLES in files))]
+    groups += [
+        (visible(arm), [name for start in _starts(one, arm) for name in files
+                        if name.startswith(start)][:_MOST])
+        for arm in (reference, one.arm)
+    ]  # fmt: skip
+    return tuple((what, _links(names, files)) for what, names in groups if names)
+
+
+def _links(names: list[str], files: tuple[str, ...]) -> tuple[Link, ...]:
+    found = ((link(name, files), PurePosixPath(name)) for name in names)
+    return tuple(replace(file, text=_short(path)) for file, path in found if file is not None)
+
+
+def _short(path: PurePosixPath) -> str:
+    """Return what a file is where its folder tells that, else its name."""
+    return {"logs": "log", "fingerprints": "fingerprint"}.get(path.parts[0], path.name)
+
+
+def _starts(one: Comparison, arm: str) -> tuple[str, ...]:
+    """Return how the names of an arm's files begin, as the run folder lays them out."""
+    host, name, cell = distinct_name(one.host), distinct_name(arm), cell_name(one.cell)
+    work = cell_name(one.cell.removeprefix(f"{one.host}/"))
+    return (
+        f"logs/{host}/{cell}/{name}.log",
+        f"fingerprints/{host}/{name}/{work}.json",
+        f"profiles/{cell}/{name}/",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The quantiles of the times of two arms: a row for each, with how many times they are.
+
+    Quantiles that neither arm has are left out, as an older analysis kept three alone.
+    """
+
+    unit: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...], int], ...]  # arm, values, count
+
+
+def spread_of(cell: CellSummary, arms: tuple[str, ...]) -> Spread | None:
+    """Return the spread of these arms, None where no time of either was measured."""
+    found = {one.arm: one for one in cell.step_times if one.arm in arms}
+    if not found:
+        return None
+    known = {arm: _known(found[arm]) if arm in found else {} for arm in arms}
+    heads = [head for head in (*_SHOWN, _LONGEST) if any(head in of for of in known.values())]
+    medians = (one.median_s for one in found.values())
+    scale = TimeScale.of(NS * max(cell.step_edges_s[-1:] or medians))  # as the axis of the chart
+    return Spread(
+        unit=scale.unit,
+        heads=tuple(heads),
+        rows=tuple(
+            (
+                visible(arm),
+                tuple(scale.digits(known[arm].get(head)) for head in heads),
+                found[arm].steps if arm in found else 0,
+            )
+            for arm in arms
+        ),
+    )
+
+
+def _known(times: StepTimes) -> dict[str, float]:
+    """Return what is known of the times of an arm, in seconds."""
+    at: dict[float, float] = {0.05: times.p05_s, 0.5: times.median_s, 0.95: times.p95_s}
+    at.update(zip(STEP_PROBABILITIES, times.quantiles_s, strict=False))
+    known = {head: at[probability] for head, probability in _SHOWN.items() if probability in at}
+    return known | ({} if times.longest_s is None else {_LONGEST: times.longest_s})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +189,7 @@ class Sheet:
     """The page that the folds stand on: its axis, its charts, the files beside it."""
 
     axis: Axis
-    charts: Allowance
+    charts: ChartBudget
     files: tuple[str, ...]
     most_rows: int  # of a table of kernels
 
@@ -253,3 +356,81 @@ def _listing(text: str, rows: list[Row], *, is_figured: bool = False) -> Pointer
 
 def _number(row: Row) -> str:
     return f" ({row.verdict.number}, {row.verdict.interval})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """One difference and its parts; a part is its number, its interval, and which arms made it."""
+
+    cell: str
+    arm: str
+    parts: tuple[tuple[str, str, str], ...]  # in the order of HEADS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPart:
+    """One part of a difference as a row: what it is, of which arms, how large, and its mark."""
+
+    path: str  # empty for the whole
+    name: str
+    number: str
+    interval: str
+    arms: str
+    mark: Mark | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitView:
+    """The 2 × 2 of one comparison."""
+
+    sentence: str
+    parts: tuple[SplitPart, ...]
+
+
+def split_view(one: Decomposition, *, label: str, on: Axis) -> SplitView:
+    """Return the parts of one difference, each drawn on the axis of the page."""
+    rows = zip(_PATHS, HEADS, _parts(one), _estimates(one), strict=True)
+    return SplitView(
+        sentence=visible(split_sentence(one, label=label)),
+        parts=tuple(
+            SplitPart(
+                path=path,
+                name=name,
+                number=number,
+                interval=interval,
+                arms=arms,
+                mark=mark(estimate, "reference", on=on),
+            )
+            for path, name, (number, interval, arms), (estimate, _) in rows
+        ),
+    )
+
+
+def split_rows(run: RunComparison) -> tuple[SplitRow, ...]:
+    """Return a row for each 2 × 2."""
+    labels = cell_labels(run)
+    return tuple(
+        SplitRow(cell=visible(labels[one.cell]), arm=visible(one.arm), parts=_parts(one))
+        for one in run.decompositions
+    )
+
+
+def _parts(one: Decomposition) -> tuple[tuple[str, str, str], ...]:
+    return tuple(_part(estimate, visible(arms)) for estimate, arms in _estimates(one))
+
+
+def _estimates(one: Decomposition) -> tuple[tuple[Estimate | None, str], ...]:
+    return (
+        (one.total, f"{one.arm} ÷ {one.base}"),
+        (one.environment, f"{one.host_arm} ÷ {one.base}"),
+        (one.stack, f"{one.arm} ÷ {one.host_arm}"),
+        (one.environment_by_image, f"{one.arm} ÷ {one.base_image}"),
+        (one.stack_by_base, f"{one.base_image} ÷ {one.base}"),
+        (one.interaction, "difference of the paths"),
+    )
+
+
+def _part(found: Estimate | None, arms: str) -> tuple[str, str, str]:
+    if found is None:
+        return NOT_MEASURED, "", ""
+    return signed_percent(found.log_ratio), signed_interval(found.low, found.high), arms

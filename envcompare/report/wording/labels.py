@@ -1,4 +1,4 @@
-"""Short names of cells: no longer than it takes to tell them apart."""
+"""Short names of cells and what their times are of."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import hashlib
 from collections import Counter
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, RunComparison
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Comparison,
+    Estimate,
+    RunComparison,
+)
 from envcompare.run_folder.records import CONTROL_SUFFIX, Scalar
 from envcompare.text import visible_line
 
 _LONGEST: Final = 180
 _TAIL: Final = 60  # names of templates often differ at their end alone
+_METHOD: Final = (
+    "A plain command is timed as a whole process, from just before it is started inside the "
+    "environment to its exit. Every round starts it once in each arm, in random order and one at a "
+    "time; the first round is a warm-up. The start of the environment is in real alone. Net time "
+    "is not defined for it, since how long its threads and children wait is not known."
+)
+PLURALS: Final = {"step": "steps", "process": "processes"}
 
 
 def cell_labels(comparison: RunComparison) -> dict[str, str]:
@@ -69,3 +81,42 @@ def short_name(name: str) -> str:
     if len(shown) <= _LONGEST:
         return shown
     return f"{shown[: _LONGEST - _TAIL]} … {shown[-_TAIL:]}"
+
+
+def has_programs(run: RunComparison) -> bool:
+    """Tell whether any cell timed, or was to time, a plain command."""
+    return any(cell.is_program for cell in run.cells)
+
+
+def has_steps(run: RunComparison) -> bool:
+    """Tell whether any cell timed, or was to time, steps of a workload."""
+    return not run.cells or not all(cell.is_program for cell in run.cells)
+
+
+def piece_of(cell: CellSummary) -> str:
+    """Return what the times of a cell are of: a step or a process."""
+    return "process" if cell.is_program else "step"
+
+
+def piece_word(run: RunComparison) -> str:
+    """Return what the times of this run are of: a step, a process, or either."""
+    return _joined(run, "step", "process")
+
+
+def piece_words(run: RunComparison) -> str:
+    """Return the plural of it."""
+    return _joined(run, "steps", "processes")
+
+
+def unit_word(primary: Estimate | None) -> str:
+    """Return what an interval is made of, as a word to be counted."""
+    return "round" if primary is not None and primary.unit == "process" else "generation"
+
+
+def program_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say for the method section how plain commands were timed."""
+    return (_METHOD,) if has_programs(run) else ()
+
+
+def _joined(run: RunComparison, step: str, process: str) -> str:
+    return " or ".join([step] * has_steps(run) + [process] * has_programs(run))

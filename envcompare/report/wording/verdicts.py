@@ -26,7 +26,7 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
-from envcompare.report.wording.programs import unit_word
+from envcompare.report.wording.labels import unit_word
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, shortened, visible
 

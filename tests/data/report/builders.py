@@ -18,7 +18,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     StepTimes,
 )
-from envcompare.report.sections.headlines import Headline, headlines
+from envcompare.report.wording.headlines import Headline, headlines
 from envcompare.run_folder.records import Failure
 from envcompare.stats.verdicts import verdict as judge
 

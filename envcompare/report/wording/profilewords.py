@@ -6,16 +6,29 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.profiling import CellProfiles, KernelDiff, Ledger, QuantityRow
-from envcompare.report.format.numbers import listed
-from envcompare.report.sections.kernels import kernel_sentence, short_sentence
-from envcompare.report.sections.ledgers import largest_parts
-from envcompare.report.wording.labels import cell_labels
-from envcompare.report.wording.programs import piece_word
+from envcompare.analysis.model.profiling import (
+    Basis,
+    CellProfiles,
+    KernelDiff,
+    Ledger,
+    LedgerPart,
+    QuantityRow,
+)
+from envcompare.report.format.numbers import (
+    MINUS,
+    TimeScale,
+    listed,
+    number_text,
+    time_text,
+)
+from envcompare.report.wording.labels import cell_labels, piece_word
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.records import FactDifference
-from envcompare.text import one_line, sentence, visible
+from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
+_LARGEST: Final = 3  # parts that a sentence names
+_LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
+_WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
@@ -202,3 +215,128 @@ def _compared(
         diffs = {diff.arm: diff for diff in one.kernel_diffs}
         for arm in dict.fromkeys((*ledgers, *diffs)):
             yield one, arm, ledgers.get(arm), diffs.get(arm)
+
+
+def largest_parts(ledger: Ledger) -> str:
+    """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
+
+    Shares are left out where parts outweigh the whole in both directions.
+    """
+    ordered = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))
+    named = [part for part in ordered if abs(part.share or 0.0) >= _LEAST_SHARE][:_LARGEST]
+    has_shares = all(-_LEAST_SHARE < (part.share or 0.0) <= 1 for part in named)
+    texts = [
+        f"{_short(part.label)} {_signed(part.change_ns)}{f' ({share_text(part)})' * has_shares}"
+        for part in named
+    ]
+    change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
+    return f"{change}: {listed(texts)}" if texts else change
+
+
+def _signed(ns: float) -> str:
+    sign = "" if not ns else MINUS if ns < 0 else "+"
+    return f"{sign}{time_text(abs(ns))}"
+
+
+def share_text(part: LedgerPart) -> str:
+    """Return what share of the whole change a part is."""
+    if part.share is None:
+        return "–"
+    return f"{100 * part.share:.0f} %".replace("-0 ", "0 ").replace("-", MINUS)
+
+
+def _short(label: str) -> str:
+    """Return a label for a list in a sentence: no colon with what explains it, no comma."""
+    head, _, rest = label.partition(":")[0].partition(", ")
+    return f"{head} ({rest})" if rest else head
+
+
+def _a_piece(ledger: Ledger) -> str:
+    return f" a {ledger.piece}" if ledger.is_per_step else " in the whole profile"
+
+
+def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
+    """Say whether both ran the same kernels, and how many were replaced."""
+    if diff.identical_kernel_set:
+        return (
+            f"{diff.arm} and {reference} ran the same kernels: {_both(diff)} with "
+            f"the same shapes, as often{_kernel_time(diff)}."
+        )
+    if diff.launch_factor:
+        return (
+            f"{diff.arm} and {reference} ran the same kernels in the same proportion, but "
+            f"{_times(diff.launch_factor)} as many launches in {diff.arm}: another number of steps?"
+        )
+    changed = _changed(diff, reference=reference)
+    parts = [f"{count} {word}" for count, word in changed]
+    parts += [f"{diff.both} in both"] * bool(diff.both)
+    parts += ["with other shapes or counts"] * (not changed)
+    return (
+        f"The kernels of {diff.arm} and {reference} differ: {', '.join(parts)}{_kernel_time(diff)}."
+    )
+
+
+def short_sentence(diff: KernelDiff, *, reference: str) -> str:
+    """Return the same in fewer words: "the same 12 kernels as vm"."""
+    if diff.identical_kernel_set:
+        return f"the same {_both(diff)} as {reference}, as often"
+    if diff.launch_factor:
+        return (
+            f"the same {_both(diff)} as {reference} in the same proportion, but "
+            f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
+        )
+    changed = _changed(diff, reference=reference)
+    if not changed:
+        return f"the {_both(diff)} of {reference}, with other shapes or counts"
+    (first, word), *others = changed
+    texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
+    return listed(texts)
+
+
+def _both(diff: KernelDiff) -> str:
+    """Return how many kernels ran in both, in how many shapes."""
+    return counted_kernels(diff.both_names or diff.both, diff.both)
+
+
+def _changed(diff: KernelDiff, *, reference: str) -> list[tuple[int, str]]:
+    """Return how many kernels were replaced or are in one arm alone; what is none is left out."""
+    counts = (
+        (diff.replaced, "replaced"),
+        (diff.only_reference, f"only in {reference}"),
+        (diff.only_arm, f"only in {diff.arm}"),
+    )
+    return [(count, word) for count, word in counts if count]
+
+
+def _times(factor: float) -> str:
+    return f"{number_text(factor)} times"
+
+
+def _kernel_time(diff: KernelDiff) -> str:
+    if diff.reference_ns is None or diff.arm_ns is None:
+        return ""
+    per = " a step" if diff.is_per_step else ""
+    ends = f"{time_text(diff.reference_ns)} → {time_text(diff.arm_ns)}"
+    return f"; kernel time{per} {ends}"
+
+
+def ledger_sentence(ledger: Ledger, *, reference: str) -> str:
+    """Say how long both took and what the change is."""
+    scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
+    ends = (scale.number(ledger.reference_ns), scale.number(ledger.arm_ns))
+    change = scale.signed(ledger.change_ns)
+    return (
+        f"{reference} {ends[0]} {scale.unit} → {ledger.arm} {ends[1]} {scale.unit}: "
+        f"{change} {scale.unit}{_a_piece(ledger)}."
+    )
+
+
+def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
+    """Say how the change in the profile stands to that of the timing pass."""
+    if ledger.basis == "timing" or ledger.timing_change_ns is None:
+        return ()
+    change = _signed(ledger.timing_change_ns)
+    text = f"In the timing pass, without a profiler, a step changed by {change}"
+    if ledger.unseen_ns is None:
+        return (f"{text}.",)
+    return (f"{text}; {_signed(ledger.unseen_ns)} of that the profile does not show.",)

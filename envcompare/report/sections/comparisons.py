@@ -16,19 +16,18 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
 )
 from envcompare.fingerprint.words import describe
-from envcompare.report.charts.marks import Axis, Mark, mark
+from envcompare.report.format.marks import Axis, Mark, mark
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     listed,
+    paired_times,
     signed_interval,
     signed_percent,
     three_digits,
 )
-from envcompare.report.format.units import paired_times
-from envcompare.report.sections.headlines import Headline, mean_log_ratio
 from envcompare.report.sections.links import Link, link
-from envcompare.report.wording.labels import cell_labels, row_anchor
-from envcompare.report.wording.programs import has_programs
+from envcompare.report.wording.headlines import Headline, mean_log_ratio
+from envcompare.report.wording.labels import cell_labels, has_programs, row_anchor
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS, Verdict, find_estimate, verdict
 from envcompare.text import counted, shortened, visible
 

@@ -1,19 +1,34 @@
-"""The three boxes under the answer: is it real, why, and what to know before relying on it."""
+"""The answer: summary cards under it, and the overview of many comparisons."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, RunComparison
+from envcompare.analysis.model.comparison import CellSummary, Outcome, RunComparison
 from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import fact_name
-from envcompare.report.format.numbers import listed
-from envcompare.report.sections.decomposed import HREF, LINK, split_arms, split_sentences
-from envcompare.report.sections.guards import guard_cautions, mismatch_sentences
-from envcompare.report.sections.headlines import Headline, compared_differences
-from envcompare.report.sections.profilewords import (
+from envcompare.report.format.numbers import listed, signed_percent
+from envcompare.report.sections.comparisons import Row
+from envcompare.report.wording.headlines import (
+    HREF,
+    LINK,
+    Headline,
+    compared_differences,
+    mean_log_ratio,
+    split_arms,
+    split_sentences,
+)
+from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
+from envcompare.report.wording.methodwords import (
+    guard_cautions,
+    level_sentence,
+    mismatch_sentences,
+    replication_sentence,
+)
+from envcompare.report.wording.profilewords import (
     NO_CONFOUNDER,
     ONE_COUNT,
     ONE_PROFILE,
@@ -27,9 +42,9 @@ from envcompare.report.sections.profilewords import (
     profile_cautions,
     why_sentences,
 )
-from envcompare.report.sections.replication import level_sentence, replication_sentence
-from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.verdicts import (
+    MOVED,
+    WORDS,
     Verdict,
     control_sentence,
     is_control_failed,
@@ -48,7 +63,7 @@ _NOTHING: Final = "No difference beyond the margin was found, so there is none t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One sentence of a box, with a link into the page."""
+    """One sentence of a card, with a link into the page."""
 
     text: str
     href: str = ""
@@ -56,22 +71,22 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class SummaryCard:
     """A heading and its sentences."""
 
     heading: str
     items: tuple[Item, ...]
 
 
-def boxes(run: RunComparison, found: tuple[Headline, ...]) -> tuple[Box, ...]:
-    """Return the three boxes."""
+def summary_cards(run: RunComparison, found: tuple[Headline, ...]) -> tuple[SummaryCard, ...]:
+    """Return the three cards."""
     verdicts = tuple(one for headline in found for one in headline.verdicts)
     known = "No confounder, no failure and no failed control is known."
     nothing = Item(text=known if is_timed(run) else NO_CONFOUNDER)
     return (
-        Box(heading="Is it real?", items=_is_it_real(run, verdicts)),
-        Box(heading="Why?", items=_why(run, verdicts)),
-        Box(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
+        SummaryCard(heading="Is it real?", items=_is_it_real(run, verdicts)),
+        SummaryCard(heading="Why?", items=_why(run, verdicts)),
+        SummaryCard(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
     )
 
 
@@ -274,3 +289,84 @@ def _varied(run: RunComparison, arm: str) -> list[str]:
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
     return list(dict.fromkeys(fact_name(one.key) for one in found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewCell:
+    """One workload in one environment, a symbol for each host and set of parameters."""
+
+    outcome: Outcome | None
+    number: str = ""
+    word: str = ""
+    symbols: str = ""
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Workload × environment; a symbol for each host, or for each cell where no host is named."""
+
+    arms: tuple[str, ...]
+    hosts: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[OverviewCell, ...]], ...]
+
+
+def overview(rows: tuple[Row, ...], run: RunComparison) -> Overview:
+    """Return the matrix of workloads and environments."""
+    compared = [row for row in rows if not row.is_control]
+    workload_of = {one.cell: one.workload for one in run.comparisons}
+    arms = tuple(dict.fromkeys(row.verdict.arm for row in compared))
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in compared:
+        groups.setdefault((workload_of[row.verdict.cell_id], row.verdict.arm), []).append(row)
+    workloads = dict.fromkeys(workload for workload, _ in groups)
+    is_by_host = all(len({row.host for row in found}) == len(found) for found in groups.values())
+    hosts = tuple(dict.fromkeys(row.host for row in compared)) if is_by_host else ()
+    return Overview(
+        arms=arms,
+        hosts=hosts,
+        rows=tuple(
+            (
+                workload,
+                tuple(_overview_cell(groups.get((workload, arm), []), hosts) for arm in arms),
+            )
+            for workload in workloads
+        ),
+    )
+
+
+def _overview_cell(rows: list[Row], hosts: tuple[str, ...]) -> OverviewCell:
+    if not rows:
+        return OverviewCell(outcome=None)
+    verdicts = tuple(row.verdict for row in rows)
+    mean = mean_log_ratio(verdicts)
+    outcome, word = _summary(verdicts)
+    return OverviewCell(
+        outcome=outcome,
+        number=signed_percent(mean) if mean is not None else "",
+        word=word,
+        symbols=_symbols(rows, hosts),
+        href=f"#{rows[0].anchor}",
+    )
+
+
+def _summary(verdicts: tuple[Verdict, ...]) -> tuple[Outcome | None, str]:
+    """Return what most of the cells are, the one way in which any moved first, and in how many."""
+    counts = Counter(one.outcome for one in verdicts)
+    moved = [outcome for outcome in MOVED if counts[outcome]]
+    if len(moved) == len(MOVED):
+        return None, "faster and slower"
+    outcome = moved[0] if moved else counts.most_common(1)[0][0]
+    word = WORDS[outcome]
+    if counts[outcome] == len(verdicts):
+        return outcome, word
+    return outcome, f"{counts[outcome]} of {len(verdicts)} {word}"
+
+
+def _symbols(rows: list[Row], hosts: tuple[str, ...]) -> str:
+    """Return a symbol for each host in their order, a dot where nothing was planned on one."""
+    found = [row.verdict.symbol + "⚠" * row.verdict.is_confounded for row in rows]
+    if not hosts:
+        return " ".join(found)
+    on = dict(zip((row.host for row in rows), found, strict=True))
+    return " ".join(on.get(host, "·") for host in hosts)

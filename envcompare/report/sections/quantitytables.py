@@ -11,10 +11,15 @@ from msgspec.structs import replace as changed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, QuantityRow
-from envcompare.report.format.numbers import NOT_MEASURED, listed
-from envcompare.report.format.units import bytes_text, quantity_text, ratio_text
-from envcompare.report.sections.profilewords import is_of_ncu, is_timed
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    bytes_text,
+    listed,
+    quantity_text,
+    ratio_text,
+)
 from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.profilewords import is_of_ncu, is_timed
 from envcompare.report.wording.quantitynames import PEAKS, in_words, is_power, quantity_name
 from envcompare.text import one_line, visible_line
 

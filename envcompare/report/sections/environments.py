@@ -11,7 +11,7 @@ from envcompare.fingerprint.gaps import NOT_SET, missing_reason
 from envcompare.fingerprint.remedies import SEPARATE
 from envcompare.fingerprint.words import describe, fact_name
 from envcompare.report.format.numbers import NOT_MEASURED, size
-from envcompare.report.sections.headlines import compared_differences
+from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
     FactClass,

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
+from envcompare.analysis.model.comparison import (
+    Comparison,
+    Decomposition,
+    Outcome,
+    RunComparison,
+)
 from envcompare.analysis.timing.surroundings import likelihood
 from envcompare.report.format.numbers import (
     listed,
@@ -14,9 +19,8 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.sections.decomposed import split_arms
-from envcompare.report.sections.profilewords import untimed_arms, untimed_words
 from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.profilewords import untimed_arms, untimed_words
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
@@ -24,11 +28,15 @@ from envcompare.report.wording.verdicts import (
     Verdict,
     candidate_sentence,
     confounder_sentence,
+    estimate_text,
+    excludes_zero,
     verdict,
 )
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
+HREF: Final = "#split"
+LINK: Final = "Environment or software?"
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
 
@@ -302,3 +310,44 @@ def _untimed(run: RunComparison, arm: str) -> Headline:
         rest=rest,
         caution=confounder_sentence(differences, outcomes=frozenset({"not-run"})),
     )
+
+
+def split_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Say of each difference how much is environment and how much software, the largest first."""
+    labels = cell_labels(run)
+    ordered = sorted(run.decompositions, key=lambda one: -abs(one.total.log_ratio))
+    return tuple(visible(split_sentence(one, label=labels[one.cell])) for one in ordered)
+
+
+def split_sentence(one: Decomposition, *, label: str) -> str:
+    """Say how much of a difference is environment and how much software."""
+    return (
+        f"{one.arm} against {one.base} in {label}, {signed_percent(one.total.log_ratio)}: "
+        f"environment {estimate_text(one.environment)}, software {estimate_text(one.stack)}"
+        f"{_conclusion(one)}; not widened."
+    )
+
+
+def split_arms(run: RunComparison) -> frozenset[str]:
+    """Return the arms that are corners of a 2 × 2 in every cell they were measured in."""
+    cells = {one.cell for one in run.comparisons if one.primary is not None}
+    corners: dict[str, set[str]] = {}
+    for one in run.decompositions:
+        for arm in (one.arm, one.host_arm, one.base, one.base_image):
+            corners.setdefault(arm, set()).add(one.cell)
+    return frozenset(arm for arm, found in corners.items() if found == cells)
+
+
+def _conclusion(one: Decomposition) -> str:
+    """Say which part is known to be there; nothing where a part has no interval."""
+    parts = {"environment": one.environment, "software": one.stack}
+    if any(part.low is None or part.high is None for part in parts.values()):
+        return ""
+    clear = [name for name, part in parts.items() if excludes_zero(part.low, part.high)]
+    match clear:
+        case [name]:
+            return f" (of the two parts only the {name}'s excludes 0)"
+        case [_, _]:
+            return " (both parts exclude 0)"
+        case _:
+            return " (neither part excludes 0)"

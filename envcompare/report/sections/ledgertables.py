@@ -1,17 +1,32 @@
-"""The kernels of two arms side by side: replaced, only in one of them, in both."""
+"""Differences of profiles as tables: the ledger of a step, and the kernels of two arms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow
-from envcompare.report.charts.marks import Change, signed_bar
-from envcompare.report.format.numbers import NOT_MEASURED, listed
-from envcompare.report.format.units import TimeScale, number_text, time_text
+from envcompare.analysis.model.profiling import (
+    DiffKind,
+    KernelDiff,
+    KernelDiffRow,
+    Ledger,
+    LedgerPart,
+)
+from envcompare.report.format.marks import Change, signed_bar
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    TimeScale,
+    number_text,
+)
 from envcompare.report.wording.labels import short_name
+from envcompare.report.wording.profilewords import (
+    kernel_sentence,
+    ledger_sentence,
+    share_text,
+    timing_sentences,
+)
 from envcompare.run_folder.profiles import Dim
-from envcompare.text import counted, counted_kernels, visible_line
+from envcompare.text import visible_line
 
 _ABSENT: Final = "absent"
 _SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most
@@ -21,6 +36,70 @@ _SYMBOLS: Final[dict[DiffKind, str]] = {
     "only-arm": "+",
     "both": "=",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One part: its time in both arms, the change, and what share of the whole change it is."""
+
+    label: str
+    reference: str
+    arm: str
+    change: str
+    share: str
+    bar: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerView:
+    """One arm against the reference."""
+
+    arm: str
+    whole: str
+    unit: str
+    sentence: str
+    rows: tuple[LedgerRow, ...]
+    total: LedgerRow
+    notes: tuple[str, ...]
+
+
+def ledger_view(ledger: Ledger, *, reference: str) -> LedgerView:
+    """Return the ledger as a table of one unit."""
+    scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
+    changes = [abs(part.change_ns) for part in ledger.parts]
+    largest = float(max((*changes, abs(ledger.change_ns)), default=0))
+    whole = LedgerPart(
+        part="rest",
+        label="whole",
+        reference_ns=ledger.reference_ns,
+        arm_ns=ledger.arm_ns,
+        change_ns=ledger.change_ns,
+        share=1.0 if ledger.change_ns else None,
+    )
+    return LedgerView(
+        arm=ledger.arm,
+        whole=ledger.whole,
+        unit=scale.unit,
+        sentence=ledger_sentence(ledger, reference=reference),
+        rows=tuple(_ledger_row(part, scale, largest) for part in ledger.parts),
+        total=_ledger_row(whole, scale, largest),
+        notes=(
+            f"{ledger.rule} Source: {ledger.source}.".strip(),
+            *timing_sentences(ledger),
+            *ledger.notes,
+        ),
+    )
+
+
+def _ledger_row(part: LedgerPart, scale: TimeScale, largest: float) -> LedgerRow:
+    return LedgerRow(
+        label=part.label,
+        reference=scale.number(part.reference_ns),
+        arm=scale.number(part.arm_ns),
+        change=scale.signed(part.change_ns),
+        share=share_text(part),
+        bar=signed_bar(part.change_ns, largest=largest),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +139,7 @@ def kernel_view(diff: KernelDiff, *, reference: str, most: int) -> KernelView:
     scale = TimeScale.of(max(times, default=0.0))
     largest = max((abs(change) for row in diff.rows if (change := _change(row))), default=0.0)
     names = (reference, diff.arm)
-    rows = [_row(row, scale, largest=largest, names=names) for row in diff.rows]
+    rows = [_kernel_row(row, scale, largest=largest, names=names) for row in diff.rows]
     changed = [row for row in rows if row.kind != "both"]
     both = [row for row in rows if row.kind == "both"]
     shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
@@ -76,72 +155,7 @@ def kernel_view(diff: KernelDiff, *, reference: str, most: int) -> KernelView:
     )
 
 
-def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
-    """Say whether both ran the same kernels, and how many were replaced."""
-    if diff.identical_kernel_set:
-        return (
-            f"{diff.arm} and {reference} ran the same kernels: {_both(diff)} with "
-            f"the same shapes, as often{_kernel_time(diff)}."
-        )
-    if diff.launch_factor:
-        return (
-            f"{diff.arm} and {reference} ran the same kernels in the same proportion, but "
-            f"{_times(diff.launch_factor)} as many launches in {diff.arm}: another number of steps?"
-        )
-    changed = _changed(diff, reference=reference)
-    parts = [f"{count} {word}" for count, word in changed]
-    parts += [f"{diff.both} in both"] * bool(diff.both)
-    parts += ["with other shapes or counts"] * (not changed)
-    return (
-        f"The kernels of {diff.arm} and {reference} differ: {', '.join(parts)}{_kernel_time(diff)}."
-    )
-
-
-def short_sentence(diff: KernelDiff, *, reference: str) -> str:
-    """Return the same in fewer words: "the same 12 kernels as vm"."""
-    if diff.identical_kernel_set:
-        return f"the same {_both(diff)} as {reference}, as often"
-    if diff.launch_factor:
-        return (
-            f"the same {_both(diff)} as {reference} in the same proportion, but "
-            f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
-        )
-    changed = _changed(diff, reference=reference)
-    if not changed:
-        return f"the {_both(diff)} of {reference}, with other shapes or counts"
-    (first, word), *others = changed
-    texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
-    return listed(texts)
-
-
-def _both(diff: KernelDiff) -> str:
-    """Return how many kernels ran in both, in how many shapes."""
-    return counted_kernels(diff.both_names or diff.both, diff.both)
-
-
-def _changed(diff: KernelDiff, *, reference: str) -> list[tuple[int, str]]:
-    """Return how many kernels were replaced or are in one arm alone; what is none is left out."""
-    counts = (
-        (diff.replaced, "replaced"),
-        (diff.only_reference, f"only in {reference}"),
-        (diff.only_arm, f"only in {diff.arm}"),
-    )
-    return [(count, word) for count, word in counts if count]
-
-
-def _times(factor: float) -> str:
-    return f"{number_text(factor)} times"
-
-
-def _kernel_time(diff: KernelDiff) -> str:
-    if diff.reference_ns is None or diff.arm_ns is None:
-        return ""
-    per = " a step" if diff.is_per_step else ""
-    ends = f"{time_text(diff.reference_ns)} → {time_text(diff.arm_ns)}"
-    return f"; kernel time{per} {ends}"
-
-
-def _row(
+def _kernel_row(
     row: KernelDiffRow, scale: TimeScale, *, largest: float, names: tuple[str, str]
 ) -> KernelRow:
     change = _change(row)
