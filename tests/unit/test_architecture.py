@@ -49,6 +49,7 @@ HOMES = {
     "paramiko": {"transport.ssh", "transport.ssh_closing"},
     "docker": {"stack.image", "environments.docker"},
     "spython": {"stack"},
+    "pandas": {"analysis.frames"},
     "jinja2": {"report"},
     "altair": {"report.charts"},
     "vl_convert": {"report.charts"},

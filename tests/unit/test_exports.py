@@ -14,17 +14,17 @@ import pytest
 from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
+from envcompare.analysis.frames import TABLE
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.export import exports
-from envcompare.report.export.comparisonrows import COLUMNS, rows
-from envcompare.report.export.exports import FORMULAS, columns_page, csv_text, parquet_bytes
+from envcompare.report.export.exports import FORMULAS, csv_text, parquet_bytes
 from envcompare.run_folder.records import Failure
 from envcompare.text import visible
 from tests.data.report.builders import HOSTILE, SLOWER, example, run_of, runs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema" / "comparisons.md"
-KINDS = {column.name: column.kind for column in COLUMNS}
+KINDS = {name: column.kind for name, column in TABLE.items()}
 SETTINGS = settings(
     max_examples=40, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
@@ -146,10 +146,10 @@ def test_every_cell_is_harmless_and_every_line_whole(run: RunComparison) -> None
     text = csv_text(run)
     assert visible(text.replace("\r\n", "\n")) == text.replace("\r\n", "\n")
     table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    assert {len(row) for row in table} == {len(COLUMNS)}
+    assert {len(row) for row in table} == {len(TABLE)}
     for row in table:
-        for cell, column in zip(row, COLUMNS, strict=True):
-            assert column.kind != "text" or not cell.startswith(FORMULAS[:-1])
+        for cell, kind in zip(row, KINDS.values(), strict=True):
+            assert kind != "text" or not cell.startswith(FORMULAS[:-1])
 
 
 def test_ratio_that_no_number_holds_is_left_out() -> None:
@@ -172,7 +172,7 @@ def test_parquet_has_types_and_says_what_they_mean() -> None:
 
 def test_run_without_comparisons_is_a_header() -> None:
     """A program that reads it finds the columns."""
-    assert csv_text(run_of()).splitlines() == [",".join(column.name for column in COLUMNS)]
+    assert csv_text(run_of()).splitlines() == [",".join(TABLE)]
     assert from_parquet(parquet_bytes(run_of())) == []
 
 
@@ -189,10 +189,10 @@ def test_missing_pyarrow_is_said_with_what_to_install(monkeypatch: pytest.Monkey
     assert "pip install 'envcompare-bench[parquet]'" in found.value.hint
 
 
-def test_page_of_the_columns_is_the_one_that_the_code_gives() -> None:
-    """docs/schema holds it written out."""
-    assert PAGE.read_text(encoding="utf-8") == columns_page()
-    assert re.findall(r"^\| `(\w+)`", columns_page(), re.MULTILINE) == list(KINDS)
+def test_page_describes_every_column() -> None:
+    """docs/schema holds them in their order, with their kinds and meaning."""
+    described = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert described == [(name, *column) for name, column in TABLE.items()]
 
 
 def test_example_keeps_its_parameters_and_times() -> None:
@@ -202,7 +202,7 @@ def test_example_keeps_its_parameters_and_times() -> None:
     run = msgspec.structs.replace(
         run, comparisons=(msgspec.structs.replace(one, cell=run.cells[0].id),)
     )
-    row = dict(zip(KINDS, next(rows(run)), strict=True))
+    row = from_csv(csv_text(run))[0]
     assert row["parameters"] == "batch=16,hidden=64"
     assert row["parameters_json"] == '{"batch": 16, "hidden": 64}'
     assert (row["median_s"], row["reference_median_s"]) == (0.0448, 0.0413)

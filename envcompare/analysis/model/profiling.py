@@ -72,6 +72,8 @@ class QuantityRow(msgspec.Struct, frozen=True, kw_only=True):
     value: Annotated[float | None, Meta(description="of the whole profile")] = None
     per_step: float | None = None
     per_sample: float | None = None
+    reference_value: Annotated[float | None, Meta(description="the same in the reference")] = None
+    reference_per_step: float | None = None
     ratio: Annotated[float | None, Meta(description="arm ÷ reference, of a step if known")] = None
     agreement: Agreement = "unknown"
     page: Annotated[str, Meta(description="of Nsight Compute: raw, details or summary")] = ""

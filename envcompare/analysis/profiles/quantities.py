@@ -81,7 +81,9 @@ def _held_against(
     row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow], *, is_reference: bool
 ) -> QuantityRow:
     """Return a row with its ratio, or with what makes its number one of another kind."""
-    same = against.get(key)
+    same = None if is_reference else against.get(key)
+    if same is not None:
+        row = replace(row, reference_value=same.value, reference_per_step=same.per_step)
     if is_reference or row.value is None:
         return _compared(row, same, is_reference=is_reference)
     if same is not None and same.value is not None:

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from importlib.util import find_spec
 from typing import Final
 
+from envcompare.analysis.frames import TABLE, Frame, table_frame
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
-from envcompare.report.export.comparisonrows import COLUMNS, Value, rows
+from envcompare.report.sections.quantitytables import why_no_ratio
 from envcompare.text import visible
 
-_PAGE: Final = """# The table of comparisons
-
-`envcompare report RUN --format csv` and `--format parquet` write the same table: a row for each
-comparison and metric, in the order of `comparison.json`. What is not known is an empty cell in CSV
-and null in Parquet, never 0. A comparison that failed or was not run has one row, with its outcome
-and reason and without times and ratios. The reference has no row: its times stand in the columns
-`reference_…`, and its control is an arm of its own.
-
-An environment of which there are imported profiles alone has no comparison. It has a row for each
-quantity its profiles tell, the reference as well: `metric` names the quantity, `ratio` compares it
-with the reference, and the columns from `value` on hold what was counted; `outcome` is empty.
-
-CSV is UTF-8 after RFC 4180, with a header; flags are `true` and `false`. A text that begins with
-`=`, `+`, `-`, `@` or a tab, which a spreadsheet would take for a formula, has an apostrophe before
-it, and so has one that begins with an apostrophe: take one away and the text is what it was.
-Numbers have none. Parquet holds the texts as they are, and in its metadata the run and what each
-column means. In both, control characters and those that are not seen are written as `⟨U+202E⟩`.
-
-Columns may be added at the end; those that are there keep their names and meaning.
-
-| column | values | meaning |
-|---|---|---|
-{columns}
-"""
 FORMULAS: Final = ("=", "+", "-", "@", "\t", "'")
 """What begins a formula in a spreadsheet, and the apostrophe that says there is none."""
 
@@ -46,11 +22,14 @@ def csv_text(run: RunComparison) -> str:
     Flags are true and false. A text that a spreadsheet would take for a formula, or that begins
     with an apostrophe, has an apostrophe before it.
     """
-    written = io.StringIO(newline="")
-    table = csv.writer(written)
-    table.writerow(column.name for column in COLUMNS)
-    table.writerows([_cell(value) for value in row] for row in rows(run))
-    return written.getvalue()
+    frame = _table(run)
+    for name, column in TABLE.items():
+        if column.kind == "text":
+            frame[name] = frame[name].map(_harmless, na_action="ignore")
+        elif column.kind == "yes or no":
+            frame[name] = frame[name].map({True: "true", False: "false"})
+    text: str = frame.to_csv(index=False, lineterminator="\r\n")
+    return text
 
 
 def parquet_bytes(run: RunComparison) -> bytes:
@@ -71,15 +50,32 @@ def parquet_bytes(run: RunComparison) -> bytes:
     }
     schema = pa.schema(
         [
-            pa.field(one.name, kinds[one.kind], metadata={"description": one.meaning})
-            for one in COLUMNS
+            pa.field(name, kinds[column.kind], metadata={"description": column.meaning})
+            for name, column in TABLE.items()
         ],
         metadata={"run_id": visible(run.run_id), "tool_version": visible(run.tool_version)},
     )
-    records = [dict(zip(schema.names, row, strict=True)) for row in rows(run)]
+    columns = pa.Table.from_pandas(_table(run), schema=schema, preserve_index=False)
     written = io.BytesIO()
-    files.write_table(pa.Table.from_pylist(records, schema=schema), written)
+    files.write_table(columns.replace_schema_metadata(schema.metadata), written)
     return written.getvalue()
+
+
+def _table(run: RunComparison) -> Frame:
+    """Return the table of docs/schema/comparisons.md, why there is no ratio as a sentence."""
+    frame = table_frame(run)
+    reasons = zip(
+        *(
+            frame[name].fillna("")
+            for name in ("reason", "value_unlike", "value_page", "value_rule")
+        ),
+        strict=True,
+    )
+    told = [
+        "; ".join(filter(None, (reason, why_no_ratio(unlike, page=page, rule=rule)))) or None
+        for reason, unlike, page, rule in reasons
+    ]
+    return frame.assign(reason=told).astype({"reason": "string"})
 
 
 def check_parquet() -> None:
@@ -92,15 +88,5 @@ def check_parquet() -> None:
         )
 
 
-def columns_page() -> str:
-    """Return the description of all columns as Markdown."""
-    lines = (f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in COLUMNS)
-    return _PAGE.format(columns="\n".join(lines))
-
-
-def _cell(value: Value) -> str | int | float:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULAS) else value
-    return "" if value is None else value
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(FORMULAS) else text

@@ -253,12 +253,13 @@ def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
     value = row.per_step if is_per_step else row.value
     is_peak = row.name in PEAKS
     is_compared = row.agreement in {"equal", "differs"}
+    why = why_no_ratio(row.unlike, page=row.page, rule=row.rule)
     return Cell(
         text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
         ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
         word=row.agreement if is_compared else "",
         is_zero=not value,
-        note="; ".join(filter(None, (row.source if with_source else "", why_no_ratio(row)))),
+        note="; ".join(filter(None, (row.source if with_source else "", why))),
     )
 
 
@@ -266,14 +267,14 @@ def _missing(reason: str) -> Cell:
     return Cell(text=NOT_MEASURED, is_measured=False, note=reason)
 
 
-def why_no_ratio(row: QuantityRow) -> str:
+def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
     """Return in what a number is of another kind than the reference's; empty: in nothing."""
     kinds = {
         "tool": "another tool",
-        "page": f"from the {row.page} page",
-        "rule": f"averaged differently ({row.rule})",
+        "page": f"from the {page} page",
+        "rule": f"averaged differently ({rule})",
     }
-    return f"no ratio: {kinds[row.unlike]}" if row.unlike else ""
+    return f"no ratio: {kinds[unlike]}" if unlike else ""
 
 
 def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:

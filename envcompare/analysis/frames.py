@@ -1,0 +1,484 @@
+"""A run folder as pandas frames: comparisons, samples, differences of fingerprints, quantities.
+
+The columns below are the promise: they keep their names and meaning, and new ones come at the end.
+What is not known is missing (NaN, NA), never 0. Texts hold no control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+from msgspec.structs import asdict
+
+from envcompare.analysis.compare import compare_files
+from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison, StepTimes
+from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.runfiles import RunFiles, read_files
+from envcompare.errors import RunFolderError
+from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
+from envcompare.run_folder.results import RunFolder
+from envcompare.text import visible
+
+Kind = Literal["text", "whole number", "number", "yes or no"]
+Frame: TypeAlias = pd.DataFrame
+Row = dict[str, object]
+_DTYPES: Final[dict[Kind, str]] = {
+    "text": "string",
+    "whole number": "Int64",
+    "number": "float64",
+    "yes or no": "boolean",
+}
+_LARGEST_LOG: Final = 700.0  # e^700 is a number still, e^710 is none
+_LARGEST_WHOLE: Final = 2**63
+
+
+class Column(NamedTuple):
+    """What a column holds: the kind of its values, and what they mean."""
+
+    kind: Kind
+    meaning: str
+
+
+_RUN: Final = {
+    "run_id": Column("text", "The run, as its folder is called"),
+    "created": Column("text", "When the run began (UTC)"),
+    "tool_version": Column("text", "The envcompare that measured"),
+}
+_PLACE: Final = {
+    "host": Column("text", "The machine"),
+    "workload": Column("text", "What was run"),
+    "cell": Column("text", "Host, workload and parameters in one"),
+    "parameters": Column(
+        "text", "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults"
+    ),
+    "parameters_json": Column("text", "The same as a JSON object, which tells numbers from text"),
+}
+_ARM: Final = {
+    "arm": Column("text", "The environment that is compared"),
+    "environment": Column("text", "Its kind: vm, docker, singularity"),
+    "stack": Column("text", "Its software: image, or host's own"),
+    "reference_arm": Column("text", "What it is compared with"),
+}
+COMPARISONS: Final = {
+    **_RUN,
+    **_PLACE,
+    **_ARM,
+    "is_control": Column(
+        "yes or no", "The arm is the reference measured a second time: any difference is noise"
+    ),
+    "outcome": Column(
+        "text",
+        "slower, faster, equivalent, inconclusive, failed or not-run; it rests on the row that "
+        "is primary",
+    ),
+    "is_confounded": Column(
+        "yes or no",
+        "More than the environment differs, so the cause of a difference cannot be told apart",
+    ),
+    "control_failed": Column(
+        "yes or no", "The control differs from the reference, so only claims beyond it were kept"
+    ),
+    "metric": Column(
+        "text", "What was compared, or the quantity of an imported profile; empty without a value"
+    ),
+    "is_primary": Column("yes or no", "The verdict rests on this metric"),
+    "is_widened": Column(
+        "yes or no", "The interval pays for several comparisons and for looking while measuring"
+    ),
+    "ratio": Column(
+        "number",
+        "Time in the arm ÷ time in the reference: above 1 is slower; of a quantity the arm's ÷ "
+        "the reference's, of a step where both tell their steps",
+    ),
+    "ratio_low": Column("number", "Lower end of its interval"),
+    "ratio_high": Column("number", "Upper end of its interval"),
+    "log_ratio": Column("number", "Natural logarithm of the ratio"),
+    "log_ratio_low": Column("number", "Lower end of its interval"),
+    "log_ratio_high": Column("number", "Upper end of its interval"),
+    "level": Column("number", "Level of the interval before it was widened for looking"),
+    "margin": Column("number", "A ratio within 1 ± this is called equivalent"),
+    "unit": Column("text", "What the interval counts: restart, generation or process"),
+    "restarts": Column("whole number", "Launches of the environments behind the estimate"),
+    "generations": Column("whole number", "Fresh starts of the workers behind it"),
+    "rounds": Column("whole number", "Passes through all arms behind it"),
+    "steps": Column("whole number", "Measured steps of the arm, or whole processes"),
+    "median_s": Column("number", "Median time of its steps in seconds"),
+    "p05_s": Column("number", "5 % of its steps took at most so long"),
+    "p95_s": Column("number", "95 % of its steps took at most so long"),
+    "samples_per_s": Column("number", "Samples a second at the median"),
+    "reference_steps": Column("whole number", "Measured steps of the reference"),
+    "reference_median_s": Column("number", "Median time of its steps in seconds"),
+    "reference_p05_s": Column("number", "5 % of its steps took at most so long"),
+    "reference_p95_s": Column("number", "95 % of its steps took at most so long"),
+    "stopped_by": Column("text", "What ended the measuring of the cell"),
+    "reason": Column(
+        "text",
+        "Why it failed, was not run or is inconclusive; of a quantity why it has no value or "
+        "ratio, or what to know of it",
+    ),
+    "failure_phase": Column("text", "Where it failed"),
+    "exit_code": Column("whole number", "What the failed process exited with"),
+    "log": Column("text", "Its log, a file of the run folder"),
+    "candidates": Column(
+        "text",
+        "Keys of the properties that differ besides the environment and may explain it, the "
+        "likeliest first, with commas; empty where none does or it is not known",
+    ),
+}
+"""A row for each comparison and metric; the reference is no row, its times are columns."""
+
+SAMPLES: Final = {
+    "run_id": _RUN["run_id"],
+    "host": _PLACE["host"],
+    "workload": _PLACE["workload"],
+    "cell": _PLACE["cell"],
+    "arm": Column("text", "The environment that was measured; `~control` ends the control's name"),
+    "restart": Column("whole number", "Launch of the environments, from 0"),
+    "generation": Column("whole number", "Fresh start of the workers within it, from 0"),
+    "round": Column(
+        "whole number", "Pass through all arms within the generation, from 0; −1 warms up"
+    ),
+    "order": Column("whole number", "Place of the arm within its round, from 0"),
+    "step": Column("whole number", "Place of the step within its block, from 0"),
+    "is_warmup": Column("yes or no", "Left out of every estimate, since it warms up"),
+    "is_dropped": Column("yes or no", "Left out, since a clock jumped or the process failed"),
+    "wall_s": Column("number", "Time on the clock in seconds"),
+    "cpu_s": Column("number", "CPU time in seconds"),
+    "gpu_s": Column("number", "Time between CUDA events in seconds; missing without a GPU"),
+}
+"""A row for each step that was timed, or for each whole process of a plain command."""
+
+DIFFERENCES: Final = {
+    "run_id": _RUN["run_id"],
+    "host": _PLACE["host"],
+    "cell": Column("text", "The cell it is of; missing where it is the same in all of the host"),
+    "arm": Column("text", "The environment that differs from the reference"),
+    "reference_arm": _ARM["reference_arm"],
+    "key": Column("text", "The property, such as `torch.version`"),
+    "reference_value": Column("text", "Its value in the reference; what is no text as JSON"),
+    "value": Column("text", "Its value in the environment, likewise"),
+    "fact_class": Column(
+        "text", "identity, host, varied, confounder or possible-influence: what it can explain"
+    ),
+    "is_felt": Column("yes or no", "The workload was seen to use it; missing where nothing tells"),
+    "part_of": Column("text", "Key of the difference that it is a part of"),
+}
+"""A row for each property in which an environment differs from the reference."""
+
+QUANTITIES: Final = {
+    **_RUN,
+    **_PLACE,
+    **_ARM,
+    "is_timed": Column("yes or no", "False where imported profiles are all there is of the arm"),
+    "metric": Column("text", "Name of the quantity"),
+    "ratio": Column("number", "The arm's ÷ the reference's, of a step where both tell their steps"),
+    "status": Column("text", "ok, missing or refused"),
+    "reason": Column("text", "Why it has no value, or what to know of it"),
+    "value": Column("number", "A quantity of an imported profile, of the whole file"),
+    "value_per_step": Column("number", "The same of a step; empty for rates"),
+    "value_per_sample": Column("number", "The same of a sample, where the batch is known"),
+    "value_unit": Column("text", "Its unit; empty for a count"),
+    "value_rule": Column(
+        "text", "How it was formed: sum, ratio of sums, time-weighted, maximum, union or difference"
+    ),
+    "value_scope": Column("text", "Which launches or steps it covers"),
+    "value_source": Column("text", "The tool that told it, with its version"),
+    "value_pass": Column("text", "The pass it comes from, such as `imported`"),
+    "value_agreement": Column(
+        "text",
+        "reference, or against it: equal within what the quantity repeats, differs, or unknown",
+    ),
+    "reference_value": Column("number", "The same quantity of the reference"),
+    "reference_value_per_step": Column("number", "The same of a step"),
+    "value_unlike": Column(
+        "text",
+        "In what the reference's is of another kind, so that there is no ratio: tool, page or rule",
+    ),
+    "value_page": Column("text", "The page of Nsight Compute: raw, details or summary"),
+}
+"""A row for each quantity that profiles, or readings beside the timing, tell of an arm."""
+
+_OF_QUANTITY: Final = (
+    "value", "value_per_step", "value_unit", "value_rule", "value_scope", "value_source",
+    "value_pass", "value_agreement", "reference_value", "reference_value_per_step",
+    "value_unlike", "value_page",
+)  # fmt: skip
+TABLE: Final = {**COMPARISONS, **{name: QUANTITIES[name] for name in _OF_QUANTITY}}
+"""The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFrames:
+    """A run folder as frames; docs/guide/python.md describes every column.
+
+    Names end in the unit: `_s` is seconds. A ratio is time in the arm ÷ time in the reference, so
+    that above 1 is slower.
+
+    comparisons: a row for each comparison and metric, with its outcome, ratio and interval.
+    samples:     a row for each timed step, or whole process of a plain command.
+    differences: a row for each property in which an environment differs from the reference.
+    quantities:  a row for each quantity that profiles or GPU readings tell of an environment.
+    """
+
+    comparisons: pd.DataFrame
+    samples: pd.DataFrame
+    differences: pd.DataFrame
+    quantities: pd.DataFrame
+
+
+def read_frames(path: Path) -> RunFrames:
+    """Analyse a run folder, complete or not, and return it as frames; nothing is written.
+
+    Raises RunFolderError where it cannot be read.
+    """
+    try:
+        files = read_files(RunFolder.open(path))
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be read",
+            details=str(error),
+            hint="check that you may read the folder and all files in it",
+        ) from error
+    run = compare_files(files)
+    return RunFrames(
+        comparisons=comparison_frame(run),
+        samples=sample_frame(files),
+        differences=difference_frame(run),
+        quantities=quantity_frame(run),
+    )
+
+
+def comparison_frame(run: RunComparison) -> Frame:
+    """Return the comparisons, in the order of comparison.json; COMPARISONS has the columns."""
+    frame = _frame(_comparison_rows(run), COMPARISONS)
+    for end in ("", "_low", "_high"):
+        frame[f"ratio{end}"] = frame[f"log_ratio{end}"].map(_ratio)
+    return frame
+
+
+def quantity_frame(run: RunComparison) -> Frame:
+    """Return the quantities of all arms, the reference's as well; QUANTITIES has the columns."""
+    return _frame(_quantity_rows(run), QUANTITIES)
+
+
+def difference_frame(run: RunComparison) -> Frame:
+    """Return how the fingerprints differ; DIFFERENCES has the columns.
+
+    Differences of which cells have other evidence follow those of the whole host.
+    """
+    of_cells = ((cell, one) for cell, found in run.cell_differences.items() for one in found)
+    every = chain(((None, one) for one in run.differences), of_cells)
+    return _frame((_difference_row(run, cell, one) for cell, one in every), DIFFERENCES)
+
+
+def table_frame(run: RunComparison) -> Frame:
+    """Return one tidy table: the comparisons, and the quantities of arms that nobody timed.
+
+    TABLE has the columns.
+    """
+    quantities = quantity_frame(run)
+    untimed = quantities[~quantities["is_timed"]]
+    cells = {visible(cell.id): cell.stopped_by for cell in run.cells}
+    untimed = untimed.assign(margin=run.margin, stopped_by=untimed["cell"].map(cells))
+    frames = [one for one in (comparison_frame(run), untimed) if len(one)]
+    rows = pd.concat(frames, ignore_index=True) if frames else untimed
+    return _typed(rows.reindex(columns=list(TABLE)), TABLE)
+
+
+def sample_frame(files: RunFiles) -> Frame:
+    """Return every timed step and process; SAMPLES has the columns.
+
+    Texts are of the type category, since a run may hold millions of steps.
+    """
+    cells = {cell.id: cell for cell in files.run.cells}
+    samples = [one for one in files.samples if isinstance(one, Measured) and one.cell in cells]
+    lengths = [1 if isinstance(one, ProcessRun) else one.k for one in samples]
+    of_sample = pd.DataFrame(
+        {
+            "run_id": _category([files.run.run_id] * len(samples)),
+            "host": _category([cells[one.cell].host for one in samples]),
+            "workload": _category([cells[one.cell].workload for one in samples]),
+            "cell": _category([one.cell for one in samples]),
+            "arm": _category([one.arm for one in samples]),
+            **{
+                name: pd.array([getattr(one, name) for one in samples], dtype="Int64")
+                for name in ("restart", "generation", "round", "order")
+            },
+            "is_warmup": pd.array([one.warmup for one in samples], dtype="boolean"),
+            "is_dropped": pd.array([one.status != "ok" for one in samples], dtype="boolean"),
+        }
+    )
+    steps = of_sample.loc[of_sample.index.repeat(lengths)].reset_index(drop=True)
+    times = {
+        name: _seconds((_times_ns(one, name) for one in samples), lengths)
+        for name in ("wall_s", "cpu_s", "gpu_s")
+    }
+    place = np.fromiter(chain.from_iterable(map(range, lengths)), dtype=np.int64)
+    return steps.assign(step=pd.array(place, dtype="Int64"), **times)[list(SAMPLES)]
+
+
+def _comparison_rows(run: RunComparison) -> Iterator[Row]:
+    cells = {cell.id: cell for cell in run.cells}
+    times = {(cell.id, one.arm): one for cell in run.cells for one in cell.step_times}
+    for one in run.comparisons:
+        cell = cells.get(one.cell)
+        row = _of_run(run) | _of_comparison(one) | {"stopped_by": cell and cell.stopped_by}
+        if one.primary is None:
+            yield row
+            continue
+        row |= _of_times(times.get((one.cell, one.arm)), "")
+        row |= _of_times(times.get((one.cell, run.reference_arm)), "reference_")
+        for estimate in (one.primary, *one.secondary):
+            yield row | _of_estimate(estimate) | {"is_primary": estimate is one.primary}
+
+
+def _of_run(run: RunComparison) -> Row:
+    names = ("run_id", "created", "tool_version", "reference_arm", "margin")
+    return {name: getattr(run, name) for name in names}
+
+
+def _of_comparison(one: Comparison) -> Row:
+    failure = one.failure
+    return asdict(one) | {
+        **_of_parameters(one.parameters),
+        "candidates": ",".join(one.candidates or ()),
+        "failure_phase": failure and failure.phase,
+        "exit_code": failure and failure.exit_code,
+        "log": failure and failure.log,
+    }
+
+
+def _of_parameters(parameters: Mapping[str, Scalar]) -> Row:
+    return {
+        "parameters": ",".join(f"{name}={value}" for name, value in sorted(parameters.items())),
+        "parameters_json": json.dumps(parameters, sort_keys=True) if parameters else "",
+    }
+
+
+def _of_times(times: StepTimes | None, prefix: str) -> Row:
+    return {f"{prefix}{name}": value for name, value in asdict(times).items() if name != "arm"} if (
+        times
+    ) else {}  # fmt: skip
+
+
+def _of_estimate(estimate: Estimate) -> Row:
+    ends = {"log_ratio_low": estimate.low, "log_ratio_high": estimate.high}
+    return asdict(estimate) | ends
+
+
+def _ratio(log_ratio: float) -> float:
+    return math.exp(log_ratio) if abs(log_ratio) <= _LARGEST_LOG else math.nan
+
+
+def _quantity_rows(run: RunComparison) -> Iterator[Row]:
+    cells = {cell.id: cell for cell in run.cells}
+    arms = {(one.host, one.arm): one for one in run.arms}
+    for profiles in run.profiles:
+        cell = cells.get(profiles.cell)
+        for of_arm in profiles.arms:
+            arm = arms.get((profiles.host, of_arm.arm))
+            if cell is None or arm is None:
+                continue
+            place = {
+                **_of_run(run),
+                **_of_parameters(cell.parameters),
+                "host": arm.host,
+                "workload": cell.workload,
+                "cell": cell.id,
+                "arm": arm.arm,
+                "environment": arm.environment,
+                "stack": arm.stack,
+                "is_timed": arm.is_timed,
+            }
+            yield from (place | _of_quantity(row) for row in of_arm.quantities)
+
+
+def _of_quantity(row: QuantityRow) -> Row:
+    return asdict(row) | {
+        "metric": row.name,
+        "value_per_step": row.per_step,
+        "value_per_sample": row.per_sample,
+        "value_unit": row.unit,
+        "value_rule": row.rule,
+        "value_scope": row.scope,
+        "value_source": row.source,
+        "value_pass": row.kind,
+        "value_agreement": row.agreement,
+        "reference_value_per_step": row.reference_per_step,
+        "value_unlike": row.unlike,
+        "value_page": row.page,
+    }
+
+
+def _difference_row(run: RunComparison, cell: str | None, one: FactDifference) -> Row:
+    return asdict(one) | {
+        "run_id": run.run_id,
+        "cell": cell,
+        "reference_arm": run.reference_arm,
+        "reference_value": _json_text(one.reference),
+        "value": _json_text(one.value),
+    }
+
+
+def _json_text(value: object) -> str | None:
+    """Return a text as it is, another value as JSON; None where it is not known."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _frame(rows: Iterable[Row], columns: Mapping[str, Column]) -> Frame:
+    """Return rows as a frame with these columns alone; what a row lacks is missing."""
+    table = [tuple(map(row.get, columns)) for row in rows]
+    return _typed(pd.DataFrame(table, columns=list(columns), dtype=object), columns)
+
+
+def _typed(frame: Frame, columns: Mapping[str, Column]) -> Frame:
+    """Return a frame with the types of its columns, and without what no reader can take."""
+    typed = {name: _values(frame[name], column.kind) for name, column in columns.items()}
+    return pd.DataFrame(typed, columns=list(columns))
+
+
+def _values(values: pd.Series, kind: Kind) -> pd.Series:
+    """Return the values of a column; an empty text and what is no finite number are missing."""
+    if kind == "text":
+        shown = {text: visible(text) or None for text in values.dropna().unique()}
+        return values.map(shown.get, na_action="ignore").astype(_DTYPES[kind])
+    if kind == "whole number":
+        values = values.where(values.map(lambda one: not _is_too_large(one)), None)
+    found = values.astype(_DTYPES[kind])
+    return found.where(np.isfinite(found)) if kind == "number" else found
+
+
+def _is_too_large(value: object) -> bool:
+    return isinstance(value, int) and not -_LARGEST_WHOLE <= value < _LARGEST_WHOLE
+
+
+def _category(texts: Sequence[str]) -> pd.Categorical:
+    names = {text: visible(text) for text in dict.fromkeys(texts)}
+    return pd.Categorical([names[text] for text in texts])
+
+
+def _times_ns(sample: Measured, name: str) -> Sequence[int] | None:
+    """Return what a sample says of each of its steps; None where it does not say it."""
+    if isinstance(sample, Block):
+        return {"wall_s": sample.wall_ns, "cpu_s": sample.cpu_ns, "gpu_s": sample.gpu_ns}[name]
+    cpu = (sample.user_ns + sample.sys_ns,)
+    return {"wall_s": (sample.wall_ns,), "cpu_s": cpu, "gpu_s": None}[name]
+
+
+def _seconds(samples: Iterable[Sequence[int] | None], lengths: Sequence[int]) -> np.ndarray:
+    """Return the times of all steps in seconds; of a block without one for each step none."""
+    filled = (
+        times if times is not None and len(times) == length else (math.nan,) * length
+        for times, length in zip(samples, lengths, strict=True)
+    )
+    return np.fromiter(chain.from_iterable(filled), dtype=np.float64) / 1e9
