@@ -75,7 +75,9 @@ def count(step: Callable[[], Any], k: int) -> dict[str, Any]:
         scope="peak of its control group, page cache included",
         reason="" if peak else NO_GROUP,
     )
-    return {"counters": {name: one._asdict() for name, one in counted.items()}}
+    hints = dict.fromkeys(one.hint for one in counted.values() if one.hint)
+    found = {name: one._asdict() for name, one in counted.items()}
+    return {"counters": found, "hint": "; ".join(hints)}
 
 
 def _energy(before: rapl.Reading, after: rapl.Reading) -> Counted:

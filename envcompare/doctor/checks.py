@@ -10,8 +10,8 @@ from envcompare.environments import Check, Environment
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import environment
 from envcompare.errors import TransportError, UnusableError
-from envcompare.profilers.finding import find_tools
 from envcompare.profilers.permissions import find_rights, permission
+from envcompare.profilers.toolbox import PROFILERS
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
@@ -147,9 +147,9 @@ def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
 
 def _profilers(transport: Transport) -> list[Finding]:
     """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
-    found = find_tools(transport).items()
-    checks = {name: one if isinstance(one, Check) else one.check for name, one in found}
-    return [_checked(transport, name, one, is_needed=False) for name, one in checks.items()]
+    tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
+    checks = {name: tool if isinstance(tool, Check) else tool.check for name, tool in tools.items()}
+    return [_checked(transport, name, check, is_needed=False) for name, check in checks.items()]
 
 
 def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:

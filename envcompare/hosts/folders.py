@@ -15,7 +15,7 @@ from envcompare.hosts.session import Site
 from envcompare.measure.protocol import fault_in
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.transport import Process
 from envcompare.transport.operations import make_folder, shell
@@ -31,7 +31,7 @@ class Entry:
 
     program: str = WORKER
     variables: Variables = ()
-    profiler: Profiler | None = None
+    profiler: ProfilerRun | None = None
 
 
 @dataclass(slots=True, kw_only=True)

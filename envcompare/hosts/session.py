@@ -26,7 +26,7 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.identity import Identity
 from envcompare.hosts import claims
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.foldernames import distinct_name
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -310,7 +310,7 @@ class Site:
         *,
         mounts: tuple[Mount, ...],
         worker: str,
-        profiler: Profiler | None = None,
+        profiler: ProfilerRun | None = None,
     ) -> Process:
         """Start the command in the environment of a seat, as `wrapped` gives it.
 
@@ -361,7 +361,7 @@ class Site:
         *,
         mounts: tuple[Mount, ...],
         worker: str,
-        profiler: Profiler | None = None,
+        profiler: ProfilerRun | None = None,
     ) -> Command:
         """Return the command as it runs in the environment of a seat, which sees these mounts.
 

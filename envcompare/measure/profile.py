@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
+from envcompare.environments import Check
 from envcompare.errors import (
     EnvcompareError,
     ProfileError,
@@ -21,25 +23,12 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.bench import Bench, Values, failure_of
-from envcompare.measure.profilelimits import (
-    BEGIN_LIMIT_S,
-    ENDING_LIMIT_S,
-    SAID_LINES,
-    WARMUP_STEPS,
-    counted_steps,
-    cut_at,
-    limit_s,
-    steps_that_fit,
-)
-from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
-from envcompare.measure.profilestarts import TOOL_STARTS, started
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profile_files.reading import read
-from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.collecting import KEPT_BYTES, MOST_BYTES, READ_LOG, Shelf, export, shelf
-from envcompare.profilers.inside import WITH_FILE, Inside, hint_of, profile_of
-from envcompare.profilers.wrapping import CONTROLS, MOST_LAUNCHES, Profiler
+from envcompare.profilers import Answer, Profiler
+from envcompare.profilers.shelf import KEPT_BYTES, MOST_BYTES, READ_LOG, Shelf, shelf
+from envcompare.profilers.tool import Pass, ProfilerRun
+from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import raw_path, write_profile
 from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Failure
@@ -47,6 +36,25 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile
 from envcompare.transport.operations import make_new_folder
+
+WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
+STEPS, COUNTER_STEPS = 5, 2
+STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is always run
+BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first step, under a profiler
+FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
+ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
+SAID_LINES: Final = 10_000  # a tool complains at the first kernel, and a line for each may follow
+SLOWER: Final = 20  # times, that a step of many seconds may be under a profiler
+# nsys 2022.4 now and then loses its own semaphore as it starts ("sem_open: No such file or
+# directory" in ProcessWaiter), or waits for its agent for ever: 2 and 1 of 66 starts of Debian's
+# build on a busy machine, whatever it is to start.
+TOOL_STARTS: Final = 3
+INSIDE: Final[dict[PassName, tuple[str, Pass]]] = {
+    kind.name: (name, kind)
+    for name, profiler in WORKER_PROFILERS.items()
+    for kind in profiler.passes
+}
+"""The passes in the worker itself, each with the name of its profiler, in their order."""
 
 _TOO_LARGE = f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"
 _UNKNOWN = "no worker came as far as telling which GPU it uses"
@@ -56,7 +64,7 @@ _UNKNOWN = "no worker came as far as telling which GPU it uses"
 class Stand:
     """What the pass needs of a host beside the bench."""
 
-    launch: Callable[[str, Profiler | None], Worker]
+    launch: Callable[[str, ProfilerRun | None], Worker]
     transport: Transport
     toolbox: Toolbox
     environments: dict[str, str]  # of each arm
@@ -82,8 +90,13 @@ class ProfilePass:
 
     def __post_init__(self) -> None:
         """Begin with what is there already; what failed is tried again."""
-        self._kept = {(one.arm, one.kind): one for one in self.prior if not one.is_failure}
+        self._kept = {(r.arm, r.kind): r for r in self.prior if not r.is_failure}
         self._steps = next((r.steps for r in self.prior if r.kind in INSIDE and r.steps), 0)
+
+    @property
+    def kinds(self) -> tuple[PassName, ...]:
+        """Return the passes, those in the worker first."""
+        return (*INSIDE, *self.stand.toolbox.passes)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -101,16 +114,16 @@ class ProfilePass:
             self._profile()
         except StillRunningError as error:
             self.decline(self.arms, *reason_and_hint(error), is_failure=True)
-        return summary(tuple(self._kept.values()))
+        return summary(tuple(self._kept.values()), self.kinds)
 
     def _profile(self) -> None:
         """Run what is missing; raises StillRunningError where a worker goes on beside the rest."""
-        if any(self._is_missing(arm, kind) for arm in self.arms for kind in (*INSIDE, *AROUND)):
+        if any(self._is_missing(arm, kind) for arm in self.arms for kind in self.kinds):
             for arm in self.arms:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
                 if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
                     self._look_inside(arm)
-            for kind in AROUND:
+            for kind in self.stand.toolbox.passes:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
@@ -120,7 +133,7 @@ class ProfilePass:
     ) -> None:
         """Keep for every pass of these arms, but those there are, why there will be none."""
         for arm in arms:
-            for kind in (*INSIDE, *AROUND):
+            for kind in self.kinds:
                 if self._is_missing(arm, kind):
                     self._keep(self._lacking(arm, kind, reason, hint, is_failure=is_failure))
 
@@ -144,7 +157,7 @@ class ProfilePass:
             missing = tuple(kind for kind in INSIDE if self._is_missing(arm, kind))
             self._fail(arm, missing, error)
 
-    def _look_around(self, arm: str, kind: Pass) -> None:
+    def _look_around(self, arm: str, kind: PassName) -> None:
         """Let a new worker run its steps with a profiler around it."""
         self.bench.check_interruption()
         if self._hello is None:
@@ -152,29 +165,33 @@ class ProfilePass:
             return
         # of a name that is new: files of root, of a pass that was killed, could not be removed
         folder = f"{self.stand.scratch(arm)}/{kind}-{secrets.token_hex(4)}"
-        found = self.stand.toolbox.profiler(
+        prepared = self.stand.toolbox.prepare(
             kind,
             environment=self.stand.environments[arm],
             compute_capability=self._hello.compute_capability,
             folder=folder,
         )
-        if not isinstance(found, Profiler):
-            self._keep(self._lacking(arm, kind, found.reason, found.hint))
+        if isinstance(prepared, Check):
+            self._keep(self._lacking(arm, kind, prepared.reason, prepared.hint))
             return
         try:
             make_new_folder(self.stand.transport, folder)
-            self._keep(self._seen_around(arm, kind, found))
+            self._keep(self._seen_around(arm, prepared))
         except (TransportError, StillRunningError):
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.bench.check_interruption()
-            self._fail(arm, (kind,), error)
+            self._fail(arm, (kind,), error, self._profiler(kind))
+
+    def _profiler(self, kind: PassName) -> Profiler:
+        name, _ = self.stand.toolbox.passes[kind]
+        return self.stand.toolbox.profilers[name]
 
     @property
     def _spec(self) -> LaunchSpec:
         return msgspec.structs.replace(self.bench.spec, generation="rebuild", fingerprint=False)
 
-    def _launch(self, arm: str, profiler: Profiler | None) -> Worker:
+    def _launch(self, arm: str, profiler: ProfilerRun | None) -> Worker:
         self.bench.check_interruption()  # a worker that was killed for it must not be started again
         return self.stand.launch(arm, profiler)
 
@@ -183,29 +200,30 @@ class ProfilePass:
         bench = self.bench
         worker.send_begin(derive_seed(bench.seed, "profile model", bench.cell) % 2**31, 0)
         begun = worker.await_begin(BEGIN_LIMIT_S)
-        ran = worker.run(WARMUP_STEPS, limit_s("torch", WARMUP_STEPS, begun.first_step_ns / 1e9))
+        warmup_limit_s = limit_s(BEGIN_LIMIT_S, WARMUP_STEPS, begun.first_step_ns / 1e9)
+        ran = worker.run(WARMUP_STEPS, warmup_limit_s)
         if self._hello is None:
             self._hello = hello
             self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
             self._steps = self._steps or steps_that_fit(self._step_s)
 
-    def _seen_inside(self, worker: Worker, hello: Hello, kind: Inside) -> ProfileRecord:
-        name = f"{kind}.json.gz"
-        out = f"{self.stand.scratch(worker.arm)}/{name}" if kind in WITH_FILE else ""
-        reply = worker.profile(
-            kind, self._steps, out=out, limit_s=limit_s(kind, self._steps, self._step_s)
-        )
+    def _seen_inside(self, worker: Worker, hello: Hello, kind: PassName) -> ProfileRecord:
+        name, asked = INSIDE[kind]
+        out = f"{self.stand.scratch(worker.arm)}/{asked.file}" if asked.file else ""
+        limit = limit_s(asked.limit_s, self._steps, self._step_s)
+        reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
         has_gpu = hello.device == "cuda"
         most_bytes = MOST_BYTES if has_gpu else KEPT_BYTES  # only a trace of a GPU is read
         try:
-            raw = self._written(worker.arm, name, most_bytes) if reply.file else None
-            profile = profile_of(
-                kind,
-                reply.values,
+            raw = self._written(worker.arm, asked.file, most_bytes) if reply.file else None
+            answer = Answer(
+                kind=asked,
+                values=reply.values,
                 steps=reply.k,
                 reason=reply.reason,
                 trace=raw if has_gpu else None,
             )
+            profile = WORKER_PROFILERS[name].read(answer)
         except ProfileError as error:
             return self._failed(worker.arm, kind, error)
         if profile is None:
@@ -217,69 +235,68 @@ class ProfilePass:
             raw = None
         record = self._record(worker.arm, kind, hello, profile, raw)
         reason = _TOO_LARGE if reply.file and raw is None else reply.reason
-        hint = reply.hint or hint_of(kind, reply.values)
-        return msgspec.structs.replace(record, reason=reason, hint=hint)
+        return msgspec.structs.replace(record, reason=reason, hint=reply.hint)
 
-    def _seen_around(self, arm: str, kind: Pass, profiler: Profiler) -> ProfileRecord:
+    def _seen_around(self, arm: str, prepared: ProfilerRun) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
-        steps = self._steps if kind == "nsys" else self._counted_steps()
+        asked = prepared.kind
+        steps = self._counted_steps(asked) if asked.is_counting else self._steps
         with started(
-            lambda: self._launch(arm, profiler),
+            lambda: self._launch(arm, prepared),
             self._spec,
             starts=TOOL_STARTS,
         ) as (worker, hello):
             self._begin(worker, hello)
-            reply = worker.profile(
-                "marks", steps, out="", limit_s=limit_s(kind, self._steps, self._step_s)
-            )
+            limit = limit_s(asked.limit_s, self._steps, self._step_s)
+            reply = worker.profile("marks", steps, out="", limit_s=limit)
             worker.quit(ENDING_LIMIT_S)
         if reply.reason:
             raise ProfileError("the steps could not be marked", details=reply.reason)
-        with self._shelf(arm) as own:
-            profile, raw = self._exported(own, kind, profiler, said=worker.tail(SAID_LINES))
-        profile = msgspec.structs.replace(
-            profile,
-            steps=steps,
-            has_time=profile.has_time and kind != "ncu-flops",
-        )
-        record = self._record(arm, kind, hello, profile, raw)
+        profile, raw = self._exported(arm, prepared, worker.tail(SAID_LINES))
+        profile = msgspec.structs.replace(profile, steps=steps)
+        record = self._record(arm, asked.name, hello, profile, raw)
         record = msgspec.structs.replace(record, reason="" if raw else _TOO_LARGE)
-        return cut_at(MOST_LAUNCHES, record)
+        return cut_at(asked.most_launches, record)
 
-    def _counted_steps(self) -> int:
+    def _counted_steps(self, asked: Pass) -> int:
         """Return the steps of a counter pass, the same in all arms: the reference decides."""
-        traced = self._kept.get((self.bench.reference, "nsys"))
-        profile = traced.profile if traced else None
-        return counted_steps(self._steps, profile, most=MOST_LAUNCHES)
+        traces = (
+            self._kept.get((self.bench.reference, kind))
+            for kind, (_, other) in self.stand.toolbox.passes.items()
+            if not other.is_counting
+        )
+        traced = next((record.profile for record in traces if record and record.profile), None)
+        return counted_steps(self._steps, traced, most=asked.most_launches)
 
-    def _exported(
-        self, own: Shelf, kind: Pass, profiler: Profiler, *, said: str
-    ) -> tuple[Profile, Path | None]:
+    def _exported(self, arm: str, prepared: ProfilerRun, said: str) -> tuple[Profile, Path | None]:
         """Return what a tool has left as a profile, and its raw file where that is kept."""
-        tool, found = profiler.tool, export(own, profiler, said=said)
-        raw = self._kept_raw(own, found.report, f"{kind}-{found.report.name}", KEPT_BYTES)
-        with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
-            target = Path(folder) / found.export.name
-            own.fetch(found.export, target)
-            return read(tool.name, (target,), version=tool.version, controls=CONTROLS), raw
+        profiler = self._profiler(prepared.kind.name)
+        with self._shelf(arm) as taken:
+            left = profiler.export(taken, prepared, said=said)
+            name = f"{prepared.kind.name}-{left.report.name}"
+            raw = self._kept_raw(taken, left.report, name, KEPT_BYTES)
+            with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
+                target = Path(folder) / left.export.name
+                taken.fetch(left.export, target)
+                return profiler.read(prepared, target), raw
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
         """Bring the file that a worker wrote here, where it is not too large."""
-        with self._shelf(arm) as own:
-            taken = own.take(self.stand.scratch(arm), name)
-            if taken is None:
+        with self._shelf(arm) as taken:
+            file = taken.take(self.stand.scratch(arm), name)
+            if file is None:
                 raise ProfileError(f"the profiler in the worker wrote no {name}", hint=READ_LOG)
-            return self._kept_raw(own, taken, name, most_bytes)
+            return self._kept_raw(taken, file, name, most_bytes)
 
     def _shelf(self, arm: str) -> AbstractContextManager[Shelf]:
         return shelf(self.stand.transport, arm, self.stand.taken(arm))
 
-    def _kept_raw(self, own: Shelf, taken: RemoteFile, name: str, most_bytes: int) -> Path | None:
+    def _kept_raw(self, taken: Shelf, file: RemoteFile, name: str, most_bytes: int) -> Path | None:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
-        if taken.size_bytes > most_bytes:
+        if file.size_bytes > most_bytes:
             return None
-        target = raw_path(self.stand.folder, self.bench.cell, own.arm, name)
-        own.fetch(taken, target)
+        target = raw_path(self.stand.folder, self.bench.cell, taken.arm, name)
+        taken.fetch(file, target)
         return target
 
     def _record(
@@ -294,8 +311,10 @@ class ProfilePass:
             profile=profile,
         )
 
-    def _failed(self, arm: str, kind: PassName, error: EnvcompareError) -> ProfileRecord:
-        return self._lacking(arm, kind, *reason_and_hint(error), is_failure=True)
+    def _failed(
+        self, arm: str, kind: PassName, error: EnvcompareError, profiler: Profiler | None = None
+    ) -> ProfileRecord:
+        return self._lacking(arm, kind, *reason_and_hint(error, profiler), is_failure=True)
 
     def _lacking(
         self, arm: str, kind: PassName, reason: str, hint: str, *, is_failure: bool = False
@@ -314,7 +333,13 @@ class ProfilePass:
         bench = self.bench
         return ProfileRecord(host=bench.host, cell=bench.cell, arm=arm, kind=kind, name=kind)
 
-    def _fail(self, arm: str, kinds: tuple[PassName, ...], error: EnvcompareError) -> None:
+    def _fail(
+        self,
+        arm: str,
+        kinds: tuple[PassName, ...],
+        error: EnvcompareError,
+        profiler: Profiler | None = None,
+    ) -> None:
         """Keep why an arm has no such profiles; what breaks the protocol is a failure of the arm.
 
         Any other profile that failed takes nothing from the run.
@@ -323,7 +348,7 @@ class ProfilePass:
         if isinstance(error, WorkloadError) and error.phase == "protocol":
             failure = failure_of(error)
         for kind in kinds:
-            self._keep(self._failed(arm, kind, error), failure)
+            self._keep(self._failed(arm, kind, error, profiler), failure)
             failure = None  # it is one, whatever it has cost
 
     def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
@@ -332,3 +357,90 @@ class ProfilePass:
         text = f"{record.kind}: {record.reason}" if record.reason else record.kind
         values: Values = {"state": record.state}
         self.bench.note("profiled", arm=record.arm, text=text, values=values, failure=failure)
+
+
+@contextmanager
+def started(
+    launch: Callable[[], Worker],
+    spec: LaunchSpec,
+    *,
+    starts: int = 1,
+) -> Iterator[tuple[Worker, Hello]]:
+    """Give a worker that has said hello, and end it and what is around it afterwards.
+
+    Where its process ends or is silent instead, it is started anew, `starts` times in all; each is
+    ended with what it leaves, as nsys leaves an agent. Raises WorkloadError where it does not come
+    up, TransportError when the host is lost.
+    """
+    for further in reversed(range(starts)):
+        worker = launch()
+        try:
+            worker.send_hello(spec)
+            try:
+                hello = worker.await_hello(FIRST_BEGIN_LIMIT_S if further else BEGIN_LIMIT_S)
+            except WorkloadError as error:
+                if further and error.phase == "process":
+                    continue
+                raise
+            yield worker, hello
+            return
+        finally:
+            worker.kill()
+
+
+def steps_that_fit(step_s: float) -> int:
+    """Return how many steps are profiled in every arm: at least one, however long it takes."""
+    return max(1, min(STEPS, int(STEPS_S / max(step_s, 1e-9))))
+
+
+def counted_steps(steps: int, traced: Profile | None, *, most: int | None) -> int:
+    """Return of how many steps kernels are counted: all launches of them, as far as a trace tells.
+
+    A count of `most` launches would be cut, and say nothing of a step.
+    """
+    launches = sum(kernel.calls for kernel in traced.kernels) if traced else 0
+    in_step = launches / (traced.steps or 1) if traced else 0
+    fitting = int((most - 1) / in_step) if in_step and most else COUNTER_STEPS
+    return max(1, min(steps, COUNTER_STEPS, fitting))
+
+
+def limit_s(start_s: float, steps: int, step_s: float) -> float:
+    """Return how long to wait for a profile of steps that usually take `step_s` each."""
+    return start_s + SLOWER * steps * step_s
+
+
+def cut_at(most: int | None, record: ProfileRecord) -> ProfileRecord:
+    """Return the record without its steps where a tool stopped counting within them."""
+    launches = sum(kernel.calls for kernel in record.profile.kernels) if record.profile else 0
+    if most is None or launches < most or record.profile is None:
+        return record
+    reason = f"only the first {most} launches of kernels were counted: not all of the steps"
+    profile = msgspec.structs.replace(record.profile, steps=None)
+    return msgspec.structs.replace(record, steps=None, reason=reason, profile=profile)
+
+
+def summary(records: tuple[ProfileRecord, ...], kinds: tuple[PassName, ...]) -> str:
+    """Return what there is of a cell, and once each reason for what is missing of which arms."""
+    there = [k for k in kinds if any(r.kind == k and r.state == "ok" for r in records)]
+    reasons = dict.fromkeys(r.reason for r in records if r.state == "missing")
+    parts = [f"profiled by {', '.join(there) or 'nothing'}"]
+    for reason in reasons:
+        lacking = [r for r in records if r.state == "missing" and r.reason == reason]
+        names = [kind for kind in kinds if any(r.kind == kind for r in lacking)]
+        arms = dict.fromkeys(r.arm for r in lacking)
+        where = f" of {', '.join(arms)}" if set(names) & set(there) else ""
+        parts.append(f"without {', '.join(names)}{where} ({reason})")
+    return "; ".join(parts)
+
+
+def reason_and_hint(error: EnvcompareError, profiler: Profiler | None = None) -> tuple[str, str]:
+    """Return why a profile failed, and what to try.
+
+    The details of a worker's end are its log, of which only what its profiler complained of counts.
+    """
+    if not isinstance(error, WorkloadError):
+        return f"{error.brief}: {error.details}" if error.details else error.brief, error.hint
+    complaint = profiler.explain(error.details) if profiler else None
+    if complaint is None or not complaint.details:
+        return error.brief, error.hint
+    return f"{error.brief}: {complaint.details}", complaint.hint

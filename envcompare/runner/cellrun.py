@@ -19,7 +19,6 @@ from envcompare.hosts.session import Site
 from envcompare.interrupt import Interruption
 from envcompare.measure.bench import Bench, Facts
 from envcompare.measure.crew import Roster
-from envcompare.measure.gpusampler import sampler_command, sampling
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
@@ -28,8 +27,9 @@ from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_comman
 from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
-from envcompare.profilers.choosing import Toolbox
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.nvml import sampler_command, sampling
+from envcompare.profilers.tool import ProfilerRun
+from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.eventlog import elapsed_s, waited_s
 from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
 from envcompare.run_folder.records import (
@@ -320,7 +320,7 @@ class CellRun:
         )
 
     def _launch(
-        self, arm: str, variables: Variables = (), profiler: Profiler | None = None
+        self, arm: str, variables: Variables = (), profiler: ProfilerRun | None = None
     ) -> Worker:
         log = self.folder.log_path(self.cell.host, self.cell.id, arm)
         program = WORKER if self.cell.workload.program is None else LAUNCHER

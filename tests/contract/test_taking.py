@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envcompare.errors import CopyError, ProfileError, WorkloadError
-from envcompare.profilers.collecting import MOST_BYTES, Shelf, export, shelf
-from envcompare.profilers.finding import Tool
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.ncu import MEMORY, Ncu
+from envcompare.profilers.shelf import MOST_BYTES, Shelf, shelf
+from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL
@@ -166,8 +166,9 @@ def exported(transport: Transport, place: str, own: Shelf) -> str:
     path = f"{place}/ncu"
     assert shell(transport, 'printf %s "$2" >"$1" && chmod 755 "$1"', path, TOOL).succeeded
     tool = Tool(name="ncu", program=path, folder=place, version="1.0")
-    profiler = Profiler(tool=tool, arguments=(), folder=f"{place}/scratch/ncu-memory")
-    found = export(own, profiler, said="")
+    folder = f"{place}/scratch/ncu-memory"
+    profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=(), folder=folder)
+    found = Ncu().export(own, profiler, said="")
     assert found.export.name == "counters.csv"
     return shell(transport, 'cat -- "$1"', found.export.path).stdout
 

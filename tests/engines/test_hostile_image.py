@@ -21,9 +21,9 @@ from envcompare.command import Command
 from envcompare.environments import Isolation, Mount
 from envcompare.environments.docker import Docker
 from envcompare.errors import WorkloadError
-from envcompare.profilers.collecting import export, shelf
-from envcompare.profilers.finding import Tool
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.ncu import MEMORY, Ncu
+from envcompare.profilers.shelf import shelf
+from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.stack import delivery, image
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -195,7 +195,8 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
     assert shell(host, 'printf %s "$2" >"$1/ncu" && chmod 755 "$1/ncu"', ROOT, script).succeeded
     scratch = f"{ROOT}/scratch"
     tool = Tool(name="ncu", program=f"{ROOT}/ncu", folder=ROOT, version="1.0")
-    profiler = Profiler(tool=tool, arguments=(), folder=f"{scratch}/ncu-memory")
+    folder = f"{scratch}/ncu-memory"
+    profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=(), folder=folder)
     attacks = (
         'cd "$1" && echo report >counters.ncu-rep && ln -s "$2" counters.csv',
         'rmdir "$1" && ln -s "${2%/*}" "$1"',
@@ -213,9 +214,9 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
         with shelf(host, "evil", f"{ROOT}/taken") as own:
             if number:
                 with pytest.raises(WorkloadError, match="is a symbolic link"):
-                    export(own, profiler, said="")
+                    Ncu().export(own, profiler, said="")
             else:
-                found = export(own, profiler, said="")
+                found = Ncu().export(own, profiler, said="")
                 assert shell(host, 'cat -- "$1"', found.export.path).stdout == "exported\n"
         assert shell(host, 'cat -- "$1"', secret).stdout == SECRET
     shell(host, 'rm -rf -- "$1" "$2"', scratch, f"{ROOT}/ncu")

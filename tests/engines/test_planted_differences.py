@@ -26,7 +26,7 @@ from envcompare.environments import Mount
 from envcompare.hosts.opening import open_site
 from envcompare.hosts.session import Seat, Site
 from envcompare.interrupt import Interruption
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import LookingOnly
 from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images
@@ -385,7 +385,7 @@ class PlantedSite(Site):
         *,
         mounts: tuple[Mount, ...],
         worker: str,
-        profiler: Profiler | None = None,
+        profiler: ProfilerRun | None = None,
     ) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
         argv = Site.wrapped(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from envcompare.environments.docker import Docker
 from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files.reading import read
-from envcompare.profilers.collecting import export, shelf
-from envcompare.profilers.finding import Tool, find_tools
-from envcompare.profilers.wrapping import Profiler, trace
+from envcompare.profilers.ncu import MEMORY
+from envcompare.profilers.nsys import Nsys
+from envcompare.profilers.shelf import shelf
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared, delivery, image
 from envcompare.transport.hosts import connect, parse_hosts
@@ -133,7 +135,7 @@ class TestWithoutGpu:
 @pytest.mark.engine("docker")
 def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -> None:
     """The protocol stays whole, and the host exports what the tool left inside."""
-    found = find_tools(LOCAL)["nsys"]
+    found = Nsys().discover(LOCAL)
     if isinstance(found, Check):
         pytest.skip(found.reason)
     (tmp_path / "light.py").write_text(LIGHT)
@@ -146,19 +148,19 @@ def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -
     worker.run(2, 60)
     worker.quit(120)
     with shelf(LOCAL, "docker", str(tmp_path / "taken")) as own:
-        left = export(own, profiler, said=worker.tail())
+        left = Nsys().export(own, profiler, said=worker.tail())
         assert read("nsys", (Path(left.export.path),)).kernels == ()
 
 
-def _from_the_start(tool: Tool, folder: Path) -> Profiler:
+def _from_the_start(tool: Tool, folder: Path) -> ProfilerRun:
     """Return nsys as it traces all: without a GPU there are no marks."""
     folder.mkdir()
-    made = trace(tool, folder=str(folder))
+    made = Nsys().wrap(tool, Pass(name="nsys"), folder=str(folder))
     words = (word for word in made.arguments if not word.startswith("--capture-range"))
-    return Profiler(tool=tool, arguments=tuple(words), folder=str(folder))
+    return replace(made, arguments=tuple(words))
 
 
-def _in_docker(path: Path, profiler: Profiler) -> Worker:
+def _in_docker(path: Path, profiler: ProfilerRun) -> Worker:
     isolation = Isolation(
         run_id="profile-test",
         arm="docker",
@@ -209,7 +211,9 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
         script.chmod(0o755)
         host.put(script, f"{folder}/tool")
         tool = Tool(name="ncu", program=f"{folder}/tool", folder=folder, version="1.0")
-        profiler = Profiler(tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",))
+        profiler = ProfilerRun(
+            kind=MEMORY, tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",)
+        )
         isolation = Isolation(
             run_id="profile-test",
             arm="docker",
@@ -268,7 +272,7 @@ def left(lab: Lab) -> Iterator[Site]:
     assert runs == ""
 
 
-def leave(site: Site, script: str, profiler: Profiler | None = None) -> None:
+def leave(site: Site, script: str, profiler: ProfilerRun | None = None) -> None:
     """Run a script in the one arm of a run."""
     command = Command(argv=("sh", "-c", script))
     wrapped = site.wrapped(
@@ -293,8 +297,10 @@ def test_files_of_root_that_a_counter_pass_has_left_go_with_the_run(left: Site) 
     host, folder = left.transport, left.scratch("docker")
     assert run(host, Command(argv=("ln", "-s", "/etc/hostname", f"{folder}/link"))).succeeded
     tool = Tool(name="ncu", program="/usr/bin/env", folder="/usr/share", version="1.0")
-    pass_ = Profiler(tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",))
-    leave(left, "umask 077; mkdir ncu-memory; echo >ncu-memory/lock", pass_)
+    started = ProfilerRun(
+        kind=MEMORY, tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",)
+    )
+    leave(left, "umask 077; mkdir ncu-memory; echo >ncu-memory/lock", started)
     owner = Command(argv=("stat", "-c", "%U", f"{folder}/ncu-memory", "/etc/hostname"))
     assert run(host, owner).stdout.split() == ["root", "root"]
     again = connect(left.host)

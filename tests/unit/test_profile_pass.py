@@ -21,30 +21,37 @@ from envcompare.errors import (
     exit_code_of,
 )
 from envcompare.measure.bench import Bench
-from envcompare.measure.profile import ProfilePass, Stand
-from envcompare.measure.profilelimits import (
+from envcompare.measure.profile import (
     COUNTER_STEPS,
+    INSIDE,
     SAID_LINES,
     STEPS,
+    TOOL_STARTS,
+    ProfilePass,
+    Stand,
     counted_steps,
     cut_at,
     limit_s,
+    reason_and_hint,
+    started,
     steps_that_fit,
+    summary,
 )
-from envcompare.measure.profilerecords import AROUND, INSIDE, reason_and_hint, summary
-from envcompare.measure.profilestarts import TOOL_STARTS, started
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files.reading import read
-from envcompare.profilers.choosing import Toolbox
-from envcompare.profilers.collecting import export, shelf
-from envcompare.profilers.finding import Tool, find_tools
-from envcompare.profilers.wrapping import MOST_LAUNCHES, Profiler, counters, trace
+from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
+from envcompare.profilers.nsys import Nsys
+from envcompare.profilers.shelf import shelf
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool
+from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Kernel, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Event
 from envcompare.transport.local import LOCAL
 
+TRACE = Pass(name="nsys")
+AROUND = tuple(kind.name for profiler in PROFILERS.values() for kind in profiler.passes)
 WORKLOADS = f"""import os
 import pathlib
 {LIGHT}
@@ -305,11 +312,11 @@ def test_a_failure_tells_what_the_tool_said_and_not_the_log_of_the_worker() -> N
     """A reason is a sentence: the log is in the run folder."""
     log = "epoch 1\n==ERROR== ERR_NVGPUCTRPERM - no permission\nepoch 2"
     told = WorkloadError("vm: the worker ended", details=log, hint="read its log")
-    reason, hint = reason_and_hint(told)
+    reason, hint = reason_and_hint(told, Ncu())
     assert reason == "vm: the worker ended: ERR_NVGPUCTRPERM - no permission"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in hint
     silent = WorkloadError("vm: the worker ended", details="epoch 1", hint="read its log")
-    assert reason_and_hint(silent) == ("vm: the worker ended", "read its log")
+    assert reason_and_hint(silent, Ncu()) == ("vm: the worker ended", "read its log")
 
 
 def test_a_pass_ends_between_two_profiles_when_the_user_stops(
@@ -398,7 +405,8 @@ def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event
     made = bench(path / "run", f"{path / 'traced.py'}:{name}")
     tool = Tool(name="nsys", program=str(program), folder=str(path), version="2024.5.1")
     missing = Check(is_usable=False, reason="ncu is not installed")
-    box = Toolbox(transport=LOCAL, choice="trace", _tools={"nsys": tool, "ncu": missing})
+    tools: dict[tuple[str, str], Tool | Check] = {("nsys", "8.0"): tool, ("ncu", "8.0"): missing}
+    box = Toolbox(transport=LOCAL, choice="trace", _tools=tools)
     stand = replace(_stand(made, path, []), toolbox=box, launch=_around(path))
     for arm in made.arms:
         Path(stand.scratch(arm)).mkdir()
@@ -408,8 +416,8 @@ def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event
     return found, [event for event in made.recorder.events if event.what == "profiled"]
 
 
-def _around(path: Path) -> Callable[[str, Profiler | None], Worker]:
-    def start(arm: str, profiler: Profiler | None) -> Worker:
+def _around(path: Path) -> Callable[[str, ProfilerRun | None], Worker]:
+    def start(arm: str, profiler: ProfilerRun | None) -> Worker:
         return launch(path, arm, around=profiler.wrap if profiler else lambda command: command)
 
     return start
@@ -461,8 +469,8 @@ def test_long_steps_are_profiled_fewer_times(step_s: float, expected: int) -> No
 
 def test_a_slow_workload_is_waited_for_longer() -> None:
     """Counters take most of the time, since each kernel is run several times for them."""
-    assert limit_s("torch", 1, 60.0) > 60.0
-    assert limit_s("ncu-flops", 2, 0.1) > limit_s("nsys", 2, 0.1)
+    assert limit_s(TRACE.limit_s, 1, 60.0) > 60.0
+    assert limit_s(FLOPS.limit_s, 2, 0.1) > limit_s(TRACE.limit_s, 2, 0.1)
 
 
 def test_a_count_that_was_cut_has_no_steps() -> None:
@@ -497,7 +505,8 @@ def test_a_summary_says_each_reason_once() -> None:
         *(_record(kind, state="missing", reason="no GPU", arm=arm)
           for arm in ("vm", "docker") for kind in ("nsys", "ncu-memory")),
     )  # fmt: skip
-    assert summary(records) == "profiled by host; without nsys, ncu-memory (no GPU)"
+    kinds = (*INSIDE, *AROUND)
+    assert summary(records, kinds) == "profiled by host; without nsys, ncu-memory (no GPU)"
 
 
 def test_a_summary_names_the_arms_that_lack_what_others_have() -> None:
@@ -508,7 +517,8 @@ def test_a_summary_names_the_arms_that_lack_what_others_have() -> None:
         _record("host", arm="docker"),
         _record("flops", arm="docker"),
     )
-    assert summary(records) == "profiled by host, flops; without host, flops of vm (it died)"
+    said = "profiled by host, flops; without host, flops of vm (it died)"
+    assert summary(records, (*INSIDE, *AROUND)) == said
 
 
 class TestRealTool:
@@ -517,7 +527,7 @@ class TestRealTool:
     @pytest.fixture
     def nsys(self) -> Tool:
         """Return it, or skip the test aloud."""
-        found = find_tools(LOCAL)["nsys"]
+        found = Nsys().discover(LOCAL)
         if isinstance(found, Check):
             pytest.skip(found.reason)
         return found
@@ -526,7 +536,7 @@ class TestRealTool:
         self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
     ) -> None:
         """The worker answers as ever; what nsys leaves is exported and is an honest nothing."""
-        profiler = _without_marks(trace(nsys, folder=str(tmp_path / "nsys")))
+        profiler = _without_marks(Nsys().wrap(nsys, TRACE, folder=str(tmp_path / "nsys")))
         Path(profiler.folder).mkdir()
         made = bench(tmp_path, workload("Light"))
         with _greeted(tmp_path, profiler, made.spec) as (worker, hello):
@@ -537,7 +547,7 @@ class TestRealTool:
             assert marked.reason.startswith("no GPU is used")
             worker.quit(120)
         with shelf(LOCAL, "vm", str(tmp_path / "taken")) as own:
-            left = export(own, profiler, said=worker.tail())
+            left = Nsys().export(own, profiler, said=worker.tail())
             found = read("nsys", (Path(left.export.path),))
         assert found.tool == "nsys"
         assert found.kernels == ()
@@ -546,7 +556,7 @@ class TestRealTool:
         self, tmp_path: Path, workload: Callable[[str], str], nsys: Tool
     ) -> None:
         """That is said, and not taken for a trace without kernels."""
-        profiler = trace(nsys, folder=str(tmp_path / "nsys"))
+        profiler = Nsys().wrap(nsys, TRACE, folder=str(tmp_path / "nsys"))
         Path(profiler.folder).mkdir()
         spec = bench(tmp_path, workload("Light")).spec
         with _greeted(tmp_path, profiler, spec) as (worker, _hello):
@@ -555,17 +565,19 @@ class TestRealTool:
             pytest.raises(ProfileError) as caught,
             shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
-            export(own, profiler, said=worker.tail())
+            Nsys().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
 
     def test_ncu_leaves_the_protocol_whole_and_says_why_it_has_nothing(
         self, tmp_path: Path, workload: Callable[[str], str]
     ) -> None:
         """It prints to stdout by itself; without a driver it can count nothing."""
-        found = find_tools(LOCAL)["ncu"]
+        found = Ncu().discover(LOCAL)
         if isinstance(found, Check):
             pytest.skip(found.reason)
-        profiler = counters(found, ("gpu__time_duration.sum",), folder=str(tmp_path / "ncu"))
+        tool = replace(found, metrics={MEMORY.name: ("gpu__time_duration.sum",)})
+        profiler = Ncu().wrap(tool, MEMORY, folder=str(tmp_path / "ncu"))
+        assert isinstance(profiler, ProfilerRun)
         Path(profiler.folder).mkdir()
         spec = bench(tmp_path, workload("Light")).spec
         with _greeted(tmp_path, profiler, spec) as (worker, hello):
@@ -575,7 +587,7 @@ class TestRealTool:
             pytest.raises(ProfileError) as caught,
             shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
-            export(own, profiler, said=worker.tail())
+            Ncu().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
         assert "No kernels were profiled." in caught.value.details
 
@@ -593,7 +605,8 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
     )
     script.chmod(0o755)
     tool = Tool(name="ncu", program=str(script), folder=str(tmp_path), version="1.0")
-    profiler = Profiler(tool=tool, arguments=("a", "b", "c"), folder=str(tmp_path))
+    words = ("a", "b", "c")
+    profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=words, folder=str(tmp_path))
     worker = _wrapped(tmp_path, profiler)
     worker.send_hello(bench(tmp_path, workload("Light")).spec)
     worker.await_hello()
@@ -602,7 +615,7 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
         pytest.raises(ProfileError) as caught,
         shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
     ):
-        export(own, profiler, said=worker.tail(SAID_LINES))
+        Ncu().export(own, profiler, said=worker.tail(SAID_LINES))
     assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
     assert "NVreg_RestrictProfilingToAdminUsers=0" in caught.value.hint
 
@@ -666,23 +679,25 @@ def _falling(
     )
     script.chmod(0o755)
     tool = Tool(name="nsys", program=str(script), folder=str(path), version="1.0")
-    profiler = Profiler(tool=tool, arguments=(), folder=str(path))
+    profiler = ProfilerRun(kind=TRACE, tool=tool, arguments=(), folder=str(path))
     return lambda: _wrapped(path, profiler, end=end)
 
 
-def _without_marks(profiler: Profiler) -> Profiler:
+def _without_marks(profiler: ProfilerRun) -> ProfilerRun:
     """Return the profiler as it traces from the start: without a GPU nothing is marked."""
     words = (word for word in profiler.arguments if not word.startswith("--capture-range"))
     return replace(profiler, arguments=tuple(words))
 
 
 def _greeted(
-    path: Path, profiler: Profiler, spec: LaunchSpec
+    path: Path, profiler: ProfilerRun, spec: LaunchSpec
 ) -> AbstractContextManager[tuple[Worker, Hello]]:
     return started(lambda: _wrapped(path, profiler), spec, starts=TOOL_STARTS)
 
 
-def _wrapped(path: Path, profiler: Profiler, *, end: Callable[[], object] = lambda: None) -> Worker:
+def _wrapped(
+    path: Path, profiler: ProfilerRun, *, end: Callable[[], object] = lambda: None
+) -> Worker:
     return launch(path, "vm", around=profiler.wrap, end=end)
 
 
@@ -701,7 +716,7 @@ def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
 
 
 def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
-    def start(arm: str, _profiler: Profiler | None) -> Worker:
+    def start(arm: str, _profiler: ProfilerRun | None) -> Worker:
         launched.append(arm)
         return made.launch(arm)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from envcompare.profilers.collecting import complaint, remedy
+from envcompare.errors import Problem
+from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.permissions import OPEN_FOR_ALL
 
 CLOSED = (
@@ -11,17 +12,23 @@ CLOSED = (
 )
 
 
+def explained(log: str) -> Problem:
+    """Return what ncu complains of in a log."""
+    problem = Ncu().explain(log)
+    assert problem is not None
+    return problem
+
+
 def test_a_complaint_is_said_once_and_without_the_progress() -> None:
     """Ncu writes the same of each kernel."""
     log = f"==PROF== Profiling\n==ERROR== {CLOSED}\n==ERROR== {CLOSED}\n==WARNING== No kernels.\n"
-    assert complaint(log) == f"{CLOSED}; No kernels."
-    assert complaint("the program's own words") == ""
+    assert explained(log).details == f"{CLOSED}; No kernels."
+    assert Ncu().explain("the program's own words") is None
 
 
 def test_the_remedy_fits_the_complaint() -> None:
     """A right that is missing, counters that another tool holds, or else the log."""
-    assert remedy(CLOSED).startswith(OPEN_FOR_ALL)
-    assert "dcgmi profile --pause" in remedy(
-        "Profiling failed because a driver resource was unavailable"
-    )
-    assert "the log of the arm" in remedy("another")
+    assert explained(CLOSED).hint.startswith(OPEN_FOR_ALL)
+    busy = "Profiling failed because a driver resource was unavailable"
+    assert "dcgmi profile --pause" in explained(busy).hint
+    assert "the log of the arm" in explained("==ERROR== another").hint

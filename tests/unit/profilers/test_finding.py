@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from envcompare.environments import Check
-from envcompare.profilers.finding import Tool, find_tools
+from envcompare.profilers.ncu import Ncu
+from envcompare.profilers.nsys import Nsys
+from envcompare.profilers.tool import Tool
 from envcompare.transport.local import LOCAL
 
 MACHINE = "x64" if os.uname().machine == "x86_64" else "a64"
@@ -117,4 +119,5 @@ def test_a_tool_that_does_not_start_is_said_with_its_last_words(tmp_path: Path) 
 
 
 def _found(name: str, root: Path) -> Tool | Check:
-    return dict(find_tools(LOCAL, str(root)))[name]
+    profilers = {"nsys": Nsys(root=str(root)), "ncu": Ncu(root=str(root))}
+    return profilers[name].discover(LOCAL)

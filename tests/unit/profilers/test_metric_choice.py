@@ -6,7 +6,7 @@ import pytest
 from ncutexts import DATA
 
 from envcompare.gpu.chips import chip_of, ncu_name, tensor_totals
-from envcompare.profilers.metricchoice import choose, offered_metrics
+from envcompare.profilers.ncu import choose, offered_metrics
 
 OFFERED = offered_metrics((DATA / "ncu_query_ga100.txt").read_text(encoding="utf-8"))
 

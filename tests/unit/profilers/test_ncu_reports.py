@@ -13,7 +13,7 @@ from ncutexts import refusing_program
 from envcompare.errors import ProfileError
 from envcompare.profile_files import ncu
 from envcompare.profile_files.ncu.launches import UNPATCHED_TIME
-from envcompare.profilers.metricchoice import choose, offered_metrics
+from envcompare.profilers.ncu import choose, offered_metrics
 
 SAMPLES = sorted(Path("/usr/share/doc/nsight-compute/examples").glob("*/*.ncu-rep"))
 PROGRAM = shutil.which("ncu")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files import hostcounters, torchtables
+from envcompare.profilers import host, torch
 from envcompare.run_folder.profiles import Quantity
 
 ROW = {
@@ -21,7 +21,7 @@ ROW = {
 def test_operators_are_taken_as_they_were_given() -> None:
     """Times and sizes that were not measured stay unmeasured."""
     values = {"version": "2.13.0", "steps_before": 3, "operators": [ROW]}
-    found = torchtables.operators(values, steps=7, file="profiles/trace.json.gz")
+    found = torch.operators(values, steps=7, file="profiles/trace.json.gz")
     assert (found.tool, found.version, found.steps) == ("torch", "2.13.0", 7)
     assert found.files == ("profiles/trace.json.gz",)
     (operator,) = found.operators
@@ -32,7 +32,7 @@ def test_operators_are_taken_as_they_were_given() -> None:
 def test_model_flops_are_of_all_steps() -> None:
     """The sum is a quantity, its parts stand beside it."""
     values = {"flops": 300, "by_op": {"aten.mm": 200, "aten.addmm": 100}}
-    found = torchtables.model_flops(values, steps=4)
+    found = torch.model_flops(values, steps=4)
     (quantity,) = found.quantities
     assert (quantity.name, quantity.value, quantity.unit) == ("flops_model", 300, "FLOP")
     assert (quantity.rule, quantity.scope, quantity.status) == ("sum", "4 steps", "ok")
@@ -49,7 +49,7 @@ def test_model_flops_are_of_all_steps() -> None:
 )
 def test_count_that_lacks_something_is_no_count(values: dict[str, Any], reason: str) -> None:
     """A sum that is too small would be believed; the reason is not."""
-    (quantity,) = torchtables.model_flops(values, steps=4, reason=reason).quantities
+    (quantity,) = torch.model_flops(values, steps=4, reason=reason).quantities
     assert (quantity.value, quantity.status, quantity.reason) == (None, "missing", reason)
 
 
@@ -65,7 +65,7 @@ def test_count_that_lacks_something_is_no_count(values: dict[str, Any], reason: 
 def test_counter_of_the_host_has_its_unit_and_rule(name: str, unit: str, rule: str) -> None:
     """What adds up over steps is a sum, a peak is a maximum."""
     values = {"counters": {name: {"value": 12, "scope": "", "reason": "", "hint": ""}}}
-    (quantity,) = hostcounters.profile(values, steps=5).quantities
+    (quantity,) = host.profile(values, steps=5).quantities
     assert (quantity.value, quantity.unit, quantity.rule) == (12, unit, rule)
     assert ("5 steps" in quantity.scope) == (rule == "sum")
 
@@ -76,19 +76,12 @@ def test_counter_without_a_value_is_missing_with_a_reason(
 ) -> None:
     """Status, value and reason agree whatever a worker sends."""
     sent = {"counters": {"cycles": {"value": value, "reason": reason, "hint": hint}}}
-    (quantity,) = hostcounters.profile(sent, steps=1).quantities
+    (quantity,) = host.profile(sent, steps=1).quantities
     assert isinstance(quantity, Quantity)
     assert (quantity.value is None) == (quantity.status == "missing") == bool(quantity.reason)
     assert quantity.value == value
     if value is None:
         assert hint in quantity.reason
-
-
-def test_hints_of_the_host_are_told_once() -> None:
-    """Ten counters that the same setting forbids have one remedy."""
-    refused = {"value": None, "reason": "forbidden", "hint": "sysctl"}
-    values = {"counters": {"cycles": refused, "instructions": refused, "page_faults": {"value": 1}}}
-    assert hostcounters.hints(values) == ("sysctl",)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +90,7 @@ def test_hints_of_the_host_are_told_once() -> None:
 def test_answer_that_is_not_understood_is_refused(broken: dict[str, Any]) -> None:
     """Nothing is guessed from half an answer."""
     with pytest.raises(ProfileError) as caught:
-        torchtables.operators(broken, steps=1)
+        torch.operators(broken, steps=1)
     assert caught.value.details
     with pytest.raises(ProfileError):
-        hostcounters.profile({"counters": [1]}, steps=1)
+        host.profile({"counters": [1]}, steps=1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.environments import Isolation, Mount
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
-from envcompare.profilers.finding import Tool
-from envcompare.profilers.wrapping import Profiler, counters, trace
+from envcompare.profilers.ncu import MEMORY, Ncu
+from envcompare.profilers.nsys import Nsys
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 
 NSYS = Tool(
     name="nsys",
@@ -25,15 +27,28 @@ NCU = Tool(
     folder="/opt/nvidia/nsight-compute/2024.1.1",
     version="2024.1.1",
     options=("--replay-mode", "--cache-control", "--clock-control"),
+    metrics={"ncu-memory": ("gpu__time_duration.sum", "dram__bytes.sum")},
 )
 WORKER = Command(argv=("/venv/bin/python", "worker.py"), env=(("A", "1"),))
 OUT = ("sh", "-c", 'exec "$@" 3>&1 1>&2', "sh")
 BACK = ("sh", "-c", 'exec "$@" 1>&3 3>&-', "sh", "/venv/bin/python", "worker.py")
 
 
+def trace(tool: Tool, folder: str) -> ProfilerRun:
+    """Return a trace of nsys."""
+    return Nsys().wrap(tool, Pass(name="nsys"), folder=folder)
+
+
+def counters(tool: Tool, folder: str) -> ProfilerRun:
+    """Return the pass of ncu that counts memory traffic."""
+    started = Ncu().wrap(tool, MEMORY, folder=folder)
+    assert isinstance(started, ProfilerRun)
+    return started
+
+
 def test_nsys_traces_between_the_marks_and_samples_nothing() -> None:
     """Without sampling it needs no right; graphs are taken apart into their kernels."""
-    wrapped = trace(NSYS, folder="/scratch/nsys").wrap(WORKER)
+    wrapped = trace(NSYS, "/scratch/nsys").wrap(WORKER)
     assert wrapped.argv == (
         *OUT,
         NSYS.program,
@@ -50,15 +65,14 @@ def test_nsys_traces_between_the_marks_and_samples_nothing() -> None:
 def test_an_option_that_a_version_does_not_know_is_left_out() -> None:
     """An unknown option would be an error of the tool."""
     old = Tool(name="nsys", program="/nsys", folder="/", version="2020.3", options=("--cpuctxsw",))
-    arguments = trace(old, folder="/scratch").arguments
+    arguments = trace(old, "/scratch").arguments
     assert "--cpuctxsw=none" in arguments
     assert not any(word.startswith("--cuda-graph-trace") for word in arguments)
 
 
 def test_ncu_counts_the_marked_range_as_the_program_runs() -> None:
     """Caches and clocks stay the program's; the range is of start and end, for all threads."""
-    metrics = ("gpu__time_duration.sum", "dram__bytes.sum")
-    wrapped = counters(NCU, metrics, folder="/scratch/ncu-memory").wrap(WORKER)
+    wrapped = counters(NCU, "/scratch/ncu-memory").wrap(WORKER)
     assert wrapped.argv == (
         *OUT,
         NCU.program,
@@ -73,7 +87,7 @@ def test_ncu_counts_the_marked_range_as_the_program_runs() -> None:
 
 def test_the_folder_of_a_tool_is_shown_as_a_whole_and_read_only() -> None:
     """Nsys looks for its other half beside itself, and refuses another name of its folder."""
-    assert trace(NSYS, folder="/scratch").mounts == (Mount(path=NSYS.folder, is_read_only=True),)
+    assert trace(NSYS, "/scratch").mounts == (Mount(path=NSYS.folder, is_read_only=True),)
 
 
 def test_docker_runs_as_root_where_a_capability_is_needed() -> None:
@@ -81,7 +95,7 @@ def test_docker_runs_as_root_where_a_capability_is_needed() -> None:
     isolation = Isolation(run_id="r", arm="docker", reference="image", uid=1000, gid=1000)
     plain = Docker().wrap(WORKER, isolation).argv
     assert plain[plain.index("--user") : plain.index("--workdir")] == ("--user", "1000:1000")
-    profiler = counters(NCU, ("m",), folder="/scratch", capabilities=("SYS_ADMIN",))
+    profiler = replace(counters(NCU, "/scratch"), capabilities=("SYS_ADMIN",))
     given = Isolation(
         run_id="r", arm="docker", reference="image", capabilities=profiler.capabilities
     )
@@ -124,7 +138,9 @@ def _loud_tool(folder: Path) -> Tool:
 def _run(
     tool: Tool, *, folder: Path, capabilities: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    profiler = Profiler(tool=tool, arguments=(), folder=str(folder), capabilities=capabilities)
+    profiler = ProfilerRun(
+        kind=MEMORY, tool=tool, arguments=(), folder=str(folder), capabilities=capabilities
+    )
     command = Command(
         argv=("sh", "-c", "echo from the worker; exit 3"), env=(("HOME", str(folder)),)
     )

@@ -123,6 +123,13 @@ def test_what_a_plain_user_may_not_count_is_told_apart() -> None:
         assert "perf_event_paranoid is 2" in found["context_switches"]["reason"]
 
 
+def test_what_mends_refused_counters_is_said_once() -> None:
+    """Several counters are refused for one reason; the answer has each remedy once."""
+    answer = hostcounters.count(read_once, 2)
+    hints = [one["hint"] for one in answer["counters"].values() if one["hint"]]
+    assert answer["hint"].split("; ") == (list(dict.fromkeys(hints)) or [""])
+
+
 def test_system_calls_are_counted_where_the_kernel_shows_its_events() -> None:
     """Elsewhere what is missing is named, and how it is made readable."""
     found = counted(read_once, 20)["system_calls"]

@@ -7,7 +7,6 @@ container is shown, and read and exported in there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.command import Command
-from envcompare.errors import CopyError, ProfileError, WorkloadError
-from envcompare.profilers.finding import ToolName
-from envcompare.profilers.permissions import OPEN_FOR_ALL
-from envcompare.profilers.wrapping import COUNTERS, TRACE, Profiler
-from envcompare.transport import Transport
+from envcompare.errors import CopyError, Problem, ProfileError, WorkloadError
+from envcompare.profilers.tool import ProfilerRun
+from envcompare.transport import Transport, operations
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
-from envcompare.transport.operations import make_new_folder, remove_folder, run
+from envcompare.transport.operations import make_new_folder, remove_folder
 
 EXPORT_LIMIT_S = 600.0
 KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
@@ -29,30 +26,7 @@ KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is 
 # fill the disk here.
 MOST_BYTES = 1 << 30
 
-# $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
-# raw file into a report; the host has it, of the same version.
-_EXPORT_TRACE = rf"""
-cd -- "$2" || exit
-report={TRACE}.nsys-rep
-if [ ! -e "$report" ]; then
-  "$3" -i {TRACE}.qdstrm -o "$report" >&2 || exit
-fi
-"$1" export --type sqlite -f true -o {TRACE}.sqlite "$report" >&2
-"""
-_EXPORT_COUNTERS = rf"""
-cd -- "$2" || exit
-"$1" --import {COUNTERS}.ncu-rep --csv --page raw --print-units base >{COUNTERS}.csv
-"""
 READ_LOG: Final = "read what it said in the log of the arm in the run folder"
-_RIGHTS = "ERR_NVGPUCTRPERM"
-_BUSY = "driver resource was unavailable"
-_HINTS = (
-    (_RIGHTS, f"{OPEN_FOR_ALL}; see envcompare doctor"),
-    (_BUSY, "end what else reads counters there, as by `dcgmi profile --pause`"),
-)
-_SAID = re.compile(r"^==(?:ERROR|WARNING)== *(.+)$", re.MULTILINE)
-
-
 _FILE_TYPES: Final = {
     FileType.FOLDER: "a folder",
     FileType.LINK: "a symbolic link",
@@ -65,24 +39,16 @@ _FILE_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """The names of what a tool leaves: its own report, and what is read of it."""
+class ReportFiles:
+    """The files of a tool: its own report, and what a script of the host makes of it to be read.
+
+    The script gets the program, the folder with the report, and the importer.
+    """
 
     script: str
     report: str
     export: str
-    unfinished: str = ""  # what the host makes the report of, where the tool could not
-
-
-LEFT: dict[ToolName, Left] = {
-    "nsys": Left(
-        script=_EXPORT_TRACE,
-        report=f"{TRACE}.nsys-rep",
-        export=f"{TRACE}.sqlite",
-        unfinished=f"{TRACE}.qdstrm",
-    ),
-    "ncu": Left(script=_EXPORT_COUNTERS, report=f"{COUNTERS}.ncu-rep", export=f"{COUNTERS}.csv"),
-}
+    unfinished: str = ""  # what the importer makes the report of, where the tool could not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,54 +133,44 @@ class Exported:
     export: RemoteFile
 
 
-def export(shelf: Shelf, profiler: Profiler, *, said: str) -> Exported:
-    """Take what a profiler left in its folder, and export it.
+def export_report(
+    shelf: Shelf, run: ProfilerRun, files: ReportFiles, *, complaint: Problem | None
+) -> Exported:
+    """Take the report that a tool left in its folder, and export it with the host's own tool.
 
-    `said` is what it wrote beside. Raises ProfileError where nothing can be read, WorkloadError
-    where an arm put something else in its place, TransportError when the host is lost and
-    CommandTimeoutError when the export takes too long.
+    `complaint` explains a report that is missing. Raises as `Profiler.export` does.
     """
-    tool, left = profiler.tool, LEFT[profiler.tool.name]
-    _take_report(shelf, profiler, left, said=said)
+    _take_report(shelf, run, files, complaint)
+    tool = run.tool
     words = (tool.program, shelf.folder, tool.importer)
     variables = (("LC_ALL", "C"), ("TMPDIR", shelf.folder))
-    command = Command(argv=("sh", "-c", left.script, "sh", *words), env=variables)
-    result = run(shelf.transport, command, timeout_s=EXPORT_LIMIT_S)
+    command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
+    result = operations.run(shelf.transport, command, timeout_s=EXPORT_LIMIT_S)
     if not result.succeeded:
         raise ProfileError(
             f"the report of {tool.name} cannot be exported",
             details=result.tail(1),
             hint=f"install on the host what {tool.importer or tool.program} misses there",
         )
-    return Exported(report=_on(shelf, left.report), export=_on(shelf, left.export))
+    return Exported(report=_on(shelf, files.report), export=_on(shelf, files.export))
 
 
-def _take_report(shelf: Shelf, profiler: Profiler, left: Left, *, said: str) -> None:
-    place, _, own = profiler.folder.rpartition("/")
-    unfinished = left.unfinished if profiler.tool.importer else ""
-    if not shelf.take(place, own, left.report) and not (
-        unfinished and shelf.take(place, own, unfinished)
-    ):
+def _take_report(
+    shelf: Shelf, run: ProfilerRun, files: ReportFiles, complaint: Problem | None
+) -> None:
+    place, _, folder = run.folder.rpartition("/")
+    names = (files.report, *((files.unfinished,) if run.tool.importer else ()))
+    if not any(name and shelf.take(place, folder, name) for name in names):
         raise ProfileError(
-            f"{profiler.tool.name} left no report",
-            details=complaint(said) or "it did not say why",
-            hint=remedy(said),
+            f"{run.tool.name} left no report",
+            details=(complaint and complaint.details) or "it did not say why",
+            hint=complaint.hint if complaint else READ_LOG,
         )
 
 
 def _on(shelf: Shelf, name: str) -> RemoteFile:
     """Return what the host's own tool has written on the shelf."""
-    found = look(shelf.transport, f"{shelf.folder}/{name}")
-    if found is None or not found.is_plain:
+    written = look(shelf.transport, f"{shelf.folder}/{name}")
+    if written is None or not written.is_plain:
         raise ProfileError(f"the tool of the host wrote no {name}", hint=READ_LOG)
-    return _of_allowed_size(found)
-
-
-def complaint(said: str) -> str:
-    """Return the errors and warnings of ncu in a log, each once; empty where there are none."""
-    return "; ".join(dict.fromkeys(_SAID.findall(said)))
-
-
-def remedy(said: str) -> str:
-    """Return what to try after such a complaint."""
-    return next((hint for text, hint in _HINTS if text in said), READ_LOG)
+    return _of_allowed_size(written)

@@ -1,12 +1,14 @@
-"""What a worker says of the cost of its steps to the host, as a profile: a quantity a counter."""
+"""Counters of the host and the processor, read by the worker itself: a quantity for each."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from envcompare.profile_files.torchtables import read_values
+from envcompare.profilers import Answer, converted
+from envcompare.profilers.tool import Pass
 from envcompare.run_folder.profiles import Profile, Quantity, Rule
 
 _RUSAGE, _PERF, _CGROUP = "getrusage", "perf_event_open", "control group"
@@ -54,27 +56,34 @@ class _Counted(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, _Counter]
 
 
+@dataclass(frozen=True, slots=True)
+class HostCounters:
+    """Counts faults, switches, calls and cycles of the steps, in the worker."""
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Return the one pass in which all of them are read."""
+        return (Pass(name="host"),)
+
+    def read(self, answer: Answer) -> Profile | None:
+        """Return a quantity for each counter."""
+        if answer.values.get("counters") is None:
+            return None
+        return profile(answer.values, steps=answer.steps)
+
+
 def profile(values: dict[str, Any], *, steps: int) -> Profile:
     """Return a quantity for each counter; one without a value says why, and what mends it.
 
     Raises ProfileError where the values are not what the worker's counters give.
     """
-    found = read_values(values, _Counted, what="the counters of the host")
+    found = converted(values, _Counted, what="the counters of the host")
     return Profile(
         tool="perf",
         format="counters of the worker",
         quantities=tuple(_quantity(*item, steps=steps) for item in found.counters.items()),
         steps=steps,
     )
-
-
-def hints(values: dict[str, Any]) -> tuple[str, ...]:
-    """Return what would mend the counters that were refused, each once.
-
-    Raises ProfileError where the values are not what the worker's counters give.
-    """
-    found = read_values(values, _Counted, what="the counters of the host")
-    return tuple(dict.fromkeys(one.hint for one in found.counters.values() if one.hint))
 
 
 def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:

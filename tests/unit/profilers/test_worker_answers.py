@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from envcompare.errors import ProfileError
-from envcompare.profilers.inside import Inside, hint_of, profile_of, with_kernels
-from envcompare.run_folder.profiles import Kernel, Operator, Profile
+from envcompare.profilers import Answer
+from envcompare.profilers.tool import Pass
+from envcompare.profilers.toolbox import WORKER_PROFILERS
+from envcompare.profilers.torch import with_kernels
+from envcompare.run_folder.profiles import Kernel, Operator, PassName, Profile
 
 OPERATORS = {
     "version": "2.13.0",
@@ -18,13 +21,21 @@ OPERATORS = {
 COUNTERS = {"counters": {"minor_faults": {"value": 7, "reason": "", "hint": "", "scope": ""}}}
 
 
-def found(kind: Inside, values: dict[str, Any], *, reason: str = "") -> Profile | None:
-    """Return the profile of an answer without a trace, of five steps."""
-    return profile_of(kind, values, steps=5, reason=reason, trace=None)
+def found(kind: PassName, values: dict[str, Any], *, trace: Path | None = None) -> Profile | None:
+    """Return the profile of an answer of five steps."""
+    name, asked = pass_of(kind)
+    answer = Answer(kind=asked, values=values, steps=5, trace=trace)
+    return WORKER_PROFILERS[name].read(answer)
+
+
+def pass_of(kind: PassName) -> tuple[str, Pass]:
+    """Return a pass with the name of its profiler."""
+    passes = ((name, one) for name, made in WORKER_PROFILERS.items() for one in made.passes)
+    return next((name, one) for name, one in passes if one.name == kind)
 
 
 @pytest.mark.parametrize("kind", ["host", "flops", "torch"])
-def test_an_answer_without_a_find_is_no_profile(kind: Inside) -> None:
+def test_an_answer_without_a_find_is_no_profile(kind: PassName) -> None:
     """The reason that came with it stands in the record."""
     assert found(kind, {}) is None
     assert found(kind, {"flops": None}) is None
@@ -54,7 +65,7 @@ def test_a_damaged_trace_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "torch.json"
     path.write_text('{"schemaVersion": 1, "traceEvents": [')
     with pytest.raises(ProfileError):
-        profile_of("torch", OPERATORS, steps=5, reason="", trace=path)
+        found("torch", OPERATORS, trace=path)
 
 
 def test_a_trace_tells_the_kernels_and_the_table_the_operators() -> None:
@@ -65,11 +76,3 @@ def test_a_trace_tells_the_kernels_and_the_table_the_operators() -> None:
     both = with_kernels(table, Profile(tool="kineto", kernels=kernels, busy_ns=3.0))
     assert (both.tool, both.version, both.steps) == ("kineto", "2.13.0", 5)
     assert (both.kernels, both.operators, both.busy_ns) == (kernels, operators, 3.0)
-
-
-def test_what_mends_a_refused_counter_is_said_once() -> None:
-    """Several counters are refused for one reason."""
-    refused = {"value": None, "reason": "not allowed", "hint": "sudo sysctl", "scope": ""}
-    values = {"counters": {"cycles": refused, "instructions": refused}}
-    assert hint_of("host", values) == "sudo sysctl"
-    assert hint_of("torch", OPERATORS) == ""

@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 
 from envcompare.environments import Check
-from envcompare.profilers.choosing import Pass, Toolbox
-from envcompare.profilers.finding import Tool, find_tools
-from envcompare.profilers.metricchoice import Passes
+from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.permissions import Rights
-from envcompare.profilers.wrapping import Profiler
+from envcompare.profilers.tool import ProfilerRun, Tool
+from envcompare.profilers.toolbox import Toolbox
+from envcompare.run_folder.profiles import PassName
 from envcompare.transport.local import LOCAL
 
 NSYS = Tool(name="nsys", program="/n/target-linux-x64/nsys", folder="/n", version="2024.5.1")
-NCU = Tool(name="ncu", program="/c/target/linux-x64/ncu", folder="/c", version="2024.1.1")
-METRICS = Passes(memory=("dram__bytes.sum",), flops=("smsp__sass_x.sum",))
+NCU = Tool(
+    name="ncu",
+    program="/c/target/linux-x64/ncu",
+    folder="/c",
+    version="2024.1.1",
+    metrics={"ncu-memory": ("dram__bytes.sum",), "ncu-flops": ("smsp__sass_x.sum",)},
+)
 USER = Rights(is_restricted=True, is_admin=False, uid=1000)
 
 
@@ -25,20 +30,19 @@ def toolbox(**changes: Any) -> Toolbox:
     """Return the tools of a host with an A100 whose driver restricts its counters."""
     given = {
         "choice": "auto",
-        "_tools": {"nsys": NSYS, "ncu": NCU},
+        "_tools": {("nsys", "8.0"): NSYS, ("ncu", "8.0"): NCU},
         "_rights": USER,
-        "_passes": {"8.0": METRICS},
     }
     return Toolbox(transport=LOCAL, **{**given, **changes})
 
 
-def chosen(box: Toolbox, kind: Pass, *, where: str = "docker", gpu: str = "8.0") -> Any:
+def chosen(box: Toolbox, kind: PassName, *, where: str = "docker", gpu: str = "8.0") -> Any:
     """Return the profiler of a pass, or the check that says why there is none."""
-    return box.profiler(kind, environment=where, compute_capability=gpu, folder="/scratch")
+    return box.prepare(kind, environment=where, compute_capability=gpu, folder="/scratch")
 
 
 @pytest.mark.parametrize("kind", ["nsys", "ncu-memory", "ncu-flops"])
-def test_a_workload_on_the_cpu_needs_no_tool(kind: Pass) -> None:
+def test_a_workload_on_the_cpu_needs_no_tool(kind: PassName) -> None:
     """Nothing is looked for on the host."""
     found = chosen(toolbox(_tools={}), kind, gpu="")
     assert found.reason == "the workload ran on the CPU: no GPU to look into"
@@ -69,34 +73,32 @@ def test_counters_are_left_out_where_only_a_trace_was_asked_for() -> None:
     """The trace is taken all the same."""
     box = toolbox(choice="trace")
     assert chosen(box, "ncu-flops").reason == "hardware counters were not asked for"
-    assert isinstance(chosen(box, "nsys"), Profiler)
+    assert isinstance(chosen(box, "nsys"), ProfilerRun)
 
 
 def test_a_tool_that_is_missing_is_the_reason() -> None:
     """With what installs it."""
     missing = Check(is_usable=False, reason="not installed", hint="install it")
-    assert chosen(toolbox(_tools={"nsys": missing, "ncu": NCU}), "nsys") == missing
+    assert chosen(toolbox(_tools={("nsys", "8.0"): missing}), "nsys") == missing
 
 
 def test_an_old_gpu_has_a_trace_and_no_counters() -> None:
     """Nsight Compute does not read those of Pascal and older."""
-    found = _real("ncu")
-    box = toolbox(_passes={}, _tools={"nsys": NSYS, "ncu": found})
+    box = toolbox(_tools={("nsys", "6.1"): NSYS, ("ncu", "6.1"): _real_ncu("6.1")})
     assert "Pascal and older" in chosen(box, "ncu-memory", gpu="6.1").reason
-    assert isinstance(chosen(box, "nsys", gpu="6.1"), Profiler)
+    assert isinstance(chosen(box, "nsys", gpu="6.1"), ProfilerRun)
 
 
 def test_the_installed_tool_is_asked_for_metrics_that_it_has() -> None:
     """A name that it does not know would be an error of the whole pass."""
-    found = replace(_real("ncu"), options=())
-    box = toolbox(_passes={}, _tools={"nsys": NSYS, "ncu": found})
+    box = toolbox(_tools={("ncu", "8.0"): replace(_real_ncu("8.0"), options=())})
     arguments = chosen(box, "ncu-memory").arguments
     metrics = arguments[arguments.index("--metrics") + 1].split(",")
     assert {"gpu__time_duration.sum", "dram__bytes_read.sum"} <= set(metrics)
 
 
-def _real(name: str) -> Tool:
-    found = dict(find_tools(LOCAL))[name]
-    if isinstance(found, Check):
-        pytest.skip(found.reason)
-    return found
+def _real_ncu(compute_capability: str) -> Tool:
+    tool = Ncu().discover(LOCAL, compute_capability)
+    if isinstance(tool, Check):
+        pytest.skip(tool.reason)
+    return tool

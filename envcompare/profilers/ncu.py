@@ -1,0 +1,279 @@
+"""Nsight Compute: reads the counters of every kernel of a worker between its marks, in two passes.
+
+Counters of SASS instructions patch the kernels and stretch their time by two orders of magnitude,
+so they have a pass of their own, from which no time is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from envcompare.command import Command
+from envcompare.environments import Check
+from envcompare.environments.asking import ask
+from envcompare.errors import Problem
+from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
+from envcompare.profile_files.reading import read
+from envcompare.profilers.permissions import OPEN_FOR_ALL
+from envcompare.profilers.shelf import READ_LOG, Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.run_folder.profiles import Profile
+from envcompare.transport import Transport
+
+NAME: Final = "ncu"
+MOST_LAUNCHES: Final = 2000  # of kernels whose counters are read; each is run several times for it
+MEMORY: Final = Pass(
+    name="ncu-memory", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES
+)
+FLOPS: Final = Pass(name="ncu-flops", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES)
+_RANGE: Final = "envcompare"  # that the worker marks
+_CONTROLS: Final = (
+    "caches and clocks were as the program has them (--cache-control none, --clock-control none)"
+)
+# The program stands under `target` of a folder that also holds a script of its name, which needs
+# bash. The first place that has one is taken, there the highest version.
+_SEARCH = r"""
+case $(uname -m) in
+  x86_64) machine=x64 ;;
+  aarch64) machine=a64 ;;
+  *) machine=$(uname -m) ;;
+esac
+target() { newest "$1"/target/linux-*"$machine"/ncu; }
+inside() { for one; do target "$one"; done | sort -V | tail -n 1; }
+ncu=$(on_path ncu)
+case $ncu in
+  */target/linux-*/ncu) ;;
+  ?*) ncu=$(target "$(dirname "$ncu")") ;;
+esac
+ncu=$(first "$ncu" \
+  "$(inside "$root"/opt/nvidia/nsight-compute*/*)" \
+  "$(inside "$root"/usr/local/cuda*/nsight-compute*)" \
+  "$(inside "$root"/usr/lib/nsight-compute)")
+if [ -n "$ncu" ]; then
+  ncu=$(readlink -f -- "$ncu") && parent=$(dirname "$(dirname "$(dirname "$ncu")")")
+  tell program "$ncu"
+  tell folder "$parent"
+  tell version "$("$ncu" --version 2>&1 | sed -n 's/^Version //p')"
+  tell options "$("$ncu" --help 2>&1 | options)"
+fi
+"""
+_MISSING = Check(
+    is_usable=False,
+    reason="Nsight Compute (ncu) is not installed",
+    hint="install it from https://developer.nvidia.com/nsight-compute, or, on Debian, "
+    "sudo apt-get install nsight-compute (non-free)",
+)
+# $1 the program, $2 the folder
+_FILES = ReportFiles(
+    report="counters.ncu-rep",
+    export="counters.csv",
+    script=r"""
+cd -- "$2" || exit
+"$1" --import counters.ncu-rep --csv --page raw --print-units base >counters.csv
+""",
+)
+# The caches are left as the program has them and the clocks as they are, so that the counters
+# describe the application; its time is not that of a run without counters.
+_OPTIONS = (
+    ("--replay-mode", "kernel"),
+    ("--cache-control", "none"),
+    ("--clock-control", "none"),
+    ("--graph-profiling", "node"),
+)
+_COMPLAINT = re.compile(r"^==(?:ERROR|WARNING)== *(.+)$", re.MULTILINE)
+_HINTS = (
+    ("ERR_NVGPUCTRPERM", f"{OPEN_FOR_ALL}; see envcompare doctor"),
+    (
+        "driver resource was unavailable",
+        "end what else reads counters there, as by `dcgmi profile --pause`",
+    ),
+)
+_MEMORY: Final = (
+    "gpu__time_duration.sum",
+    "dram__bytes.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
+    "dram__sectors.sum", "dram__sectors_read.sum", "dram__sectors_write.sum",
+    "lts__t_bytes.sum", "lts__t_sectors.sum", "lts__t_sectors_lookup_hit.sum",
+    "lts__t_sector_hit_rate.pct",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__inst_executed.sum", "smsp__thread_inst_executed.sum",
+)  # fmt: skip
+_SASS: Final = tuple(
+    f"smsp__sass_thread_inst_executed_op_{kind}_pred_on.sum"
+    for kind in (
+        "dadd", "dmul", "dfma", "fadd", "fmul", "ffma", "hadd", "hmul", "hfma",
+        "fadd2", "fmul2", "ffma2",
+    )
+)  # fmt: skip
+_TENSOR: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum")
+_PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))\w+")
+_OFFERED: Final = re.compile(r"^([a-z0-9]+__\w+)\s", re.MULTILINE)
+_RELEASE: Final = re.compile(r"(\d{4})\.(\d+)")
+
+LAST_WITH_VOLTA: Final = (2025, 2)
+"""The last version of Nsight Compute that profiles compute capability 7.0."""
+
+FIRST_WITH_PATHS: Final = (2024, 1)
+"""The first version seen to count tensor-core operations; 2022.3 does not know these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ncu:
+    """Counts memory traffic in one pass and operations in another; the file is a CSV table."""
+
+    root: str = ""  # stands before the places where the program is looked for
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Return the pass that leaves the time of kernels as it is, and the one that does not."""
+        return MEMORY, FLOPS
+
+    def discover(self, transport: Transport, compute_capability: str = "") -> Tool | Check:
+        """Return the newest ncu of a host, and for a GPU the metrics that it offers."""
+        tool = find_tool(transport, _SEARCH, name=NAME, missing=_MISSING, root=self.root)
+        if isinstance(tool, Check) or not compute_capability:
+            return tool
+        return _with_metrics(transport, tool, compute_capability)
+
+    def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun | Check:
+        """Return ncu as it reads the metrics of a pass, with the options this version knows."""
+        metrics = tool.metrics.get(kind.name)
+        if not metrics:
+            return Check(is_usable=False, reason=tool.reason)
+        known = (word for pair in _OPTIONS if tool.knows(pair[0]) for word in pair)
+        arguments = (
+            *("--target-processes", "all", *known),
+            *("--nvtx", "--nvtx-include", _RANGE, "--launch-count", f"{MOST_LAUNCHES}"),
+            *("--metrics", ",".join(metrics)),
+            *("--force-overwrite", "--export", f"{folder}/counters"),
+        )
+        return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
+
+    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+        """Make the table of the report."""
+        return export_report(shelf, run, _FILES, complaint=self.explain(said))
+
+    def read(self, run: ProfilerRun, export: Path) -> Profile:
+        """Read the table; kernels that were patched for their operations tell no time."""
+        profile = read(NAME, (export,), version=run.tool.version, controls=_CONTROLS)
+        has_time = profile.has_time and run.kind != FLOPS
+        return msgspec.structs.replace(profile, has_time=has_time)
+
+    def explain(self, said: str) -> Problem | None:
+        """Return the errors and warnings in a log, each once, and what to try."""
+        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(said)))
+        hint = next((hint for text, hint in _HINTS if text in said), "")
+        if not details and not hint:
+            return None
+        return Problem(brief=f"{NAME} complained", details=details, hint=hint or READ_LOG)
+
+
+def _with_metrics(transport: Transport, tool: Tool, compute_capability: str) -> Tool | Check:
+    """Ask the tool what it offers for the GPU: a metric that it lacks would be an error."""
+    chip = chip_of(compute_capability)
+    argv = (tool.program, "--query-metrics", *(("--chips", chip) if chip else ()))
+    hint = f"run {tool.program} --query-metrics there by hand"
+    answer = ask(transport, Command(argv=argv), what=tool.program, hint=hint)
+    if isinstance(answer, Check):
+        return answer
+    offered = offered_metrics(answer.stdout if answer.succeeded else "")
+    metrics = choose(compute_capability, ncu_version=tool.version, offered=offered)
+    by_pass = {MEMORY.name: metrics.memory, FLOPS.name: metrics.flops}
+    return replace(tool, metrics=by_pass, reason=metrics.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The exact names to ask for in each pass; an empty pass is not run, and `reason` says why."""
+
+    memory: tuple[str, ...] = ()
+    flops: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def offered_metrics(text: str) -> frozenset[str]:
+    """Return the names, without suffix, in what `ncu --query-metrics` printed."""
+    return frozenset(_OFFERED.findall(text))
+
+
+def choose(
+    compute_capability: str, *, ncu_version: str, offered: frozenset[str] = frozenset()
+) -> Metrics:
+    """Return the metrics of each pass for a GPU such as "8.0" and a version such as "2024.1.1".
+
+    `offered` is what this version of ncu offers for the GPU, since a metric it does not know is an
+    error; empty, the table that travels with the package stands for it.
+    """
+    reason = _why_not(compute_capability, ncu_version)
+    if reason:
+        return Metrics(reason=reason)
+    chip = chip_of(compute_capability)
+    memory = tuple(name for name in _MEMORY if _is_there(name, chip, offered))
+    asked = _SASS + _TENSOR + _paths(chip, offered, ncu_version)
+    flops = tuple(name for name in asked if _is_there(name, chip, offered))
+    return Metrics(memory=memory, flops=flops, reason=_what_lacks(memory, flops, chip))
+
+
+def _why_not(compute_capability: str, ncu_version: str) -> str:
+    """Return why Nsight Compute cannot read the counters of this GPU; empty where it can."""
+    major = _major(compute_capability)
+    if major is None:
+        return f"the compute capability of the GPU is not known (found {compute_capability!r})"
+    if major < 7:
+        return (
+            f"Nsight Compute has not read counters of compute capability {compute_capability} "
+            "(Pascal and older) since 2020.1; nvprof does"
+        )
+    if compute_capability == "7.0" and _release(ncu_version) > LAST_WITH_VOLTA:
+        return (
+            f"Nsight Compute {ncu_version} does not profile Volta (compute capability 7.0); "
+            "versions up to 2025.2 do"
+        )
+    return ""
+
+
+def _major(compute_capability: str) -> int | None:
+    found = re.fullmatch(r"(\d+)\.\d+", compute_capability)
+    return int(found[1]) if found else None
+
+
+def _release(ncu_version: str) -> tuple[int, int]:
+    found = _RELEASE.search(ncu_version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _is_there(metric: str, chip: str, offered: frozenset[str]) -> bool:
+    base = metric.split(".", maxsplit=1)[0]
+    if offered:
+        return base in offered
+    # packed FP32 and the fifth generation's pipe are asked for only where they are known to be
+    is_rare = base.endswith(("2_pred_on", "_pipe_tc"))
+    return not is_lacking(base, chip) and (bool(chip) or not is_rare)
+
+
+def _paths(chip: str, offered: frozenset[str], ncu_version: str) -> tuple[str, ...]:
+    """Return the counters of tensor operations that count each operation once."""
+    known = tensor_totals(chip)
+    if not offered:
+        return known if _release(ncu_version) >= FIRST_WITH_PATHS else ()
+    if known:
+        return known
+    names = {name for name in offered if _PATHS.fullmatch(name)}
+    parts = {name for name in names if any(name.startswith(f"{other}_dst_") for other in names)}
+    return tuple(f"{name}.sum" for name in sorted(names - parts))
+
+
+def _what_lacks(memory: tuple[str, ...], flops: tuple[str, ...], chip: str) -> str:
+    told = []
+    if "dram__bytes_read.sum" not in memory:
+        told.append("this GPU does not tell reads of device memory from writes")
+    if not any("_sass_" in name for name in flops):
+        told.append("this version of ncu offers no instruction counters for this GPU")
+    # on Volta the instructions of the tensor pipe tell the operations: 512 each
+    if chip != "gv100" and not any(name.startswith("sm__ops_path_tensor") for name in flops):
+        told.append("this version of ncu does not count tensor-core operations of this GPU")
+    return "; ".join(told)

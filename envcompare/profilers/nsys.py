@@ -1,0 +1,108 @@
+"""Nsight Systems: traces kernels, copies and API calls of a worker between its marks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envcompare.environments import Check
+from envcompare.errors import Problem
+from envcompare.profile_files.reading import read
+from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.run_folder.profiles import Profile
+from envcompare.transport import Transport
+
+NAME: Final = "nsys"
+# It runs from a folder `target-linux-*` alone, and wants the parent of that around it. The first
+# place that has one is taken, there the highest version.
+_SEARCH = r"""
+nsys=$(on_path nsys)
+case $nsys in */target-linux-*/nsys) ;; *) nsys= ;; esac
+nsys=$(first "$nsys" \
+  "$(newest "$root"/opt/nvidia/nsight-systems*/*/target-linux-*/nsys)" \
+  "$(newest "$root"/usr/local/cuda*/nsight-systems*/target-linux-*/nsys)" \
+  "$(newest "$root"/usr/lib/nsight-systems/target-linux-*/nsys)")
+if [ -n "$nsys" ]; then
+  nsys=$(readlink -f -- "$nsys") && parent=$(dirname "$(dirname "$nsys")")
+  tell program "$nsys"
+  tell folder "$parent"
+  tell version "$("$nsys" --version 2>&1 | tail -n 1)"
+  tell importer "$(first "$(newest "$parent"/host-linux-*/QdstrmImporter)" \
+    "$(newest "$root"/usr/lib/nsight-systems/host-linux-*/QdstrmImporter)")"
+  tell options "$("$nsys" profile --help 2>&1 | options)"
+fi
+"""
+_MISSING = Check(
+    is_usable=False,
+    reason="Nsight Systems (nsys) is not installed",
+    hint="install it from https://developer.nvidia.com/nsight-systems, or, on Debian, "
+    "sudo apt-get install nsight-systems (non-free)",
+)
+# $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
+# raw file into a report; the host has it, of the same version.
+_FILES = ReportFiles(
+    report="trace.nsys-rep",
+    unfinished="trace.qdstrm",
+    export="trace.sqlite",
+    script=r"""
+cd -- "$2" || exit
+report=trace.nsys-rep
+if [ ! -e "$report" ]; then
+  "$3" -i trace.qdstrm -o "$report" >&2 || exit
+fi
+"$1" export --type sqlite -f true -o trace.sqlite "$report" >&2
+""",
+)
+# Nothing is sampled on the CPU, so that no right is needed; CUDA graphs are taken apart, since
+# their kernels would not be in the table of kernels otherwise. The worker outlives the trace: it
+# still has to answer, and by default nsys ends the program where the collection ends.
+_OPTIONS = (
+    ("--cpuctxsw", "none"),
+    ("--cuda-graph-trace", "node"),
+    ("--capture-range-end", "stop"),
+    ("--kill", "none"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nsys:
+    """Traces the steps between the marks; the file is a SQLite database."""
+
+    root: str = ""  # stands before the places where the program is looked for
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Return the trace alone."""
+        return (Pass(name="nsys"),)
+
+    def discover(
+        self,
+        transport: Transport,
+        compute_capability: str = "",  # noqa: ARG002 — of the seam
+    ) -> Tool | Check:
+        """Return the newest nsys of a host; a trace is the same for every GPU."""
+        return find_tool(transport, _SEARCH, name=NAME, missing=_MISSING, root=self.root)
+
+    def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:
+        """Return nsys as it traces, with the options that this version knows."""
+        known = (f"{name}={value}" for name, value in _OPTIONS if tool.knows(name))
+        arguments = (
+            *("profile", "--trace=cuda,nvtx", "--sample=none", *known),
+            *("--capture-range=cudaProfilerApi", "--stats=false", "--export=none"),
+            *("--force-overwrite=true", f"--output={folder}/trace"),
+        )
+        return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
+
+    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+        """Make the database of the report, or of the raw file where there is no report yet."""
+        return export_report(shelf, run, _FILES, complaint=self.explain(said))
+
+    def read(self, run: ProfilerRun, export: Path) -> Profile:
+        """Read the database."""
+        return read(NAME, (export,), version=run.tool.version)
+
+    def explain(self, said: str) -> Problem | None:  # noqa: ARG002 — of the seam
+        """Return nothing: what nsys says of itself explains no missing report."""
+        return None
