@@ -13,8 +13,8 @@ from envcompare.errors import (
     StillRunningError,
 )
 from envcompare.transport import Transport
+from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.operations import run
-from envcompare.transport.watched import Watched
 
 PATIENCE_S = 60.0
 _KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
@@ -33,7 +33,7 @@ def run_inside(
     Raises as `run_wrapped` does.
     """
     # a watched transport kills all that is started after the user has insisted on an end
-    bare = transport.bare if isinstance(transport, Watched) else transport
+    bare = transport.bare if isinstance(transport, InterruptibleTransport) else transport
     return run_wrapped(
         transport,
         where.wrap(command, isolation),

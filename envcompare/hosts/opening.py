@@ -19,11 +19,10 @@ from envcompare.run_folder.records import Scalar
 from envcompare.stack.cache import host_cache
 from envcompare.text import spoken
 from envcompare.transport import Transport
-from envcompare.transport.hosts import HostSpec, connect
+from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import shell
 from envcompare.transport.ssh_settings import SshOptions
-from envcompare.transport.watched import Watched
 
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
 # A file that is not there has no line; a value stands on one.
@@ -62,11 +61,11 @@ def open_site(
     """
     bare = connect(host, options=ssh_options(experiment))
     roads = Roads(
-        watched=Watched(bare, interruption),
+        watched=InterruptibleTransport(bare, interruption),
         bare=bare,
-        local=Watched(LocalTransport(), interruption),
+        local=InterruptibleTransport(LocalTransport(), interruption),
     )
-    asked = Watched(bare, interruption, ends_at_once=True)
+    asked = InterruptibleTransport(bare, interruption, ends_at_once=True)
     try:
         site = _site(host, roads, asked, run_id, may_use_gpu=experiment.device != "cpu")
         interruption.check()  # what was killed while it was asked has said nothing

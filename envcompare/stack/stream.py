@@ -18,7 +18,7 @@ from envcompare.errors import TransportError
 from envcompare.stack import Progress
 from envcompare.stack.cache import failure
 from envcompare.transport import Process, Told, Transport
-from envcompare.transport.exchange import Drain
+from envcompare.transport.streams import Drain
 
 _CHUNK_BYTES = 1 << 16
 

@@ -22,8 +22,8 @@ from envcompare.command import Command
 from envcompare.errors import TransportError
 from envcompare.text import spoken
 from envcompare.transport import Process, Told, Transport
-from envcompare.transport.exchange import Drain, Exchange
 from envcompare.transport.operations import CONTENT_S, file_sha256, not_copied, run
+from envcompare.transport.streams import Drain
 
 _CHUNK_BYTES = 1 << 18
 # A smaller file is sent in one round trip, without asking what of it is there.
@@ -340,9 +340,7 @@ def _fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
     try:
         with part.open("wb") as file:
-            result = Exchange(
-                transport, Command(argv=command), sink=file, timeout_s=CONTENT_S
-            ).result()
+            result = run(transport, Command(argv=command), sink=file, timeout_s=CONTENT_S)
         if not result.succeeded:
             raise not_copied(origin, str(target), result.tail(1))
         if file_sha256(part) != "".join(result.stderr.split()[-1:]):

@@ -1,4 +1,4 @@
-"""The hosts a user names: `user@host:port`, an SSH alias, `local`, or a file with one a line."""
+"""The hosts a user names, `user@host:port`, an SSH alias, `local` or a file; the way to them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envcompare.command import Command
 from envcompare.errors import ConfigError
-from envcompare.transport import Transport
+from envcompare.interrupt import Interruption
+from envcompare.transport import Process, Transport
+from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions
 
@@ -71,6 +74,41 @@ def connect(spec: HostSpec | None, *, options: SshOptions | None = None) -> Tran
 
     destination = Destination(alias=spec.alias, user=spec.user, port=spec.port)
     return SshTransport(str(spec), destination, options or SshOptions())
+
+
+class InterruptibleTransport:
+    """A transport whose commands all die when the user asks to stop a second time.
+
+    Those of one that `ends_at_once` die at the first: nothing is lost with an unanswered question.
+    """
+
+    def __init__(
+        self, transport: Transport, interruption: Interruption, *, ends_at_once: bool = False
+    ) -> None:
+        self._transport = transport
+        self._interruption = interruption
+        self._ends_at_once = ends_at_once
+        self.forward_unix = transport.forward_unix
+        self.close = transport.close
+
+    @property
+    def name(self) -> str:
+        """Name the host as the user wrote it."""
+        return self._transport.name
+
+    @property
+    def bare(self) -> Transport:
+        """Return the transport below, for what must run after everything else was killed."""
+        return self._transport
+
+    def spawn(self, command: Command) -> Process:
+        """Start the command there and remember it until the run ends."""
+        process = self._transport.spawn(command)
+        self._interruption.add(process, at_once=self._ends_at_once)
+        return process
+
+    put = put_file
+    get = get_file
 
 
 def _items(values: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -8,45 +8,42 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
-from envcompare.transport import Told
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.streams import reader, writer
 
 # The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
-LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
-
-
+_LAUNCH = ("/bin/sh", "-c", '"$@"; exit "$?"', "sh")
 # A process in an uninterruptible wait dies later, by itself.
 _REAP_S = 5.0
 
 
-class _PipeEnd:
-    """One end of a pipe to or from a child."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def receive(self, size: int) -> bytes:
-        return os.read(self._descriptor, size)
-
-    def send(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
-
-    def end(self) -> None:
-        os.close(self._descriptor)
+def _source(stream: IO[bytes] | None) -> BinaryIO:
+    descriptor = _own(stream)
+    return reader(partial(os.read, descriptor), end=partial(os.close, descriptor))
 
 
-def _own(stream: IO[bytes] | None) -> _PipeEnd:
+def _sink(stream: IO[bytes] | None) -> BinaryIO:
+    descriptor = _own(stream)
+    return writer(partial(_write_all, descriptor), end=partial(os.close, descriptor))
+
+
+def _own(stream: IO[bytes] | None) -> int:
+    """Return a descriptor of the pipe in place of the one that `stream` has."""
     assert stream is not None
     with stream:
-        return _PipeEnd(os.dup(stream.fileno()))
+        return os.dup(stream.fileno())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 class LocalProcess:
@@ -55,31 +52,16 @@ class LocalProcess:
     def __init__(self, command: Command) -> None:
         self._brief = " ".join(command.argv[:2])
         self._popen = subprocess.Popen(
-            (*LAUNCH, *command.flat()),
+            (*_LAUNCH, *command.flat()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
         )
-        self._stdin = writer(_own(self._popen.stdin))
-        self._stdout = reader(_own(self._popen.stdout))
-        self._stderr = reader(_own(self._popen.stderr))
-
-    @property
-    def stdin(self) -> BinaryIO:
-        """Give the stream the command reads; closing it is end of input there."""
-        return self._stdin
-
-    @property
-    def stdout(self) -> BinaryIO:
-        """Give what the command writes to stdout."""
-        return self._stdout
-
-    @property
-    def stderr(self) -> BinaryIO:
-        """Give what the command writes to stderr."""
-        return self._stderr
+        self.stdin = _sink(self._popen.stdin)
+        self.stdout = _source(self._popen.stdout)
+        self.stderr = _source(self._popen.stderr)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code, 128 + n after signal n."""
@@ -121,13 +103,8 @@ class LocalTransport:
                 hint="check the limits of processes and memory here: ulimit -a",
             ) from error
 
-    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file, making parent folders; the content is verified."""
-        put_file(self, source, target, sha256=sha256, told=told)
-
-    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
-        """Copy the file with that hash, making parent folders; the content is verified."""
-        get_file(self, source, target, sha256=sha256, told=told)
+    put = put_file
+    get = get_file
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:

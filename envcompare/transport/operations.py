@@ -1,43 +1,109 @@
-"""What is built on top of any transport: run to the end, and copy a folder."""
+"""What is built on top of any transport: run a command to its end, make folders, send a tree."""
 
 from __future__ import annotations
 
 import hashlib
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from envcompare.command import Command, CommandResult
-from envcompare.errors import CommandTimeoutError, CopyError, StackError, UnusableError
+from envcompare.errors import (
+    CommandTimeoutError,
+    CopyError,
+    OutputLimitError,
+    StackError,
+    UnusableError,
+)
 from envcompare.text import spoken
-from envcompare.transport import Transport
-from envcompare.transport.exchange import Exchange
-
-_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
+from envcompare.transport import Process, Transport, streams
 
 _T = TypeVar("_T")
-# What stands under the name goes, were it a link; a folder that is there already is never taken.
-_MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 # A question that takes longer is one whose host hangs; folders may lie on a slow file system.
 ANSWER_S = 60.0
 FOLDER_S = 300.0
 # Reading, copying or making content: it takes as long as there is content, and is not to hang.
 CONTENT_S = 7200.0
+_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
+# What stands under the name goes, were it a link; a folder that is there already is never taken.
+_MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 
 
 def run(
-    transport: Transport, command: Command, *, stdin: bytes = b"", timeout_s: float = ANSWER_S
+    transport: Transport,
+    command: Command,
+    *,
+    stdin: bytes | Callable[[BinaryIO], object] = b"",
+    sink: BinaryIO | None = None,
+    timeout_s: float = ANSWER_S,
 ) -> CommandResult:
     """Run the command to its end and return its exit code and both streams as text.
 
-    Raises CommandTimeoutError after `timeout_s`, when the command and its children are killed.
+    `stdin` is what it reads, or a function that writes it; `sink` takes stdout in place of the
+    result. Raises CommandTimeoutError after `timeout_s`, when the command and its children are
+    killed, and OutputLimitError where they were killed for what they printed.
     """
-    return Exchange(
-        transport, command, feed=lambda stream: _write(stream, stdin), timeout_s=timeout_s
-    ).result()
+    process = transport.spawn(command)
+    stdout = streams.Drain(process.stdout, sink, on_limit=process.kill)
+    stderr = streams.Drain(process.stderr, on_limit=process.kill)
+    feed = (lambda stream: stream.write(stdin)) if isinstance(stdin, bytes) else stdin
+    feeder = streams.Feeder(process.stdin, feed)
+    exit_code = _await_end(process, stderr, timeout_s)
+    feeder.check()
+    stdout.settle()
+    stderr.settle()
+    if stdout.is_cut or stderr.is_cut:
+        raise OutputLimitError(
+            f"{' '.join(command.argv[:2])} printed more than "
+            f"{streams.OUTPUT_LIMIT_BYTES >> 20} MiB on {transport.name}",
+            details="envcompare keeps what a command prints in memory, and stopped this one",
+            hint="run the command by hand to see what it prints",
+        )
+    return CommandResult(
+        command=command, exit_code=exit_code, stdout=stdout.text(), stderr=stderr.text()
+    )
+
+
+def _await_end(process: Process, stderr: streams.Drain, timeout_s: float) -> int:
+    """Return the exit code; whatever keeps it from coming kills the command."""
+    try:
+        return process.wait(timeout_s)
+    except BaseException as error:
+        process.kill()
+        if isinstance(error, CommandTimeoutError):
+            stderr.settle()
+            error.details = f"the last it wrote to stderr: {stderr.text()[-500:].strip()!r}"
+            error.hint = "raise the limit, or run the command by hand to see where it waits"
+        raise
+
+
+def shell(
+    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
+) -> CommandResult:
+    """Run a fixed script of POSIX sh on the host; the words are its arguments.
+
+    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
+    `timeout_s`.
+    """
+    try:
+        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
+    except CommandTimeoutError as error:
+        raise CommandTimeoutError(
+            f"{transport.name} did not answer within {timeout_s:g} s",
+            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
+            hint="run that there by hand; a program, a device or a file system, such as a network "
+            "share whose server is gone, does not respond",
+        ) from error
+
+
+def make_folder(transport: Transport, path: str) -> None:
+    """Make a folder of the cache, readable by its owner alone."""
+    hint = "set XDG_CACHE_HOME there to a folder that can be written"
+    _make(transport, _MAKE, path, hint=hint)
 
 
 def make_new_folder(transport: Transport, path: str) -> None:
@@ -46,12 +112,15 @@ def make_new_folder(transport: Transport, path: str) -> None:
     What has that name is removed, and no link of theirs is followed. Raises StackError where it
     cannot be made.
     """
-    result = run(transport, Command(argv=("sh", "-c", _MAKE_NEW, "sh", path)), timeout_s=FOLDER_S)
+    hint = "check that the disk there has room, and that the folder around it can be written"
+    _make(transport, _MAKE_NEW, path, hint=hint)
+
+
+def _make(transport: Transport, script: str, path: str, *, hint: str) -> None:
+    result = shell(transport, script, path, timeout_s=FOLDER_S)
     if not result.succeeded:
         raise StackError(
-            f"cannot make {path} on {transport.name}",
-            details=result.tail(1),
-            hint="check that the disk there has room, and that the folder around it can be written",
+            f"cannot make {path} on {transport.name}", details=result.tail(1), hint=hint
         )
 
 
@@ -70,9 +139,9 @@ def put_tree(transport: Transport, source: Path, target: str) -> None:
         raise not_copied(str(source), goal, "it is not a folder")
     command = Command(argv=("sh", "-c", _UNPACK, "sh", target))
     try:
-        result = Exchange(
-            transport, command, feed=lambda stream: _pack(source, stream), timeout_s=CONTENT_S
-        ).result()
+        result = run(
+            transport, command, stdin=lambda stream: _pack(source, stream), timeout_s=CONTENT_S
+        )
     except OSError as error:
         raise not_copied(str(source), goal, str(error)) from error
     if not result.succeeded:
@@ -114,11 +183,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write(stream: BinaryIO, data: bytes) -> None:
-    if data:
-        stream.write(data)
-
-
 def _pack(source: Path, stream: BinaryIO) -> None:
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(source.iterdir()):
@@ -127,33 +191,3 @@ def _pack(source: Path, stream: BinaryIO) -> None:
 
 def _without_byte_code(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if Path(member.name).name == "__pycache__" else member
-
-
-def shell(
-    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
-) -> CommandResult:
-    """Run a fixed script of POSIX sh on the host; the words are its arguments.
-
-    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
-    `timeout_s`.
-    """
-    try:
-        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
-    except CommandTimeoutError as error:
-        raise CommandTimeoutError(
-            f"{transport.name} did not answer within {timeout_s:g} s",
-            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
-            hint="run that there by hand; a program, a device or a file system, such as a network "
-            "share whose server is gone, does not respond",
-        ) from error
-
-
-def make_folder(transport: Transport, path: str) -> None:
-    """Make a folder of the cache, readable by its owner alone."""
-    result = shell(transport, _MAKE, path, timeout_s=FOLDER_S)
-    if not result.succeeded:
-        raise StackError(
-            f"cannot make {path} on {transport.name}",
-            details=result.tail(1),
-            hint="set XDG_CACHE_HOME there to a folder that can be written",
-        )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import paramiko  # noqa: TID251  # this is its home
 from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentSSH  # noqa: TID251
+from paramiko.common import MSG_CHANNEL_CLOSE  # noqa: TID251
+from paramiko.message import Message  # noqa: TID251
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
 from envcompare.transport import known_hosts, ssh_errors
 from envcompare.transport.known_hosts import HostKey, Trust
-from envcompare.transport.proxy import start_proxy
-from envcompare.transport.ssh_closing import OrderedTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions, SshSettings, Values, resolve
 
 _KEEPALIVE_S = 5
@@ -29,6 +31,7 @@ _UNACKNOWLEDGED_MS = 10_000
 _MOST_JUMPS = 8
 # Checking an account may take sshd long (LDAP, a slow home); opening a session as well.
 _AUTH_S = 30.0
+_CLOSE_S = 1.0
 _RSA_SIGNATURES = ("rsa-sha2-512", "rsa-sha2-256")
 
 Channel = paramiko.Channel
@@ -87,7 +90,7 @@ def _login(
         through = _login(last, options, jumps=jumps[:-1] or last.jumps, depth=depth + 1)
     try:
         with _explained(settings, options.connect_timeout_s):
-            transport = OrderedTransport(_road(settings, through, options.connect_timeout_s))
+            transport = _OrderedTransport(_road(settings, through, options.connect_timeout_s))
             try:
                 _introduce(transport, settings, options.connect_timeout_s)
             except BaseException:
@@ -134,7 +137,7 @@ def _road(
         except paramiko.ChannelException as error:
             raise ssh_errors.unreachable_behind(settings, through.settings, error) from error
     if settings.proxy_command:
-        return start_proxy(settings.proxy_command)
+        return _start_proxy(settings.proxy_command)
     link = socket.create_connection((settings.hostname, settings.port), timeout_s)
     # Without it a small command waits 40 ms for an acknowledgement.
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -288,8 +291,8 @@ def _read_config(path: Path | None, alias: str) -> Values:
             details=str(error),
             hint="mend it, or install the OpenSSH client",
         ) from error
-    found = cast("Mapping[str, str | list[str]]", lookup)
-    return {key: (text,) if isinstance(text, str) else tuple(text) for key, text in found.items()}
+    values = cast("Mapping[str, str | list[str]]", lookup)
+    return {key: (text,) if isinstance(text, str) else tuple(text) for key, text in values.items()}
 
 
 @contextmanager
@@ -304,3 +307,77 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
         raise ssh_errors.silent(settings, timeout_s) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise ssh_errors.broken(settings, error) from error
+
+
+def _start_proxy(command: str) -> socket.socket:
+    """Start ProxyCommand on one end of a socket pair; it is shell text by its definition."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        program = subprocess.Popen(
+            ("/bin/sh", "-c", f"exec {command}"),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            start_new_session=True,
+        )
+    threading.Thread(target=program.wait, daemon=True).start()
+    return ours
+
+
+# paramiko builds a message under the channel's lock and sends it after that; sshd ends a whole
+# connection where anything follows a CLOSE. When a command ends just as its input is written or
+# closed, the answer to its CLOSE may so overtake the message.
+_locks: WeakKeyDictionary[Channel, threading.Lock] = WeakKeyDictionary()
+
+
+def sending(channel: Channel) -> threading.Lock:
+    """Return the lock to hold while something is sent into a channel or its input is ended."""
+    return _locks.setdefault(channel, threading.Lock())
+
+
+def close_in_order(channel: Channel) -> None:
+    """Close a channel after what is being sent into it, which a lost window may hold up."""
+    lock = sending(channel)
+    is_free = lock.acquire(timeout=_CLOSE_S)
+    try:
+        channel.close()
+    finally:
+        if is_free:
+            lock.release()
+
+
+def _closed_there(channel: Any, _: Message) -> None:  # noqa: ANN401 — has what stubs leave out
+    """Take the other side's CLOSE, and answer it when nothing is being sent any more.
+
+    The thread of the connection must not wait for a sender: that may wait for it.
+    """
+    with channel.lock:
+        messages = channel._close_internal()  # noqa: SLF001 — as paramiko's own handler
+        channel.transport._unlink_channel(channel.chanid)  # noqa: SLF001
+    lock = sending(channel)
+    if lock.acquire(blocking=False):
+        try:
+            _answer(channel, messages)
+        finally:
+            lock.release()
+    else:
+        threading.Thread(target=_wait_and_answer, args=(channel, messages), daemon=True).start()
+
+
+def _wait_and_answer(channel: Channel, messages: tuple[Message | None, ...]) -> None:
+    with sending(channel), suppress(OSError, EOFError, paramiko.SSHException):
+        _answer(channel, messages)
+
+
+def _answer(channel: Any, messages: tuple[Message | None, ...]) -> None:  # noqa: ANN401
+    for message in messages:
+        if message is not None:
+            channel.transport._send_user_message(message)  # noqa: SLF001
+
+
+class _OrderedTransport(paramiko.Transport):
+    """A connection that answers a CLOSE only after what is being sent into that channel."""
+
+    _channel_handler_table = {  # noqa: RUF012 — paramiko's own is such
+        **vars(paramiko.Transport)["_channel_handler_table"],
+        MSG_CHANNEL_CLOSE: _closed_there,
+    }

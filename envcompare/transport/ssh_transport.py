@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
+import io
 import re
+import socket
+import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import Told, ssh_closing, ssh_errors
+from envcompare.transport import ssh_errors
 from envcompare.transport.copies import get_file, put_file
-from envcompare.transport.forward import forwarding
-from envcompare.transport.ssh import Channel, Connection, login
+from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
 from envcompare.transport.ssh_settings import Destination, SshOptions
 from envcompare.transport.streams import reader, writer
 
@@ -31,46 +32,35 @@ _MARK = re.compile(rb"\nenvcompare-group (\d+)\n")
 # paramiko copies all that is left of a text for each packet, which holds no more than this.
 _PIECE_BYTES = (1 << 15) - 64
 _START_S = 30.0
+_FORWARD_S = 20.0
 _KILL_S = 10.0
 # A connection's end is noticed by another thread than the channel's; it follows within this time.
 _END_S = 1.0
 _SIGKILL_CODE = 137
 
 
-class _ChannelOutput:
-    """One of the two streams that a channel delivers."""
-
-    def __init__(self, receive: Callable[[int], bytes], first: bytes = b"") -> None:
-        self._receive = receive
-        self._first = first
-
-    def receive(self, size: int) -> bytes:
-        if self._first:
-            data, self._first = self._first[:size], self._first[size:]
-            return data
-        return self._receive(size)
-
-    def end(self) -> None:
-        self._first = b""
+def _output(receive: Callable[[int], bytes], first: bytes = b"") -> BinaryIO:
+    """Return one of the two streams that a channel delivers, after what was read of it already."""
+    waiting = io.BytesIO(first)
+    return reader(lambda size: waiting.read(size) or receive(size))
 
 
-class _ChannelInput:
-    """The stream that a channel takes."""
+def _input(channel: Channel) -> BinaryIO:
+    """Return the stream that a channel takes."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def send(self, data: bytes) -> None:
+    def send(data: bytes) -> None:
         try:
             for start in range(0, len(data), _PIECE_BYTES):
-                with ssh_closing.sending(self._channel):
-                    self._channel.sendall(data[start : start + _PIECE_BYTES])
+                with sending(channel):
+                    channel.sendall(data[start : start + _PIECE_BYTES])
         except (OSError, EOFError) as error:
             raise BrokenPipeError("the command does not read any more") from error
 
-    def end(self) -> None:
-        with contextlib.suppress(OSError, EOFError), ssh_closing.sending(self._channel):
-            self._channel.shutdown_write()
+    def end() -> None:
+        with suppress(OSError, EOFError), sending(channel):
+            channel.shutdown_write()
+
+    return writer(send, end=end)
 
 
 class SshProcess:
@@ -85,24 +75,9 @@ class SshProcess:
         self._kill_group = kill_group
         self._is_killed = False
         self._group, first = _read_mark(channel, host)
-        self._stdin = writer(_ChannelInput(channel))
-        self._stdout = reader(_ChannelOutput(channel.recv, first))
-        self._stderr = reader(_ChannelOutput(channel.recv_stderr))
-
-    @property
-    def stdin(self) -> BinaryIO:
-        """Give the stream the command reads; closing it is end of input there."""
-        return self._stdin
-
-    @property
-    def stdout(self) -> BinaryIO:
-        """Give what the command writes to stdout."""
-        return self._stdout
-
-    @property
-    def stderr(self) -> BinaryIO:
-        """Give what the command writes to stderr."""
-        return self._stderr
+        self.stdin = _input(channel)
+        self.stdout = _output(channel.recv, first)
+        self.stderr = _output(channel.recv_stderr)
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Return the exit code, 128 + n after signal n; raises when the connection was lost."""
@@ -126,10 +101,10 @@ class SshProcess:
         if self._is_killed:
             return
         self._is_killed = True
-        with contextlib.suppress(TransportError):
+        with suppress(TransportError):
             self._kill_group(self._group)
         self._channel.status_event.wait(_KILL_S)
-        ssh_closing.close(self._channel)
+        close_in_order(self._channel)
 
     def _is_cut(self) -> bool:
         end = time.monotonic() + _END_S
@@ -163,13 +138,8 @@ class SshTransport:
         brief = " ".join(command.argv[:2])
         return SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
 
-    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file to the host, making parent folders; the content is verified."""
-        put_file(self, source, target, sha256=sha256, told=told)
-
-    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
-        """Copy the file with that hash from the host, making parent folders."""
-        get_file(self, source, target, sha256=sha256, told=told)
+    put = put_file
+    get = get_file
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:
@@ -177,7 +147,7 @@ class SshTransport:
         # The folder is 0700 and its name short: a socket's path has room for 108 bytes.
         with tempfile.TemporaryDirectory(prefix="envcompare-", dir="/tmp") as folder:
             local = Path(folder, "socket")
-            with forwarding(self._destination, self._options, local=local, remote=path):
+            with _forwarding(self._destination, self._options, local=local, remote=path):
                 yield local
 
     def close(self) -> None:
@@ -217,23 +187,93 @@ class SshTransport:
         argv = ("/bin/sh", "-c", 'kill -s KILL -- "-$1"', "sh", str(group))
         channel = self._start(shell_text(argv))
         channel.status_event.wait(_KILL_S)
-        ssh_closing.close(channel)
+        close_in_order(channel)
 
 
 def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
     """Read up to the line with the process group, past what a login shell printed before it."""
     heard = b""
     channel.settimeout(_START_S)
-    with contextlib.suppress(TimeoutError):
+    with suppress(TimeoutError):
         while chunk := channel.recv(1 << 16):
             heard += chunk
             if match := _MARK.search(heard):
                 channel.settimeout(None)
                 return int(match[1]), heard[match.end() :]
     said = (heard + (channel.recv_stderr(4096) if channel.recv_stderr_ready() else b"")).strip()
-    ssh_closing.close(channel)
+    close_in_order(channel)
     raise TransportError(
         f"host '{host}' starts no command",
         details=f"its login shell said: {said[-300:].decode(errors='replace') or 'nothing'}",
         hint=f"check that `ssh {host} true` works, and that the host runs Linux",
+    )
+
+
+@contextmanager
+def _forwarding(
+    destination: Destination, options: SshOptions, *, local: Path, remote: str
+) -> Iterator[None]:
+    """Keep `ssh -L local:remote` running; its folder must be the user's alone."""
+    log = local.with_suffix(".log")
+    with log.open("wb") as stderr:
+        try:
+            ssh = subprocess.Popen(
+                _forwarding_argv(destination, options, f"{local}:{remote}"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise _not_forwarded(
+                destination, remote, "the program ssh is not installed here"
+            ) from error
+    with ssh:
+        try:
+            why = _await_socket(ssh, local, log)
+            if why:
+                raise _not_forwarded(destination, remote, why)
+            yield
+        finally:
+            ssh.kill()
+
+
+def _forwarding_argv(destination: Destination, options: SshOptions, forward: str) -> list[str]:
+    config = options.config_path()
+    settings = (
+        "BatchMode=yes", "ClearAllForwardings=no", "ControlMaster=no", "ControlPath=none",
+        "ExitOnForwardFailure=yes", "ConnectTimeout=10", "ServerAliveInterval=5",
+        "StreamLocalBindMask=0177",
+        f"StrictHostKeyChecking={'accept-new' if options.accept_new_host_keys else 'yes'}",
+    )  # fmt: skip
+    argv = ["ssh", "-nNT", "-L", forward, *(f"-o{setting}" for setting in settings)]
+    argv += ["-F", str(config)] if config else []
+    argv += ["-l", destination.user] if destination.user else []
+    argv += ["-p", str(destination.port)] if destination.port else []
+    return [*argv, "--", destination.alias]
+
+
+def _await_socket(ssh: subprocess.Popen[bytes], local: Path, log: Path) -> str:
+    """Wait until the socket is listened to; say why where it never will be."""
+    end = time.monotonic() + _FORWARD_S
+    while not _is_open(local):
+        if ssh.poll() is not None:
+            return log.read_text(errors="replace").strip()[-300:]
+        if time.monotonic() > end:
+            return f"ssh made no socket within {_FORWARD_S:g} s"
+        time.sleep(0.02)
+    return ""
+
+
+def _is_open(local: Path) -> bool:
+    """Say whether somebody accepts connections; a socket has a name before anybody does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(local)) == 0
+
+
+def _not_forwarded(destination: Destination, remote: str, why: str) -> TransportError:
+    return TransportError(
+        f"the socket {remote} of host '{destination}' cannot be reached from here",
+        details=why,
+        hint=f"check that `ssh {destination.alias} true` works without a question",
     )

@@ -1,56 +1,59 @@
-"""Byte streams of a running command: reads give what is there, writes go out whole."""
+"""Byte streams of a running command: reads give what is there, writes go out whole, none blocks."""
 
 from __future__ import annotations
 
+import contextlib
 import io
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _BUFFER_BYTES = 1 << 16
+# After the end of a command a child in the background may keep its streams open for ever.
+_QUIET_S = 1.0
+# Of each stream, in memory. What commands are asked for has some megabytes at most; files have a
+# sink.
+OUTPUT_LIMIT_BYTES = 64 << 20
 
 
-class RawSource(Protocol):
-    """Where bytes come from."""
+def reader(
+    receive: Callable[[int], bytes], *, end: Callable[[], object] = lambda: None
+) -> BinaryIO:
+    """Return a stream of what `receive` gives: bytes as soon as there are any, none at the end.
 
-    def receive(self, size: int, /) -> bytes:
-        """Return at most `size` bytes as soon as there are any; nothing at the end."""
-        ...
-
-    def end(self) -> None:
-        """Let go of the source."""
-        ...
+    `end` is called once, when the stream is closed.
+    """
+    return _LiveReader(_Source(receive, end), _BUFFER_BYTES)
 
 
-class RawSink(Protocol):
-    """Where bytes go."""
+def writer(send: Callable[[bytes], object], *, end: Callable[[], object]) -> BinaryIO:
+    """Return a stream that hands all bytes to `send`, and calls `end` once where no more follow.
 
-    def send(self, data: bytes, /) -> None:
-        """Send every byte; raises BrokenPipeError when nobody reads any more."""
-        ...
-
-    def end(self) -> None:
-        """Tell the reader that no more bytes follow."""
-        ...
+    `send` raises BrokenPipeError when nobody reads any more.
+    """
+    return cast("BinaryIO", _Sink(send, end))
 
 
 class _Source(io.RawIOBase):
-    def __init__(self, source: RawSource) -> None:
-        self._source = source
+    def __init__(self, receive: Callable[[int], bytes], end: Callable[[], object]) -> None:
+        self._receive = receive
+        self._end = end
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
-        data = self._source.receive(len(view))
+        data = self._receive(len(view))
         view[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
         if not self.closed:
-            self._source.end()
+            self._end()
         super().close()
 
 
@@ -66,28 +69,108 @@ class _LiveReader(io.BufferedReader):
 class _Sink(io.RawIOBase):
     """Nothing is kept back, so closing after the reader went away has nothing left to fail on."""
 
-    def __init__(self, sink: RawSink) -> None:
-        self._sink = sink
+    def __init__(self, send: Callable[[bytes], object], end: Callable[[], object]) -> None:
+        self._send = send
+        self._end = end
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
         content = bytes(data)
-        self._sink.send(content)
+        self._send(content)
         return len(content)
 
     def close(self) -> None:
         if not self.closed:
-            self._sink.end()
+            self._end()
         super().close()
 
 
-def reader(source: RawSource) -> BinaryIO:
-    """Return a stream that reads from `source`."""
-    return _LiveReader(_Source(source), _BUFFER_BYTES)
+class Drain(threading.Thread):
+    """Reads one stream to its end, so that no full pipe ever stops the command."""
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        sink: BinaryIO | None = None,
+        *,
+        on_limit: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._kept = io.BytesIO()
+        self._sink = sink or self._kept
+        self._on_limit = on_limit
+        self.is_cut = False
+        self._size_bytes = 0
+        self._error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Copy until the end of the stream or of the connection; go on reading on a full disk.
+
+        What is kept in memory has a limit: what comes after it is read and dropped.
+        """
+        while chunk := self._read():
+            self._size_bytes += len(chunk)
+            if self._sink is self._kept and self._size_bytes > OUTPUT_LIMIT_BYTES:
+                self._cut()
+            elif self._error is None:
+                try:
+                    self._sink.write(chunk)
+                except OSError as error:
+                    self._error = error
+
+    def settle(self) -> None:
+        """Wait for the end of the stream, or for a while in which nothing comes."""
+        seen = -1
+        while self.is_alive() and seen != self._size_bytes:
+            seen = self._size_bytes
+            self.join(_QUIET_S)
+        if self._error is not None:
+            raise self._error
+
+    def text(self) -> str:
+        """Return what came so far, where no sink took it."""
+        return self._kept.getvalue().decode(errors="replace")
+
+    def last_line(self) -> str:
+        """Return the last line of what came, once all has."""
+        self.settle()
+        return "".join(self.text().strip().splitlines()[-1:])
+
+    def _cut(self) -> None:
+        if not self.is_cut:
+            self.is_cut = True
+            self._on_limit()
+
+    def _read(self) -> bytes:
+        try:
+            return self._stream.read(_BUFFER_BYTES)
+        except OSError:
+            return b""
 
 
-def writer(sink: RawSink) -> BinaryIO:
-    """Return a stream that writes to `sink`."""
-    return cast("BinaryIO", _Sink(sink))
+class Feeder(threading.Thread):
+    """Writes the whole input of a command, which may end before it has read it."""
+
+    def __init__(self, stream: BinaryIO, feed: Callable[[BinaryIO], object]) -> None:
+        super().__init__(daemon=True)
+        self._stream = stream
+        self._feed = feed
+        self._error: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Write, then end the input; the command's exit code says what it made of it."""
+        try:
+            with contextlib.suppress(BrokenPipeError), self._stream:
+                self._feed(self._stream)
+        except OSError as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raise what kept the input from being read on this side."""
+        if self._error is not None:
+            raise self._error

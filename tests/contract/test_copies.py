@@ -15,9 +15,8 @@ from envcompare.command import Command
 from envcompare.errors import InterruptedRunError, TransportError
 from envcompare.interrupt import Interruption
 from envcompare.transport import Process, Transport
-from envcompare.transport.hosts import connect, parse_hosts
+from envcompare.transport.hosts import InterruptibleTransport, connect, parse_hosts
 from envcompare.transport.operations import file_sha256, run
-from envcompare.transport.watched import Watched
 
 SIZE = 20_000_000
 CUT = SIZE * 6 // 10
@@ -216,7 +215,7 @@ def test_no_copy_is_begun_once_the_user_insists_on_the_end(
     interruption.request()
     interruption.request()
     with pytest.raises(TransportError, match="cannot copy"):
-        Watched(transport, interruption).put(source, f"{folder}/file")
+        InterruptibleTransport(transport, interruption).put(source, f"{folder}/file")
     assert "file" not in names(transport, folder)
 
 

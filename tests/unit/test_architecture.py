@@ -46,7 +46,7 @@ MEASURING = {
 }
 HOMES = {
     "scipy": {"stats"},
-    "paramiko": {"transport.ssh", "transport.ssh_closing"},
+    "paramiko": {"transport.ssh"},
     "docker": {"stack.image", "environments.docker"},
     "spython": {"stack"},
     "pandas": {"analysis.frames"},

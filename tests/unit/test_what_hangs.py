@@ -24,10 +24,10 @@ from envcompare.measure.crew import Roster
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.worker import Worker
-from envcompare.transport import exchange
+from envcompare.transport import streams
+from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
-from envcompare.transport.watched import Watched
 
 SOURCE = """
 import os, signal, time
@@ -258,7 +258,7 @@ def test_command_that_prints_without_end_is_stopped(
     stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of time alone would let it fill the memory."""
-    monkeypatch.setattr(exchange, "OUTPUT_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(streams, "OUTPUT_LIMIT_BYTES", 1 << 20)
     command = Command(argv=("sh", "-c", f"cat /dev/zero >&{stream}"))
     with pytest.raises(OutputLimitError) as caught:
         run(LOCAL, command, timeout_s=30.0)
@@ -308,7 +308,11 @@ def test_what_the_user_kills_in_preparation_does_not_go_on_inside(tmp_path: Path
     )
     where = environment("vm")
     result = run_inside(
-        Watched(LOCAL, interruption), command, where=where, isolation=isolation, timeout_s=60.0
+        InterruptibleTransport(LOCAL, interruption),
+        command,
+        where=where,
+        isolation=isolation,
+        timeout_s=60.0,
     )
     user.join()
     number = int(started.read_text())
