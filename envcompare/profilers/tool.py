@@ -43,6 +43,7 @@ class Pass:
 
     name: PassName
     limit_s: float = 300.0  # how long it may take beside the steps themselves
+    needs_gpu: bool = True  # else it looks into work of the CPU too, and needs no marks
     is_counting: bool = False  # reads hardware counters: each kernel is run several times for it
     most_launches: int | None = None  # of kernels, after which the tool stops counting
     file: str = ""  # that the worker writes, where the profiler is inside it

@@ -54,9 +54,9 @@ class Toolbox:
 
         The compute capability is empty where the workload uses no GPU.
         """
-        if not compute_capability:
-            return _ON_CPU
         name, asked = self.passes[kind]
+        if asked.needs_gpu and not compute_capability:
+            return _ON_CPU
         if asked.is_counting and self.choice == "trace":
             return _NOT_ASKED
         tool = self._tool(name, compute_capability)

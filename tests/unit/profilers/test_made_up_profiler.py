@@ -1,0 +1,152 @@
+"""A further profiler costs one file: a made-up one is found, wrapped, exported, read and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from benches import Kept, bench, launch
+from runs import LIGHT
+
+from envcompare.environments import Check
+from envcompare.errors import Problem
+from envcompare.measure.profile import STEPS, ProfilePass, Stand
+from envcompare.measure.worker import Worker
+from envcompare.profilers import Profiler
+from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.profilers.toolbox import Toolbox
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
+from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
+
+# Writes the processor time of what it is around, as `times` of sh tells it: 0m1.25s 0m0.02s
+PROGRAM = """#!/bin/sh
+case $1 in --version) echo "stopwatch 1.2"; exit ;; esac
+report=$1; shift
+echo "the stopwatch runs"
+"$@"
+code=$?
+times >"$report"
+exit "$code"
+"""
+SEARCH = """
+if [ -x "$root/stopwatch" ]; then
+  tell program "$root/stopwatch"
+  tell folder "$root"
+  tell version "$("$root/stopwatch" --version)"
+fi
+"""
+FILES = ReportFiles(
+    report="times.txt",
+    export="seconds.txt",
+    script='cd "$2" && sed -n "2s/[ms]/ /gp" times.txt >seconds.txt',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Measures the processor time of a worker."""
+
+    root: str
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Return its one pass, for which no GPU is needed; names of passes are of the schema."""
+        return (Pass(name="imported", needs_gpu=False),)
+
+    def discover(
+        self,
+        transport: Transport,
+        compute_capability: str = "",  # noqa: ARG002 — of the seam
+    ) -> Tool | Check:
+        """Look for it in a folder."""
+        missing = Check(is_usable=False, reason="no stopwatch is installed", hint="buy one")
+        return find_tool(transport, SEARCH, name="stopwatch", missing=missing, root=self.root)
+
+    def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:
+        """Let it write to the folder."""
+        arguments = (f"{folder}/{FILES.report}",)
+        return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
+
+    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+        """Cut the numbers out of its report."""
+        return export_report(shelf, run, FILES, complaint=self.explain(said))
+
+    def read(self, run: ProfilerRun, export: Path) -> Profile:
+        """Return the time in the mode of the user."""
+        minutes, seconds, *_ = map(float, export.read_text().split())
+        quantity = Quantity(
+            name="user_ns",
+            value=(60 * minutes + seconds) * 1e9,
+            unit="ns",
+            rule="sum",
+            source=f"{run.tool.name} {run.tool.version}",
+        )
+        return Profile(tool="perf", version=run.tool.version, quantities=(quantity,))
+
+    def explain(self, said: str) -> Problem | None:
+        """Say what it complained of."""
+        return Problem(brief="it stopped", details="no time") if "stopped" in said else None
+
+
+@pytest.fixture
+def stopwatch(tmp_path: Path) -> Stopwatch:
+    """Return the profiler with its program."""
+    program = tmp_path / "tools" / "stopwatch"
+    program.parent.mkdir()
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    return Stopwatch(root=str(program.parent))
+
+
+def profiled(path: Path, profiler: Profiler) -> tuple[str, dict[str, ProfileRecord], Path]:
+    """Return what a profile pass says, the records of the profiler by arm, and the run folder."""
+    (path / "light.py").write_text(LIGHT)
+    made = bench(path / "run", f"{path / 'light.py'}:Light")
+    assert isinstance(made.recorder, Kept)
+
+    def start(arm: str, run: ProfilerRun | None) -> Worker:
+        return launch(path, arm, around=run.wrap if run else lambda command: command)
+
+    for arm in made.arms:
+        (path / f"scratch-{arm}").mkdir()
+    stand = Stand(
+        launch=start,
+        transport=LOCAL,
+        toolbox=Toolbox(transport=LOCAL, choice="auto", profilers={"stopwatch": profiler}),
+        environments=dict.fromkeys(made.arms, "vm"),
+        scratch=lambda arm: str(path / f"scratch-{arm}"),
+        taken=lambda arm: str(path / f"taken-{arm}"),
+        folder=made.recorder.folder,
+    )
+    said = ProfilePass(made, stand).measure()
+    stand.folder.close()
+    records = {r.arm: r for r in read_profiles(stand.folder) if r.kind == "imported"}
+    return said, records, stand.folder.path
+
+
+def test_a_profiler_of_one_file_leaves_its_record_in_the_run_folder(
+    tmp_path: Path, stopwatch: Stopwatch
+) -> None:
+    """Both arms are measured by it beside a real worker, whose protocol stays whole."""
+    said, records, folder = profiled(tmp_path, stopwatch)
+    assert "profiled by host, imported" in said
+    assert set(records) == {"vm", "docker"}
+    for record in records.values():
+        assert (record.state, record.reason, record.steps) == ("ok", "", STEPS)
+        assert record.profile is not None
+        (quantity,) = record.profile.quantities
+        assert (quantity.name, quantity.source) == ("user_ns", "stopwatch 1.2")
+        assert (quantity.value or 0) > 0
+        (raw,) = record.raw
+        assert len((folder / raw).read_text().splitlines()) == 2
+
+
+def test_a_profiler_that_is_not_there_is_a_reason_of_each_arm(tmp_path: Path) -> None:
+    """What it says of itself stands in the records."""
+    _, records, _ = profiled(tmp_path, Stopwatch(root=str(tmp_path)))
+    found = {(r.state, r.reason, r.hint) for r in records.values()}
+    assert found == {("missing", "no stopwatch is installed", "buy one")}
