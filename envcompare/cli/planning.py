@@ -58,6 +58,7 @@ def resumed(
     Raises ConfigError where this envcompare would plan another run, and RunFolderError where
     samples were lost: their cells have ended, and would not be measured again.
     """
+    folder.check_version("resumed")
     record = folder.read_run()
     if not any(arm.is_timed for arm in record.arms):
         raise ConfigError(

@@ -53,7 +53,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[HostExamination, ...]
     allow_mismatch: bool = False
     exit_code: int = 0
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 def trouble_of(error: EnvcompareError) -> Trouble:

@@ -85,6 +85,7 @@ def find_place(request: Request) -> Place:
         cell = _cell(request.workload)
         return Place(run=_referring(_new_run(request, cell), request.reference), cell=cell)
     folder = RunFolder.open(request.into)
+    folder.check_version("extended")
     run = folder.read_run()
     cell = _chosen(run, request)
     if cell not in run.cells:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
-
-from msgspec.structs import replace
+from typing import TypeVar
 
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.foldernames import cell_name, distinct_name, safe_name
 from envcompare.run_folder.plausible import impossible_record, impossible_roofs
-from envcompare.run_folder.profiles import Page, Profile, ProfileRecord, Quantity, Roofs
+from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.results import RunFolder
 from envcompare.text import shortened, visible_line
 
 _FOLDER = "profiles"
 _ROOFS = "roofs"
 _T = TypeVar("_T", ProfileRecord, Roofs)
-# What schema 1 told in texts alone.
-_GPU: Final = re.compile(r"GPU (\d+)(?=:|$)")
-_PAGES: Final[dict[str, Page]] = {
-    "csv raw": "raw", "csv details": "details", "csv summary": "summary",
-    "report by ncu": "raw", "report by ncu_report": "raw",
-}  # fmt: skip
 
 
 def raw_path(folder: RunFolder, cell: str, arm: str, name: str) -> Path:
@@ -64,27 +55,7 @@ def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRe
     found = (folder.path / _FOLDER).glob(f"{cells}/*/*.json")
     # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
     paths = sorted(found, key=lambda path: (path.parent, path.stem))
-    return tuple(_upgraded(_read(folder, path, ProfileRecord, impossible_record)) for path in paths)
-
-
-def _upgraded(record: ProfileRecord) -> ProfileRecord:
-    """Return a record of schema 1 with the fields for what it told in texts."""
-    profile = record.profile
-    if profile is None:
-        return record
-    quantities = tuple(map(_with_gpu, profile.quantities))
-    return replace(record, profile=replace(profile, quantities=quantities, pages=_pages(profile)))
-
-
-def _with_gpu(quantity: Quantity) -> Quantity:
-    match = _GPU.match(quantity.scope)
-    return quantity if match is None else replace(quantity, gpu=int(match[1]))
-
-
-def _pages(profile: Profile) -> tuple[Page, ...]:
-    if profile.pages or profile.tool != "ncu":
-        return profile.pages
-    return tuple(_PAGES[part] for part in profile.format.split(" + ") if part in _PAGES)
+    return tuple(_read(folder, path, ProfileRecord, impossible_record) for path in paths)
 
 
 def write_roofs(folder: RunFolder, roofs: Roofs) -> None:

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from envcompare.run_folder.records import SCHEMA
+
 Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
 Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
 Status = Literal["ok", "missing", "refused"]
@@ -130,7 +132,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="false where counters were collected in a way that changes time")
     ] = True
     notes: tuple[str, ...] = ()
-    schema: Literal[1] = 1
 
 
 PassName = Literal["nsys", "ncu-memory", "ncu-flops", "torch", "flops", "host", "imported"]
@@ -158,7 +159,7 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, str], Meta(description="of the files that were imported, by their name")
     ] = {}
     profile: Profile | None = None
-    schema: Literal[1] = 1
+    schema: Literal[2] = SCHEMA
 
 
 class Roofs(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,4 +177,4 @@ class Roofs(msgspec.Struct, frozen=True, kw_only=True):
     driver: str = ""
     clocks: Annotated[str, Meta(description="the clocks it was measured at")] = ""
     reason: Annotated[str, Meta(description="why nothing was measured")] = ""
-    schema: Literal[1] = 1
+    schema: Literal[2] = SCHEMA

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from envcompare.errors import Phase
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
 CONTROL_SUFFIX = "~control"
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
@@ -61,7 +61,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bl
     checksum: float | None = None
     warmup: bool = False
     status: Literal["ok", "dropped"] = "ok"
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="startup"):
@@ -84,7 +84,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     train_steps: Count
     page_cache: Literal["warm", "cold", "unknown"] = "unknown"
     status: Literal["ok", "dropped"] = "ok"
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="memory"):
@@ -98,7 +98,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     cgroup_peak_bytes: Count | None = None
     cuda_allocated_peak_bytes: Count | None = None
     cuda_reserved_peak_bytes: Count | None = None
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="process"):
@@ -121,7 +121,7 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     values: Annotated[dict[str, float], Meta(description="picked from what it printed")] = {}
     warmup: bool = False
     status: Literal["ok", "failed"] = "ok"
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
     @property
     def restart(self) -> int:
@@ -158,7 +158,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     temperature_c: tuple[Count | None, ...]
     throttling: Annotated[tuple[int | None, ...], Meta(description="nvmlClocksThrottleReasons")]
     utilization_percent: tuple[Count | None, ...]
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 Measured = Block | ProcessRun
@@ -195,7 +195,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     state: CellState | None = None
     failure: Failure | None = None
     values: dict[str, Scalar] = {}
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,7 +259,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellRecord, ...]
     configuration: Annotated[str, Meta(description="the resolved experiment as TOML text")] = ""
     controller: dict[str, Scalar] = {}
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ class FingerprintRecord(msgspec.Struct, frozen=True, kw_only=True):
     taken: Annotated[
         Taken, Meta(description="before any work, or after steps, which load libraries late")
     ] = "start"
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class IdentityChange(msgspec.Struct, frozen=True, kw_only=True):

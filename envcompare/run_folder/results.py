@@ -14,7 +14,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from envcompare.errors import RunFolderError, WorkloadError
+from envcompare.errors import ConfigError, RunFolderError, WorkloadError
 from envcompare.run_folder.disk import (
     irregular,
     missing_folders,
@@ -33,11 +33,11 @@ from envcompare.run_folder.records import (
     RunRecord,
     Sample,
 )
+from envcompare.run_folder.versions import DAMAGE, decode_record, version_of
 
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
-_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def new_run_id(now: datetime | None = None) -> str:
@@ -110,12 +110,27 @@ class RunFolder:
             )
         return cls(path)
 
+    def check_version(self, refused: str) -> None:
+        """Raise ConfigError where the folder has an older schema, and cannot be `refused`."""
+        try:
+            version = version_of((self.path / "run.json").read_bytes())
+        except (OSError, *DAMAGE):
+            return  # whoever reads it says more
+        if version < SCHEMA:
+            raise ConfigError(
+                f"{self.path} cannot be {refused}: it has schema {version}",
+                details=f"this envcompare writes schema {SCHEMA}, and a run folder holds one "
+                "schema alone",
+                hint="start a new run folder; `envcompare report` and `envcompare compare` still "
+                "read this one",
+            )
+
     def append_sample(self, sample: Sample) -> None:
         """Add one line to samples.jsonl and sync it."""
         line = msgspec.json.encode(sample)
         try:
             _SAMPLES.decode(line)  # one that cannot be read back would cost the whole run
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise WorkloadError(
                 f"a measurement in {sample.cell} cannot be stored: {error}",
                 phase="protocol",
@@ -248,10 +263,8 @@ class RunFolder:
         path = self.path / name
         _refuse_irregular(path)
         try:
-            content = path.read_bytes()
-            _refuse_other_schema(path, content)
-            return msgspec.json.decode(content, type=kind)
-        except (OSError, *_DAMAGE) as error:
+            return decode_record(path, path.read_bytes(), msgspec.json.Decoder(kind))
+        except (OSError, *DAMAGE) as error:
             raise RunFolderError(
                 f"{path} cannot be read",
                 details=str(error),
@@ -267,18 +280,17 @@ class RunFolder:
             return (), 0
         lines = path.read_bytes().split(b"\n")
         torn = 1 if lines.pop() else 0
-        found: list[_T] = []
+        records: list[_T] = []
         for number, line in enumerate(lines, start=1):
             try:
-                found.append(decoder.decode(line))
-            except _DAMAGE as error:
-                _refuse_other_schema(path, line)
+                records.append(decode_record(path, line, decoder))
+            except DAMAGE as error:
                 raise RunFolderError(
                     f"{path} is damaged in line {number}",
                     details=str(error),
                     hint="remove that line, or restore the file from a copy",
                 ) from error
-        return tuple(found), torn
+        return tuple(records), torn
 
 
 def _below(path: Path, *, levels: int) -> Iterator[Path]:
@@ -311,22 +323,6 @@ def _refuse_irregular(path: Path) -> None:
             f"{path} is not a regular file",
             details=what,
             hint="remove it, or restore the file from a copy",
-        )
-
-
-def _refuse_other_schema(path: Path, content: bytes) -> None:
-    class Head(msgspec.Struct):
-        schema: int = SCHEMA
-
-    try:
-        head = msgspec.json.decode(content, type=Head)
-    except _DAMAGE:
-        return
-    if head.schema != SCHEMA:
-        raise RunFolderError(
-            f"{path} has schema {head.schema}",
-            details=f"this envcompare reads schema {SCHEMA}",
-            hint="use the version of envcompare that wrote it; run.json names it",
         )
 
 

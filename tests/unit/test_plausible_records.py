@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from builders import CELL, run_record
-from msgspec.structs import replace
 
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.profilefiles import (
@@ -127,22 +126,3 @@ def test_a_roof_that_cannot_be_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(RunFolderError, match="cannot be trusted"):
         read_roofs(folder)
-
-
-@pytest.mark.parametrize("scope", ["GPU 1", "GPU 1: no other kernel runs"])
-def test_gpu_that_an_older_record_tells_in_words_is_a_number(tmp_path: Path, scope: str) -> None:
-    """A run folder of an earlier version is compared GPU by GPU as well."""
-    folder = edited(tmp_path, "profile.quantities.0.scope", scope)
-    (record,) = read_profiles(folder)
-    assert record.profile is not None
-    assert record.profile.quantities[0].gpu == 1
-
-
-def test_pages_of_an_older_record_are_told_by_its_format(tmp_path: Path) -> None:
-    """They say whether two numbers of Nsight Compute may be divided."""
-    folder = RunFolder.create(tmp_path, run_record())
-    profile = Profile(tool="ncu", format="report by ncu_report + csv details")
-    write_profile(folder, replace(RECORD, profile=profile))
-    (record,) = read_profiles(folder)
-    assert record.profile is not None
-    assert record.profile.pages == ("raw", "details")

@@ -95,4 +95,4 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     cautions: tuple[str, ...] = ()
     gates: tuple[GateResult, ...] = ()
     exit_code: int = 0
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA

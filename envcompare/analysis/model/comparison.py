@@ -284,7 +284,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
     torn_lines: int = 0
     duration_s: float | None = None
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
     @property
     def compared(self) -> tuple[Comparison, ...]:

@@ -42,4 +42,4 @@ class GatedRun(msgspec.Struct, frozen=True, kw_only=True):
     comparison: RunComparison
     gates: tuple[GateResult, ...] = ()
     exit_code: int = 0
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA

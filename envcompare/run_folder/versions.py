@@ -1,0 +1,85 @@
+"""Schema versions of a run folder: records of an older one are upgraded here as they are read.
+
+Everything else sees records of the newest version alone. A change of a published record raises
+what its type holds, and adds a step to `_FROM_1` that turns its older JSON into the newer one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from envcompare.errors import RunFolderError
+from envcompare.run_folder.profiles import Page, ProfileRecord
+from envcompare.run_folder.records import SCHEMA
+
+OLDEST: Final = 1
+DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for content that is no such record."""
+_T = TypeVar("_T")
+_Json = dict[str, Any]
+_GPU: Final = re.compile(r"GPU (\d+)(?=:|$)")
+_PAGES: Final[dict[str, Page]] = {
+    "csv raw": "raw", "csv details": "details", "csv summary": "summary",
+    "report by ncu": "raw", "report by ncu_report": "raw",
+}  # fmt: skip
+
+
+class _Head(msgspec.Struct):
+    schema: int = SCHEMA
+
+
+def version_of(content: bytes) -> int:
+    """Return the schema version that a record names; raises one of DAMAGE."""
+    return msgspec.json.decode(content, type=_Head).schema
+
+
+def decode_record(path: Path, content: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
+    """Return a record of any known schema version as one of the newest.
+
+    Raises RunFolderError for an unknown version, and one of DAMAGE for what is no such record.
+    """
+    version = version_of(content)
+    if version == SCHEMA:
+        return decoder.decode(content)
+    if not OLDEST <= version < SCHEMA:
+        raise RunFolderError(
+            f"{path} has schema {version}",
+            details=f"this envcompare reads schemas {OLDEST} to {SCHEMA}",
+            hint="use the version of envcompare that wrote it; run.json names it",
+        )
+    record: _Json = msgspec.json.decode(content)
+    try:
+        for upgrade in _FROM_1.get(decoder.type, ()):
+            upgrade(record)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise msgspec.ValidationError(f"not a record of schema {version}: {error}") from error
+    return msgspec.convert({**record, "schema": SCHEMA}, decoder.type)
+
+
+def _name_gpus(record: _Json) -> None:
+    """Version 1 named the GPU of a quantity in the text of its scope alone."""
+    for quantity in (record.get("profile") or {}).get("quantities", ()):
+        if match := _GPU.match(quantity.get("scope", "")):
+            quantity["gpu"] = int(match[1])
+
+
+def _name_pages(record: _Json) -> None:
+    """Version 1 named the pages of Nsight Compute in the text of the format alone."""
+    profile = record.get("profile") or {}
+    if profile.get("tool") == "ncu" and not profile.get("pages"):
+        parts = profile.get("format", "").split(" + ")
+        profile["pages"] = [_PAGES[part] for part in parts if part in _PAGES]
+
+
+_FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
+    ProfileRecord: (_name_gpus, _name_pages),
+}
+"""By the type that is read, what changes a record of version 1, in place, into one of version 2.
+
+Steps run in this order, before types are checked: what they raise for other types is damage.
+"""

@@ -1,0 +1,121 @@
+"""Run folders of older schema versions: read and compared as before, but never written into."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commandline import envcompare
+from goldenruns import KEPT
+
+from envcompare.analysis.compare import compare_run
+from envcompare.errors import RunFolderError
+from envcompare.run_folder.profilefiles import read_profiles
+from envcompare.run_folder.profiles import Profile
+from envcompare.run_folder.records import SCHEMA
+from envcompare.run_folder.results import RunFolder, json_bytes
+from envcompare.run_folder.versions import OLDEST, version_of
+
+V1 = KEPT / "v1"
+KINDS = ("measured", "imported")
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> RunFolder:
+    """Return a copy of a run folder that envcompare wrote with schema 1."""
+    shutil.copytree(V1 / request.param, tmp_path / "run")
+    return RunFolder.open(tmp_path / "run")
+
+
+def test_every_older_schema_version_has_kept_run_folders() -> None:
+    """A version that is raised leaves folders behind that the one before it wrote."""
+    for version in range(OLDEST, SCHEMA):
+        for name in KINDS:
+            run = (KEPT / f"v{version}" / name / "run.json").read_bytes()
+            assert version_of(run) == version
+
+
+def test_every_record_of_an_older_folder_is_read_as_one_of_the_newest_schema(
+    folder: RunFolder,
+) -> None:
+    """What reads records knows one version of them."""
+    records = (
+        folder.read_run(),
+        *folder.read_events().events,
+        *folder.read_samples().samples,
+        *folder.read_fingerprints(),
+        *read_profiles(folder),
+    )
+    assert {record.schema for record in records} == {SCHEMA}
+
+
+def test_an_older_folder_leads_to_the_numbers_that_were_drawn_from_it_then(
+    folder: RunFolder,
+) -> None:
+    """The comparison beside it was written by the envcompare that wrote the folder."""
+    before = json.loads((folder.path / "comparison.json").read_text())["comparisons"]
+    after = json.loads(json_bytes(compare_run(folder)))["comparisons"]
+    for key in ("cell", "arm", "outcome", "leaning", "primary"):
+        assert [drawn[key] for drawn in after] == [drawn[key] for drawn in before]
+
+
+def read_kept(folder: Path, **fields: object) -> Profile:
+    """Return a profile of version 1 as it is read, with fields of its first quantity or itself."""
+    shutil.copytree(V1 / "imported", folder)
+    path = next(folder.rglob("vm/imported-ncu.json"))
+    record = json.loads(path.read_text())
+    scope = fields.pop("scope", "")
+    record["profile"]["quantities"][0] |= {"scope": scope, "gpu": None}
+    path.write_text(json.dumps({**record, "profile": {**record["profile"], **fields}}))
+    records = read_profiles(RunFolder.open(folder))
+    (profile,) = (r.profile for r in records if (r.arm, r.name) == ("vm", "imported-ncu"))
+    assert profile is not None
+    return profile
+
+
+@pytest.mark.parametrize("scope", ["GPU 1", "GPU 1: no other kernel runs"])
+def test_gpu_that_an_older_record_tells_in_words_is_a_number(tmp_path: Path, scope: str) -> None:
+    """A run folder of an earlier version is compared GPU by GPU as well."""
+    assert read_kept(tmp_path / "run", scope=scope).quantities[0].gpu == 1
+
+
+def test_pages_of_an_older_record_are_told_by_its_format(tmp_path: Path) -> None:
+    """They say whether two numbers of Nsight Compute may be divided."""
+    profile = read_kept(tmp_path / "run", pages=[], format="report by ncu_report + csv details")
+    assert profile.pages == ("raw", "details")
+
+
+@pytest.mark.parametrize("damage", [[1], {"tool": 1}, {"quantities": {"a": 1}}, "text"])
+def test_damage_in_an_older_record_is_said_as_damage(tmp_path: Path, damage: object) -> None:
+    """Records are upgraded before their types are checked."""
+    shutil.copytree(V1 / "imported", tmp_path / "run")
+    path = next(tmp_path.rglob("vm/imported-ncu.json"))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "profile": damage}))
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read_profiles(RunFolder.open(tmp_path / "run"))
+
+
+def test_an_older_run_is_not_resumed(tmp_path: Path) -> None:
+    """A folder holds records of one schema; exit 2 says which, and what to do."""
+    shutil.copytree(V1 / "measured", tmp_path / "run")
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    result = envcompare("run", "--resume", "run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "run cannot be resumed: it has schema 1" in result.stderr
+    assert f"this envcompare writes schema {SCHEMA}" in result.stderr
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+
+
+def test_nothing_is_imported_into_an_older_run(tmp_path: Path) -> None:
+    """It is refused before any file is read."""
+    shutil.copytree(V1 / "measured", tmp_path / "run")
+    trace = tmp_path / "trace.json"
+    trace.write_text("{}")
+    result = envcompare(
+        "import", "kineto", "--env", "vm", "--into", "run", str(trace), cwd=tmp_path
+    )
+    assert result.returncode == 2
+    assert "run cannot be extended: it has schema 1" in result.stderr
