@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 import numpy as np
+from scipy import stats
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
 from envcompare.analysis.timing.judge import MIN_RESTARTS
 from envcompare.stats.intervals import Interval, interval, printed_interval
 from envcompare.stats.metrics import estimate
-from envcompare.stats.shares import share_interval
 from ground import Trial, budgets, ground, measure, read_blocks, read_conditions, save
 
 WORKLOADS = ("cnn", "rnn")  # in turns
@@ -128,11 +128,13 @@ def _line(kind: str, found: list[Estimate | None]) -> str:
     if not known:
         return f"| {kind} | 0 of 0 | – | – | – |"
     wrong = sum(one.low > 0 or one.high < 0 for one in known)
-    low, high = share_interval(wrong, len(known))
+    # exact (Clopper and Pearson 1934)
+    share = stats.binomtest(wrong, len(known)).proportion_ci(0.95, method="exact")
     half = np.median([(one.high - one.low) / 2 for one in known])
     rmse = np.sqrt(np.mean([one.mean**2 for one in known]))
     return (
-        f"| {kind} | {wrong} of {len(known)} | {wrong / len(known):.1%} ({low:.1%} to {high:.1%}) "
+        f"| {kind} | {wrong} of {len(known)} "
+        f"| {wrong / len(known):.1%} ({share.low:.1%} to {share.high:.1%}) "
         f"| ±{half:.1%} | {rmse:.2%} |"
     )
 

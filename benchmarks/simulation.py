@@ -22,8 +22,7 @@ from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import ALPHA, Interval, gather
 from envcompare.stats.intervals import printed as widened
-from envcompare.stats.pooling import gather_pooled
-from envcompare.stats.screening import screen
+from envcompare.stats.multiplicity import gather_pooled, screen
 from envcompare.stats.verdicts import verdict
 from replay import Cell, printed, replay
 from simulation_page import page

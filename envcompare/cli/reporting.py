@@ -81,7 +81,7 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
     elif form == "parquet":
         check_terminal(form)
     if figures is not None:
-        from envcompare.report.export.figures import check_folder
+        from envcompare.report.export.exports import check_folder
 
         check_folder(figures)
         check_figures(figures)
@@ -135,7 +135,7 @@ def _content(form: str, comparison: RunComparison) -> bytes:
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
     """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
-    from envcompare.report.export.figures import charts_of, left_out_sentence, write_figures
+    from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
 
     charts = charts_of(comparison)
     written = write_figures(charts, figures)

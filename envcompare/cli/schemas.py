@@ -6,9 +6,7 @@ import json
 
 import msgspec
 
-from envcompare.analysis.model.change import RunChange
-from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.gate import GatedRun
+from envcompare.analysis.model.comparison import GatedRun, RunChange, RunComparison
 from envcompare.doctor.examination import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample

@@ -19,7 +19,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     StepTimes,
 )
-from envcompare.analysis.timing.distributions import BINS
+from envcompare.analysis.timing.cells import BINS
 from envcompare.report.charts.drawing import Chart, drawn
 from envcompare.run_folder.records import Failure
 

@@ -11,7 +11,7 @@ import pytest
 from builders import CELL
 from measuredruns import Made, one_cell, run_folder
 
-from envcompare.analysis.model.change import Change, RunChange
+from envcompare.analysis.model.comparison import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError
 from envcompare.report.export.changewords import change_lines, worded

@@ -45,7 +45,7 @@ from envcompare.report.charts.layers import chart_name, label, shown
 from envcompare.report.charts.palette import LIGHT, PAGE, PAPER, run_styles, styles
 from envcompare.report.charts.steps import step_chart
 from envcompare.report.charts.sweeps import sweep_charts
-from envcompare.report.export.figures import charts_of
+from envcompare.report.export.exports import charts_of
 
 ARMS = ("vm", "docker", "singularity")
 WORDS = Words(name="one", title="A & B", description="<none>")

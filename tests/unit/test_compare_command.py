@@ -20,8 +20,7 @@ from measuredruns import Made, one_cell, run_folder
 
 from envcompare import cli
 from envcompare.analysis.compare import compare_run
-from envcompare.analysis.model.change import RunChange
-from envcompare.analysis.model.gate import GatedRun
+from envcompare.analysis.model.comparison import GatedRun, RunChange
 from envcompare.errors import Phase
 from envcompare.report.export.summary import terminal_lines
 from envcompare.run_folder.records import ArmRecord, Failure

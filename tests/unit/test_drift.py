@@ -19,7 +19,7 @@ from envcompare.report.sections.method import method_view
 from envcompare.report.view import page
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.drift import LEVEL, trend
+from envcompare.stats.pairs import DRIFT_LEVEL, trend
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 NOISES: dict[str, Draw] = {
@@ -38,7 +38,7 @@ def test_false_alarms_keep_to_their_level(noise: str, generations: int, rounds: 
     for _ in range(800):
         found = trend([NOISES[noise](draws, rounds) for _ in range(generations)])
         assert found is not None
-        alarms += found.p_value < LEVEL
+        alarms += found.p_value < DRIFT_LEVEL
     assert alarms <= 0.015 * 800
 
 

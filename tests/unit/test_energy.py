@@ -12,8 +12,8 @@ from builders import block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.analysis.timing import energy
-from envcompare.analysis.timing.energy import Curve, arm_quantities
+from envcompare.analysis.timing import descriptive
+from envcompare.analysis.timing.descriptive import Curve, arm_quantities
 from envcompare.run_folder.profiles import Quantity
 from envcompare.run_folder.records import Block, GpuReading
 
@@ -68,7 +68,7 @@ def test_energy_of_a_step_is_the_power_during_the_blocks_of_the_arm() -> None:
     assert found["power_w"].value == pytest.approx(joules / 0.3)
     assert found["energy_per_step_j"].value == pytest.approx(joules / 4)
     assert found["energy_per_sample_j"].value == pytest.approx(joules / 16)
-    assert found["energy_per_step_j"].source == energy.SOURCE
+    assert found["energy_per_step_j"].source == descriptive.SOURCE
     assert "2 of 2 blocks" in found["energy_per_step_j"].scope
     assert "look more alike than they are" in found["energy_per_step_j"].scope
 
@@ -79,7 +79,7 @@ def test_power_of_now_is_smeared_over_no_neighbour() -> None:
     instant = msgspec.structs.replace(reading(times, times), has_instant_power=True)
     found = named(arm_quantities([run_of(100, 100)], [instant]))
     assert (found["power_w"].source, found["power_w"].value) == (
-        energy.INSTANT,
+        descriptive.INSTANT,
         pytest.approx(150),
     )
     assert "more alike" not in found["power_w"].scope
@@ -102,9 +102,12 @@ def test_long_blocks_take_the_energy_counter() -> None:
     found = named(arm_quantities([run_of(500, 2000), run_of(3000, 1500)], readings))
     assert found["power_w"].value == pytest.approx(250)
     assert found["energy_per_step_j"].value == pytest.approx(250 * 3.5 / 4)
-    assert found["energy_per_step_j"].source == energy.COUNTER
+    assert found["energy_per_step_j"].source == descriptive.COUNTER
     short = named(arm_quantities([run_of(500, 2000), run_of(3000, 900)], readings))
-    assert (short["power_w"].source, short["power_w"].value) == (energy.SOURCE, pytest.approx(1))
+    assert (short["power_w"].source, short["power_w"].value) == (
+        descriptive.SOURCE,
+        pytest.approx(1),
+    )
 
 
 def test_block_without_readings_around_it_is_not_guessed() -> None:
@@ -123,7 +126,7 @@ def test_block_without_readings_around_it_is_not_guessed() -> None:
             assert found.value == pytest.approx(100 * 0.1 / 2)
             assert f"{covered} of {len(blocks)} blocks" in found.scope
         else:
-            assert (found.value, found.reason) == (None, energy.NOT_COVERED)
+            assert (found.value, found.reason) == (None, descriptive.NOT_COVERED)
 
 
 def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
@@ -137,8 +140,8 @@ def test_clocks_heat_and_what_held_them_down_are_those_of_the_blocks() -> None:
     assert found["throttled_share"].scope == (
         "2 readings: power cap in 100.0%, heat, by software in 100.0%"
     )
-    assert found["gpu_utilization_share"].reason == energy.NOT_SAID
-    assert found["power_w"].reason == energy.NOT_SAID
+    assert found["gpu_utilization_share"].reason == descriptive.NOT_SAID
+    assert found["power_w"].reason == descriptive.NOT_SAID
 
 
 @pytest.mark.parametrize("mask", [0, 0x1, 0x2, 0x100, 0x103])
@@ -153,11 +156,15 @@ def test_what_is_not_known_is_missing_with_its_reason() -> None:
     """No GPU, no samples in a step, several GPUs of which none is known to be the one."""
     blocks = [run_of(0, 100)]
     for found in arm_quantities(blocks, []):
-        assert (found.value, found.status, found.reason) == (None, "missing", energy.NO_READINGS)
+        assert (found.value, found.status, found.reason) == (
+            None,
+            "missing",
+            descriptive.NO_READINGS,
+        )
     one = named(arm_quantities(blocks, [reading([0, 100], [50, 50])]))
-    assert one["energy_per_sample_j"].reason == energy.NO_BATCH
+    assert one["energy_per_sample_j"].reason == descriptive.NO_BATCH
     two = [reading([0, 100], [50, 50]), reading([0, 100], [70, 70], uuid="GPU-2")]
-    assert {q.reason for q in arm_quantities(blocks, two)} == {energy.WHICH.format(2)}
+    assert {q.reason for q in arm_quantities(blocks, two)} == {descriptive.WHICH.format(2)}
     chosen = named(arm_quantities(blocks, two, uuid="GPU-2"))
     assert chosen["power_w"].value == pytest.approx(70)
 

@@ -11,8 +11,8 @@ from profilepages import profiled_run
 
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.report.charts.drawing import Chart
-from envcompare.report.export import figures
-from envcompare.report.export.figures import charts_of, left_out_sentence, write_figures
+from envcompare.report.export import exports
+from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
 
 
 def small_charts() -> tuple[Chart, ...]:
@@ -109,7 +109,7 @@ def test_more_charts_than_the_limit_are_counted(
 ) -> None:
     """What is not drawn is said, and what is drawn are the charts of the whole run first."""
     assert left_out_sentence(small_charts()) == ""
-    monkeypatch.setattr(figures, "MOST_FIGURES", 1)
+    monkeypatch.setattr(exports, "MOST_FIGURES", 1)
     assert len(write_figures(small_charts(), tmp_path)) == 3
     assert left_out_sentence(small_charts()).startswith("1 chart")
     assert all(path.name.startswith("forest") for path in tmp_path.iterdir())

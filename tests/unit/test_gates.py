@@ -17,7 +17,7 @@ from envcompare.analysis.two_runs.gates import (
     parse_gates,
 )
 from envcompare.errors import ConfigError
-from envcompare.report.export.gatewords import Naming, gate_lines, worded_gates
+from envcompare.report.export.changewords import Naming, gate_lines, worded_gates
 from envcompare.stats.verdicts import verdict
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envcompare.stats.intervals import gather, interval, student_factor
+from envcompare.stats.multiplicity import gather_pooled
 from envcompare.stats.pairs import Units
-from envcompare.stats.pooling import gather_pooled
 
 
 def cells(count: int, *, seed: int = 1, restart: float = 0.01, restarts: int = 6) -> list[Units]:

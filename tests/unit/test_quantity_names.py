@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envcompare.analysis.timing.energy import arm_quantities
+from envcompare.analysis.timing.descriptive import arm_quantities
 from envcompare.errors import ProfileError
 from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.reading import READERS, read
@@ -22,8 +22,8 @@ PROFILES = ROOT / "tests" / "data" / "profiles"
 NAMED = (
     "profilers",
     "profile_files",
-    "analysis/profiles/intensity.py",
-    "analysis/timing/energy.py",
+    "analysis/profiles/quantities.py",
+    "analysis/timing/descriptive.py",
 )
 LITERAL = re.compile(
     r'"((?:[a-z0-9]+_)+(?:ns|bytes|sectors|calls|faults|share|switches|migrations|flops(?:_\w+)?))"'

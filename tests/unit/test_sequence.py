@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import Evidence, gather, printed, printed_interval
-from envcompare.stats.sequence import sequence_half_width
+from envcompare.stats.intervals import (
+    Evidence,
+    gather,
+    printed,
+    printed_interval,
+    sequence_half_width,
+)
 
 
 def test_sequence_covers_at_every_look_together() -> None:

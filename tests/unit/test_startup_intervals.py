@@ -12,7 +12,7 @@ from benches import Kept, Measured, bench, measure, on_this_machine
 from builders import CELL, design, run_record
 
 from envcompare.analysis.model.comparison import RunComparison, StartupPart, StartupSummary
-from envcompare.analysis.timing.passes import startup_summaries
+from envcompare.analysis.timing.descriptive import startup_summaries
 from envcompare.command import CommandResult
 from envcompare.config.choice import Known
 from envcompare.config.experiment import resolve

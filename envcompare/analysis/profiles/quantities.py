@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
-from envcompare.analysis.profiles.intensity import NAME, joined_intensity
-from envcompare.analysis.profiles.profilechoice import profile_of, usable
-from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord, Quantity, Rule, Tool
+from envcompare.analysis.profiles.profilechoice import Records, choose, is_trace, profile_of, usable
+from envcompare.gpu.tensorcores import UNCOUNTED_TENSORS, ran_uncounted
+from envcompare.run_folder.profiles import (
+    Dim,
+    PassName,
+    Profile,
+    ProfileRecord,
+    Quantity,
+    Rule,
+    Tool,
+)
+from envcompare.text import counted
 
 _PER_STEP: Final[tuple[Rule, ...]] = ("sum", "union", "difference")
 # What one program on one device gives again: counts exactly, counted traffic nearly, times less so.
@@ -19,8 +28,6 @@ _TOLERANCES: Final[tuple[tuple[str, float], ...]] = (
     ("flops_model", 1e-9),
     ("flops_", 1e-3),
     ("launch_count", 1e-9),
-    ("memcpy_ns", 0.05),
-    ("memset_ns", 0.05),
     ("dram_", 0.02),
     ("l2_", 0.02),
     ("arithmetic_intensity", 0.02),
@@ -131,6 +138,28 @@ def clashes(
                 said = f"{name} has {own.value:.6g} {own.unit} and {record.name} {row.value:.6g}"
                 found.setdefault(key, f"{said}: they contradict each other")
     return found
+
+
+def several_cautions(records: Records, partial: Container[tuple[str, str]] = ()) -> Iterable[str]:
+    """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
+    groups: dict[tuple[str, str], list[ProfileRecord]] = {}
+    for one in usable(records):
+        groups.setdefault((one.kind, profile_of(one).tool), []).append(one)
+    trace = choose(records, is_trace)
+    for (_, tool), same in groups.items():
+        if len(same) > 1:
+            clashing = len(clashes(same, partial))
+            tables = f"its kernels and its ledger are those of {same[0].name}; "
+            which = (
+                f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
+                "contradict each other in"
+                if clashing
+                else f"the quantities that several tell are those of {same[0].name}"
+            )
+            yield (
+                f"{same[0].arm} has {len(same)} profiles of {tool}: "
+                f"{tables * (same[0] is trace)}{which}."
+            )
 
 
 def _rows(
@@ -247,3 +276,46 @@ def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
     """Tell whether two times are too short for the ticks that they are counted by."""
     longest = max(row.value or 0.0, other.value or 0.0)
     return row.name in _BY_TICKS and longest < _ENOUGH_NS
+
+
+NAME: Final = "arithmetic_intensity"
+_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
+_BYTES: Final = "dram_bytes"
+
+
+def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
+    """Return FLOPs per byte of device memory over two profiles; None where they do not belong.
+
+    They do where one tool saw the same kernels in the same shapes, each as often. There is no
+    value where tensor cores were used and not counted.
+    """
+    moved = next((one for one in profiles if _values(one).get(_BYTES)), None)
+    computed = next((one for one in profiles if _values(one).keys() & set(_FLOPS)), None)
+    if moved is None or computed is None or moved is computed or moved.tool != computed.tool:
+        return None
+    launches = _shaped(moved)
+    if launches != _shaped(computed):
+        return None
+    total = counted(sum(launches.values()), "launch", "launches")
+    flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
+    lacking = [name for name in _FLOPS if name not in flops]
+    found = Quantity(
+        name=NAME,
+        value=sum(flops.values()) / _values(moved)[_BYTES],
+        unit="FLOP/B",
+        rule="ratio of sums",
+        source=f"{moved.tool} {moved.version}".strip(),
+        scope=f"device memory, two passes over {total}",
+        reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
+    )
+    if "flops_tensor" in flops or not any(map(ran_uncounted, (*moved.kernels, *computed.kernels))):
+        return found
+    return replace(found, value=None, status="missing", reason=UNCOUNTED_TENSORS)
+
+
+def _values(profile: Profile) -> dict[str, float]:
+    return {one.name: one.value for one in profile.quantities if one.value is not None}
+
+
+def _shaped(profile: Profile) -> dict[tuple[str, Dim | None, Dim | None], int]:
+    return {(one.name, one.grid, one.block): one.calls for one in profile.kernels}

@@ -1,16 +1,24 @@
-"""What happened in a cell: its blocks by arm, its state, step times, and how it was stopped."""
+"""What happened in a cell: blocks by arm, state, step times, drift, and how it was stopped."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from envcompare.analysis.model.comparison import CellSummary, Estimate, StepTimes, StoppedBy
-from envcompare.analysis.timing.distributions import shared_edges, step_times, times_s
-from envcompare.analysis.timing.drifts import find_drifts
+import numpy as np
+from numpy.typing import NDArray
+
+from envcompare.analysis.model.comparison import (
+    STEP_PROBABILITIES,
+    CellSummary,
+    Drift,
+    Estimate,
+    StepTimes,
+    StoppedBy,
+)
 from envcompare.run_folder.eventlog import waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -25,6 +33,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 from envcompare.stats.metrics import METRICS, Estimated, MetricName, Readings, primary_metric
+from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, trend
 
 _SKIPPED = "the run ended before this cell"
 
@@ -165,7 +174,7 @@ def noise_floor(data: CellData) -> Estimate | None:
     return plain_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
 
 
-def _step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
+def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float, ...]]:
     """Return the step times of every arm, and the edges that their histograms share."""
     times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
     edges = shared_edges(times.values())
@@ -179,7 +188,7 @@ def summarise_cell(data: CellData) -> CellSummary:
     state, reason = _state(data)
     measured = data.measured
     blocks = tuple(b for b in measured if isinstance(b, Block))
-    times, edges = _step_times(data)
+    times, edges = _all_step_times(data)
     return CellSummary(
         id=data.cell.id,
         host=data.cell.host,
@@ -242,3 +251,107 @@ def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
     stops = [e.text for e in events if e.what == "stopped"]
     reasons: tuple[StoppedBy, ...] = ("target", "equivalent", "decided", "budget", "failure")
     return next((reason for reason in reasons if stops and stops[-1] == reason), "unknown")
+
+
+BINS: Final = 48
+_TAIL: Final = 0.005  # of the steps of an arm that may lie beyond either end of the edges
+
+Times = NDArray[np.float64]
+
+
+def times_s(blocks: Iterable[Measured]) -> Times:
+    """Return the times of all steps, or whole processes, of the blocks, in seconds."""
+    parts = [_times_ns(block) for block in blocks]
+    return np.fromiter((ns for part in parts for ns in part), dtype=np.float64) / 1e9
+
+
+def shared_edges(times: Iterable[Times]) -> tuple[float, ...]:
+    """Return BINS + 1 edges in seconds that hold the times of all arms but their far tails.
+
+    They are evenly spaced. Empty where there are no times, or where all are the same.
+    """
+    ends = [np.quantile(one, (_TAIL, 1 - _TAIL)) for one in times if one.size]
+    if not ends:
+        return ()
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    if not high > low:
+        return ()
+    return tuple(float(edge) for edge in np.linspace(low, high, BINS + 1))
+
+
+def step_times(
+    arm: str, times: Times, *, edges: tuple[float, ...], batch: int | None
+) -> StepTimes | None:
+    """Return the summary of an arm's times; None where it took no step."""
+    if not times.size:
+        return None
+    low, median, high = (float(value) for value in np.quantile(times, (0.05, 0.5, 0.95)))
+    quantiles = np.quantile(times, STEP_PROBABILITIES)
+    counts = np.histogram(times, bins=np.asarray(edges))[0] if edges else ()
+    return StepTimes(
+        arm=arm,
+        steps=int(times.size),
+        median_s=median,
+        p05_s=low,
+        p95_s=high,
+        quantiles_s=tuple(float(value) for value in quantiles),
+        longest_s=float(times.max()),
+        counts=tuple(int(count) for count in counts),
+        samples_per_s=batch / median if batch and median else None,
+    )
+
+
+def _times_ns(block: Measured) -> tuple[int, ...]:
+    if isinstance(block, ProcessRun):
+        return (block.wall_ns,)
+    # on a GPU a step's wall time is its launch; the events around it hold the work
+    return block.gpu_ns or block.wall_ns
+
+
+Generations = Sequence[Sequence[float]]
+
+
+def find_drifts(
+    readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
+) -> tuple[Drift, ...]:
+    """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.
+
+    Each kind has 1 % of false alarms a cell, shared among its tests (Bonferroni).
+    """
+    known = readings.logarithms(metric)
+    times = {arm: trend(_generations(known.get(arm, {}))) for arm in arms}
+    ratios = {
+        arm: trend(
+            [
+                rounds
+                for found in readings.pairs(arm, reference, metric).values()
+                for rounds in found.values()
+            ]
+        )
+        for arm in arms
+        if arm != reference
+    }
+    return (*_drifts(times, is_ratio=False), *_drifts(ratios, is_ratio=True))
+
+
+def _generations(values: Mapping[Round, float]) -> Generations:
+    found: dict[tuple[int, int], dict[int, float]] = {}
+    for (restart, generation, number), value in values.items():
+        found.setdefault((restart, generation), {})[number] = value
+    return [[value for _, value in sorted(rounds.items())] for rounds in found.values()]
+
+
+def _drifts(trends: dict[str, Trend | None], *, is_ratio: bool) -> tuple[Drift, ...]:
+    tested = {arm: found for arm, found in trends.items() if found is not None}
+    return tuple(
+        Drift(
+            arm=arm,
+            is_ratio=is_ratio,
+            slope=found.slope,
+            over_generation=found.over_generation,
+            p_value=found.p_value,
+            generations=found.generations,
+            is_detected=found.p_value * len(tested) < DRIFT_LEVEL,
+        )
+        for arm, found in tested.items()
+    )

@@ -12,9 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from envcompare.analysis.model.change import RunChange
-from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
-from envcompare.analysis.model.gate import Finding, GateFinding, GateResult
+from envcompare.analysis.model.comparison import (
+    Comparison,
+    Finding,
+    GateFinding,
+    GateResult,
+    Outcome,
+    RunChange,
+    RunComparison,
+)
 from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
 
 State = Literal["slower", "faster", "inconclusive", "confounded", "failed"]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from envcompare.analysis.model.change import Mismatch
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.comparison import Mismatch, RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.classes import longest_rule
 from envcompare.fingerprint.comparing import LOADED, compare_fingerprints, measured_alike

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 from ncutexts import DATA
 
-from envcompare.analysis.profiles.intensity import joined_intensity
-from envcompare.analysis.profiles.quantities import quantity_rows
+from envcompare.analysis.profiles.quantities import joined_intensity, quantity_rows
 from envcompare.profile_files.reading import read
 from envcompare.run_folder.profiles import Profile, ProfileRecord
 

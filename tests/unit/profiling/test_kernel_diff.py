@@ -11,7 +11,7 @@ from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
 
 from envcompare.analysis.model.profiling import KernelDiff, KernelDiffRow
 from envcompare.analysis.profiles.kerneldiff import MOST_ROWS, kernel_diff
-from envcompare.analysis.profiles.profilechecks import factor_cautions
+from envcompare.analysis.profiles.profilechoice import factor_cautions
 from envcompare.report.wording.profilewords import kernel_sentence, short_sentence
 from envcompare.run_folder.profiles import Kernel, Profile
 

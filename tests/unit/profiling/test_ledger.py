@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from traces import ADD, CONV, NCCL, kernel, launched
 
 from envcompare.analysis.model.profiling import Ledger
-from envcompare.analysis.profiles.ledger import LABELS, Division, difference, trace_ledger
-from envcompare.analysis.profiles.timingledger import Modes, timing_ledger
+from envcompare.analysis.profiles.ledger import (
+    LABELS,
+    Division,
+    Modes,
+    difference,
+    timing_ledger,
+    trace_ledger,
+)
 from envcompare.report.wording.profilewords import largest_parts
 from envcompare.run_folder.profiles import Copy, Profile, Quantity
 from envcompare.run_folder.records import ProcessRun

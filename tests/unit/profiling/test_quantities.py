@@ -15,16 +15,19 @@ from envcompare.analysis.profiles.activities import (
     operator_table,
     pass_state,
 )
-from envcompare.analysis.profiles.profilechecks import (
+from envcompare.analysis.profiles.profilechoice import (
     gpu_cautions,
     launch_cautions,
     partial_records,
+    profile_of,
     program_cautions,
-    several_cautions,
     step_cautions,
 )
-from envcompare.analysis.profiles.profilechoice import profile_of
-from envcompare.analysis.profiles.quantities import model_flops_cautions, quantity_rows
+from envcompare.analysis.profiles.quantities import (
+    model_flops_cautions,
+    quantity_rows,
+    several_cautions,
+)
 from envcompare.run_folder.profiles import (
     ApiCall,
     Copy,

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from traces import ADD, CONV, kernel, launched, record
 
 from envcompare.analysis.model.profiling import Roofline, RooflinePoint
-from envcompare.analysis.profiles.kernelwork import kernel_work
-from envcompare.analysis.profiles.rooflines import TOTAL, roofline
+from envcompare.analysis.profiles.rooflines import TOTAL, kernel_work, roofline
 from envcompare.gpu.peaks import device_of, roofs_of, table_roofs
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity, Roofs
 

@@ -1,17 +1,28 @@
-"""The spread between restarts, learnt from all cells of a run where there are many.
+"""The comparisons of one run together: restart variance pooled, and screened for differences.
 
-Sources: Satterthwaite 1946 (degrees of freedom of a sum of mean squares).
+Sources: Satterthwaite 1946 (degrees of freedom of a sum of mean squares); Benjamini and Hochberg
+1995 (false discovery rate); Benjamini and Yekutieli 2005 (intervals for the selected).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import special
 
-from envcompare.stats.intervals import Evidence, gather, mean_squares
+from envcompare.stats.intervals import (
+    ALPHA,
+    LOOK_FACTOR,
+    SEQUENCE_SHARE,
+    Evidence,
+    Interval,
+    gather,
+    mean_squares,
+    printed,
+)
 from envcompare.stats.pairs import Units
 
 MIN_CELLS = 8  # below that every cell speaks for itself
@@ -65,3 +76,44 @@ def _pooled(
     if df < restarts - 1:
         return found
     return replace(found, error=math.sqrt(variance), df=df, unit="restart")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """A comparison after screening; only a selected one may be called slower or faster."""
+
+    interval: Interval
+    is_selected: bool
+
+
+def p_value(found: Evidence) -> float:
+    """Return the smallest error at which the printed interval would still exclude 0, at most 1."""
+    if found.mean == 0:
+        return 1.0
+    if found.error == 0:
+        return 0.0
+    tail = 2 * float(special.stdtr(found.df, -abs(found.mean) / (LOOK_FACTOR * found.error)))
+    return min(1.0, tail / (1 - SEQUENCE_SHARE))
+
+
+def screen(found: Sequence[Evidence], *, planned: int) -> tuple[Screened, ...]:
+    """Select by Benjamini and Hochberg at 5 % and give each comparison its interval.
+
+    R selected of m planned have theirs at error 5 % · R ÷ m, so that the false coverage rate is
+    5 %; it excludes 0 exactly where the comparison is selected. The rest have theirs at 5 %,
+    widened for looking and not for their number. Planned comparisons that were not measured count
+    as not selected.
+    """
+    if not found:
+        return ()
+    padded = [*(p_value(one) for one in found), *[1.0] * (planned - len(found))]
+    # a second to import, and seldom asked for
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
+    adjusted = false_discovery_control(padded, method="bh")[: len(found)]
+    selected = [float(one) <= ALPHA for one in adjusted]
+    share = sum(selected) / max(planned, len(found))
+    return tuple(
+        Screened(interval=printed(one, alpha=ALPHA * share if is_in else ALPHA), is_selected=is_in)
+        for one, is_in in zip(found, selected, strict=True)
+    )
