@@ -19,11 +19,11 @@ from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench, Facts, Launch
-from envcompare.measure.crew import Roster
+from envcompare.measure.context import CellContext, Facts, Launch
+from envcompare.measure.context import Variables as StartVariables
 from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.stabilising import Variables as StartVariables
 from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
@@ -56,7 +56,7 @@ class Notes:
         """Leave the fingerprint: all arms are this machine's own venv."""
         return ()
 
-    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+    def progress(self, intervals: dict[str, Interval | None], bench: CellContext) -> None:
         """Show nothing: a trial is short."""
 
 
@@ -103,7 +103,7 @@ class Trial:
 def measure(trial: Trial, on: Ground) -> Notes:
     """Carry out a trial and return all it recorded; the last event holds its conditions."""
     notes, watch = Notes(), Watch.begin()
-    bench = Bench(
+    bench = CellContext(
         cell=f"local/{trial.name}/default",
         host="local",
         arms=tuple(trial.arms),

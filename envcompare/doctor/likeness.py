@@ -18,7 +18,7 @@ from envcompare.fingerprint.sides import Pair
 from envcompare.fingerprint.words import INSTALLED_PARTS
 from envcompare.hosts.folders import CellFolders, Entry
 from envcompare.hosts.session import Site
-from envcompare.measure.stabilising import Variables, stable_variables
+from envcompare.measure.context import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.run_folder.records import (
     ArmRecord,

@@ -12,8 +12,8 @@ from envcompare.config.experiment import Experiment
 from envcompare.environments import Mount, new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import Site
+from envcompare.measure.context import Variables
 from envcompare.measure.protocol import fault_in
-from envcompare.measure.stabilising import Variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import Scalar

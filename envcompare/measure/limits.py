@@ -124,15 +124,15 @@ class ClockWatch:
     def fault(self, block: Block, *, cpus: int | None) -> str:
         """Return why no number may be made of a block; empty where nothing speaks against it."""
         wall_ns = sum(block.wall_ns)
-        found = (
+        fault = (
             _impossible(block, wall_ns, cpus)
             or self._backwards(block)
             or self._stood_still(block, wall_ns)
         )
         self._ends_ns[block.arm] = block.t0_ns + max(0, wall_ns)
-        if not found:
+        if not fault:
             self._steps_ns.setdefault(block.arm, []).append(wall_ns / block.k)
-        return found
+        return fault
 
     def _backwards(self, block: Block) -> str:
         end_ns = self._ends_ns.get(block.arm)

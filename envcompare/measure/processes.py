@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
 
 from msgspec.structs import replace
@@ -12,19 +14,18 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.config.programs import Program
 from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
-from envcompare.measure.bench import Bench, Facts, Values, failure_of
-from envcompare.measure.crew import Roster
-from envcompare.measure.programcautions import cautions
+from envcompare.measure.context import CellContext, Facts, Values, failure_of
 from envcompare.measure.protocol import Finished, Looked
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.stopping import StopReason, stop_reason
+from envcompare.measure.stopping import StopReason
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
+from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Failure, ProcessRun
 from envcompare.stats.intervals import Interval
-from envcompare.stats.metrics import look
 
 WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 LEAST_LIMIT_S = 1.0
+_SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
 
 
@@ -32,7 +33,7 @@ _GRACE_S = 60.0  # for the engine, beyond the limit of the program
 class ProcessPass:
     """Measure one cell of a plain command; `runs` grows, the roster says which arms are out."""
 
-    bench: Bench
+    context: CellContext
     roster: Roster
     program: Program
     runs: list[ProcessRun] = field(default_factory=list)
@@ -50,7 +51,7 @@ class ProcessPass:
     @property
     def is_timeout(self) -> bool:
         """Tell whether not one process of the reference ended within the budget."""
-        reference = self.bench.reference
+        reference = self.context.reference
         ended = any(run.arm == reference and run.status == "ok" for run in self.runs)
         return self._is_spent and not ended
 
@@ -59,7 +60,7 @@ class ProcessPass:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        gate = QuietGate(self.bench)
+        gate = QuietGate(self.context)
         self._look()
         while not self._is_done():
             gate.wait()
@@ -67,101 +68,91 @@ class ProcessPass:
             self._run_round()
             self._round_s = time.monotonic() - began
             self._number += 1
-            self.bench.recorder.progress(self.intervals(), self.bench)
-        for text in cautions(self.program, self.runs, self.bench.reference):
-            self.bench.note("caution", text=text)
-        self.bench.note("stopped", text=self.stopped_by or "")
+            self.context.recorder.progress(self.intervals(), self.context)
+        for text in _cautions(self.program, self.runs, self.context.reference):
+            self.context.note("caution", text=text)
+        self.context.note("stopped", text=self.stopped_by or "")
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        return look(
-            tuple(self.runs),
-            self.roster.compared,
-            reference=self.bench.reference,
-            design=self.bench.design,
-            m=self.bench.comparisons,
-        )
+        return self.roster.intervals(self.runs)
 
     def _is_done(self) -> bool:
-        if self.bench.reference in self.roster.failed or not self.roster.compared:
-            self.stopped_by = "failure"
-        elif reason := stop_reason(
-            self.intervals().values(),
-            design=self.bench.design,
-            min_restarts=self.bench.design.min_restarts,
-        ):
-            self.stopped_by = reason
-        elif self._is_spent or self._is_over():
+        min_restarts = self.context.design.min_restarts
+        self.stopped_by = self.roster.why_done(self.runs, min_restarts=min_restarts)
+        if self.stopped_by is None and (self._is_spent or self._is_over()):
             self.stopped_by = "budget"
         return self.stopped_by is not None
 
     def _is_over(self) -> bool:
         """Tell whether no other round fits; the first is tried always."""
         has_begun = bool(self.runs) or self._round_s is not None
-        return has_begun and (self._round_s or 0.0) >= self.bench.remaining_s
+        return has_begun and (self._round_s or 0.0) >= self.context.remaining_s
 
     def _look(self) -> None:
         """Launch every arm once without the program: is it there, and what is around it."""
-        seed = derive_seed(self.bench.seed, "look", self.bench.cell)
+        seed = derive_seed(self.context.seed, "look", self.context.cell)
         for arm in shuffled(self.roster.arms, seed):
-            self.bench.check_interruption()
-            worker = self.bench.launch(arm, self.bench.variables(0))
+            self.context.check_interruption()
+            worker = self.context.launch(arm, self.context.variables(0))
             try:
                 request = self._request()
-                found = worker.ask_once("look", request, kind=Looked, limit_s=HELLO_LIMIT_S)
+                looked = worker.ask_once("look", request, kind=Looked, limit_s=HELLO_LIMIT_S)
             except WorkloadError as error:
                 self._fail(arm, failure_of(error))
             else:
-                self._take_look(arm, found)
+                self._take_look(arm, looked)
             finally:
                 worker.kill()
 
-    def _take_look(self, arm: str, found: Looked) -> None:
-        programs = {program_key(word): digest for word, digest in found.programs.items()}
-        values: Values = {"code": found.code_hash, "program": found.program, **programs}
-        changed = self.bench.recorder.fingerprint(arm, found.fingerprint, taken="start")
-        self._looks[arm] = found.fingerprint
-        self.bench.note("note", arm=arm, values=values)
+    def _take_look(self, arm: str, looked: Looked) -> None:
+        programs = {program_key(word): digest for word, digest in looked.programs.items()}
+        values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
+        changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
+        self._looks[arm] = looked.fingerprint
+        self.context.note("note", arm=arm, values=values)
         failure = self.roster.refused(arm, changed)
         failure = self.roster.changed(arm, values) or failure
         if failure is not None:
             self._fail(arm, failure)
         else:
-            self.bench.note("arm-ready", arm=arm, text=f"runs {found.program}")
+            self.context.note("arm-ready", arm=arm, text=f"runs {looked.program}")
 
     def _request(self) -> dict[str, object]:
         return {
             "argv": self.program.argv,
             "cwd": self.program.cwd,
-            "cpus": self.bench.spec.cpus,
+            "cpus": self.context.spec.cpus,
             "patterns": {n: text for n, text in self.program.measures if n not in self._slow},
         }
 
     def _run_round(self) -> None:
         """Run the program once in every arm, one at a time; the first round warms up."""
-        found: list[ProcessRun] = []
+        runs: list[ProcessRun] = []
         is_first = self._round_s is None
-        began_s = self.bench.remaining_s
-        seed = derive_seed(self.bench.seed, "process", self.bench.cell, self._number)
+        began_s = self.context.remaining_s
+        seed = derive_seed(self.context.seed, "process", self.context.cell, self._number)
         for order, arm in enumerate(shuffled(self.roster.arms, seed)):
-            self.bench.check_interruption()
+            self.context.check_interruption()
             run = self._run(arm, order)
             if run is not None:
-                found.append(run)
+                runs.append(run)
                 if not is_first:
                     self._keep(run)
-            if self._is_spent or self.bench.reference in self.roster.failed:
-                self.bench.note("round-dropped", arm=arm, text=f"round {self._number}")
+            if self._is_spent or self.context.reference in self.roster.failed:
+                self.context.note("round-dropped", arm=arm, text=f"round {self._number}")
                 break
         if is_first:
-            is_kept = self.bench.remaining_s < WANTED_ROUNDS * (began_s - self.bench.remaining_s)
-            self._keep_first(found, is_kept=is_kept)
+            is_kept = self.context.remaining_s < WANTED_ROUNDS * (
+                began_s - self.context.remaining_s
+            )
+            self._keep_first(runs, is_kept=is_kept)
 
-    def _keep_first(self, found: list[ProcessRun], *, is_kept: bool) -> None:
-        for run in found:
+    def _keep_first(self, runs: list[ProcessRun], *, is_kept: bool) -> None:
+        for run in runs:
             self._keep(replace(run, warmup=not is_kept))
-        if is_kept and found and not self._is_spent:
-            self.bench.note(
+        if is_kept and runs and not self._is_spent:
+            self.context.note(
                 "caution",
                 text=f"the first round counts, though files may not have been in memory yet: the "
                 f"budget holds fewer than {WANTED_ROUNDS} more; raise --budget",
@@ -169,21 +160,21 @@ class ProcessPass:
 
     def _keep(self, run: ProcessRun) -> None:
         self.runs.append(run)
-        self.bench.recorder.sample(run)
+        self.context.recorder.sample(run)
 
     def _run(self, arm: str, order: int) -> ProcessRun | None:
         """Run the program once in an arm; None where its launcher did not come to its end."""
-        limit_s = max(LEAST_LIMIT_S, self.bench.remaining_s)
+        limit_s = max(LEAST_LIMIT_S, self.context.remaining_s)
         if self.program.timeout_s is not None:
             limit_s = min(limit_s, self.program.timeout_s)
-        worker = self.bench.launch(arm, self.bench.variables(self._number))
+        worker = self.context.launch(arm, self.context.variables(self._number))
         try:
             request = {**self._request(), "limit_s": limit_s, "watch": arm in self._looks}
             done = worker.ask_once("command", request, kind=Finished, limit_s=limit_s + _GRACE_S)
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
-            self._is_spent = self.bench.remaining_s <= 0
+            self._is_spent = self.context.remaining_s <= 0
             self._fail(arm, failure_of(error))
             return None
         finally:
@@ -194,10 +185,10 @@ class ProcessPass:
             return None
         if done.left_processes and not (done.is_late or self._is_leaving):
             self._is_leaving = True
-            self.bench.note("caution", text=_LEAVING)
+            self.context.note("caution", text=_LEAVING)
         for name in done.slow_measures:
             self._slow.add(name)
-            self.bench.note("caution", text=f"the measure {name} {_SLOW}")
+            self.context.note("caution", text=f"the measure {name} {_SLOW}")
         if failure is not None:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
@@ -211,12 +202,12 @@ class ProcessPass:
         if looked is None or not done.fingerprint:
             return None
         seen = {**looked, **done.fingerprint}
-        changed = self.bench.recorder.fingerprint(arm, seen, taken="step")
+        changed = self.context.recorder.fingerprint(arm, seen, taken="step")
         return self.roster.refused(arm, changed)
 
     def _process_run(self, arm: str, order: int, done: Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(
-            cell=self.bench.cell,
+            cell=self.context.cell,
             arm=arm,
             number=self._number,
             order=order,
@@ -250,24 +241,53 @@ class ProcessPass:
         )
 
     def _late(self, worker: Worker, limit_s: float) -> Failure | None:
-        own = limit_s == self.program.timeout_s
-        self._is_spent = not own
-        if not own and any(run.arm == worker.arm and run.status == "ok" for run in self.runs):
+        is_command_limit = limit_s == self.program.timeout_s
+        self._is_spent = not is_command_limit
+        if not is_command_limit and any(
+            run.arm == worker.arm and run.status == "ok" for run in self.runs
+        ):
             return None
-        budget_s = self.bench.design.budget_s
-        what = "its limit" if own else f"what was left of the budget of {budget_s:g} s"
+        budget_s = self.context.design.budget_s
+        what = "its limit" if is_command_limit else f"what was left of the budget of {budget_s:g} s"
         return Failure(
             phase="step",
             brief=f"{worker.arm}: the command did not end within {what} ({limit_s:.0f} s) and was "
             "killed",
             details=worker.tail(),
-            hint="raise --command-timeout" if own else "raise --budget, or give it less to do",
+            hint="raise --command-timeout"
+            if is_command_limit
+            else "raise --budget, or give it less to do",
             log=worker.log_name,
         )
 
     def _fail(self, arm: str, failure: Failure) -> None:
-        self.bench.check_interruption()
+        self.context.check_interruption()
         self.roster.fail(arm, failure)
+
+
+def _cautions(program: Program, runs: Iterable[ProcessRun], reference: str) -> tuple[str, ...]:
+    """Say what was not found in the output, and whether the command is too short to be compared."""
+    good = [run for run in runs if run.status == "ok"]
+    texts = [_unmatched(name, good) for name, _ in program.measures]
+    seconds = [run.wall_ns / 1e9 for run in good if run.arm == reference]
+    if seconds and median(seconds) < _SHORT_S:
+        texts.append(
+            f"one process takes {1000 * median(seconds):.1f} ms, most of it to start a process: "
+            "give the command more to do"
+        )
+    return tuple(text for text in texts if text)
+
+
+def _unmatched(name: str, runs: list[ProcessRun]) -> str:
+    arms = dict.fromkeys(run.arm for run in runs)
+    silent = [arm for arm in arms if not any(name in run.values for run in runs if run.arm == arm)]
+    if not silent:
+        return ""
+    where = "any arm" if len(silent) == len(arms) else ", ".join(silent)
+    return (
+        f"the measure {name} found no number in the output of {where}: it is not measured there; "
+        "compare its expression with the log"
+    )
 
 
 _SLOW = (

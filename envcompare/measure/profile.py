@@ -22,7 +22,7 @@ from envcompare.errors import (
     UnusableError,
     WorkloadError,
 )
-from envcompare.measure.bench import Bench, Values, failure_of
+from envcompare.measure.context import CellContext, Values, failure_of
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers import Answer, Profiler
@@ -62,7 +62,7 @@ _UNKNOWN = "no worker came as far as telling which GPU it uses"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """What the pass needs of a host beside the bench."""
+    """What the pass needs of a host beside the context."""
 
     launch: Callable[[str, ProfilerRun | None], Worker]
     transport: Transport
@@ -80,7 +80,7 @@ class ProfilePass:
     No time of it enters a comparison, and none is taken from the budget of the cell.
     """
 
-    bench: Bench
+    context: CellContext
     stand: Stand
     prior: tuple[ProfileRecord, ...] = ()  # of this cell, before an interruption
     _kept: dict[tuple[str, PassName], ProfileRecord] = field(default_factory=dict)
@@ -101,9 +101,12 @@ class ProfilePass:
     @property
     def arms(self) -> tuple[str, ...]:
         """Return the arms to profile, the reference first."""
-        bench = self.bench
-        others = tuple(a for a in bench.arms if a not in {bench.reference, bench.control})
-        return (bench.reference, *shuffled(others, derive_seed(bench.seed, "profile", bench.cell)))
+        context = self.context
+        others = tuple(a for a in context.arms if a not in {context.reference, context.control})
+        return (
+            context.reference,
+            *shuffled(others, derive_seed(context.seed, "profile", context.cell)),
+        )
 
     def measure(self) -> str:
         """Run what is missing, and say in a line what there is.
@@ -147,19 +150,19 @@ class ProfilePass:
                 self._begin(worker, hello)
                 for kind in INSIDE:
                     if self._is_missing(arm, kind):
-                        self.bench.check_interruption()
+                        self.context.check_interruption()
                         self._keep(self._seen_inside(worker, hello, kind))
                 worker.quit()
         except (TransportError, StillRunningError):
             raise
         except (WorkloadError, UnusableError) as error:
-            self.bench.check_interruption()
+            self.context.check_interruption()
             missing = tuple(kind for kind in INSIDE if self._is_missing(arm, kind))
             self._fail(arm, missing, error)
 
     def _look_around(self, arm: str, kind: PassName) -> None:
         """Let a new worker run its steps with a profiler around it."""
-        self.bench.check_interruption()
+        self.context.check_interruption()
         if self._hello is None:
             self._keep(self._lacking(arm, kind, _UNKNOWN, "", is_failure=True))
             return
@@ -180,7 +183,7 @@ class ProfilePass:
         except (TransportError, StillRunningError):
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
-            self.bench.check_interruption()
+            self.context.check_interruption()
             self._fail(arm, (kind,), error, self._profiler(kind))
 
     def _profiler(self, kind: PassName) -> Profiler:
@@ -189,16 +192,17 @@ class ProfilePass:
 
     @property
     def _spec(self) -> LaunchSpec:
-        return msgspec.structs.replace(self.bench.spec, generation="rebuild", fingerprint=False)
+        return msgspec.structs.replace(self.context.spec, generation="rebuild", fingerprint=False)
 
     def _launch(self, arm: str, profiler: ProfilerRun | None) -> Worker:
-        self.bench.check_interruption()  # a worker that was killed for it must not be started again
+        # a worker that was killed for it must not be started again
+        self.context.check_interruption()
         return self.stand.launch(arm, profiler)
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
-        bench = self.bench
-        worker.send_begin(derive_seed(bench.seed, "profile model", bench.cell) % 2**31, 0)
+        context = self.context
+        worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
         begun = worker.await_begin(BEGIN_LIMIT_S)
         warmup_limit_s = limit_s(BEGIN_LIMIT_S, WARMUP_STEPS, begun.first_step_ns / 1e9)
         ran = worker.run(WARMUP_STEPS, warmup_limit_s)
@@ -261,7 +265,7 @@ class ProfilePass:
     def _counted_steps(self, asked: Pass) -> int:
         """Return the steps of a counter pass, the same in all arms: the reference decides."""
         traces = (
-            self._kept.get((self.bench.reference, kind))
+            self._kept.get((self.context.reference, kind))
             for kind, (_, other) in self.stand.toolbox.passes.items()
             if not other.is_counting
         )
@@ -295,7 +299,7 @@ class ProfilePass:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
         if file.size_bytes > most_bytes:
             return None
-        target = raw_path(self.stand.folder, self.bench.cell, taken.arm, name)
+        target = raw_path(self.stand.folder, self.context.cell, taken.arm, name)
         taken.fetch(file, target)
         return target
 
@@ -330,8 +334,8 @@ class ProfilePass:
 
     def _bare(self, arm: str, kind: PassName) -> ProfileRecord:
         """Return what every record of this cell says, whatever the profiler found."""
-        bench = self.bench
-        return ProfileRecord(host=bench.host, cell=bench.cell, arm=arm, kind=kind, name=kind)
+        context = self.context
+        return ProfileRecord(host=context.host, cell=context.cell, arm=arm, kind=kind, name=kind)
 
     def _fail(
         self,
@@ -356,7 +360,7 @@ class ProfilePass:
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.reason}" if record.reason else record.kind
         values: Values = {"state": record.state}
-        self.bench.note("profiled", arm=record.arm, text=text, values=values, failure=failure)
+        self.context.note("profiled", arm=record.arm, text=text, values=values, failure=failure)
 
 
 @contextmanager

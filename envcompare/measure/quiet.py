@@ -10,9 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from envcompare.command import CommandResult
 from envcompare.errors import CommandTimeoutError
-from envcompare.measure.bench import Bench
+from envcompare.measure.context import CellContext
 
 SHARE = 0.2  # of the budget of a cell, at most
 POLL_S = 2.0
@@ -79,13 +78,13 @@ def _field(lines: list[str], key: str) -> float | None:
 class QuietGate:
     """The gate of one cell; `waited_s` grows up to a fifth of the budget, over resumptions too."""
 
-    bench: Bench
+    context: CellContext
     waited_s: float = field(init=False)
     _is_open: bool = field(default=False)  # for good: it was switched off, is blind, or has waited
 
     def __post_init__(self) -> None:
-        self._is_open = not self.bench.design.quiet_gate
-        self.waited_s = self.bench.waited_s
+        self._is_open = not self.context.design.quiet_gate
+        self.waited_s = self.context.waited_s
 
     def wait(self) -> None:
         """Wait while the host is busy, and record how long.
@@ -97,47 +96,47 @@ class QuietGate:
         seen = parse_glance(self._ask(_GLANCE))
         if seen is None:
             self._is_open = True
-            self.bench.note("caution", text=_UNREADABLE)
-        elif self._is_busy(seen, own=0):
+            self.context.note("caution", text=_UNREADABLE)
+        elif self._is_busy(seen, to_come=0):
             self._wait_while_busy()
 
     def busy(self) -> str:
         """Return what keeps the host busy now; empty where it is quiet or does not say."""
-        found = self._look()
-        return _told(found) if found else ""
+        seen = self._look()
+        return _told(seen) if seen else ""
 
     def _wait_while_busy(self) -> None:
         began = time.monotonic()
-        found = self._look()
-        if found is None:
+        seen = self._look()
+        if seen is None:
             return
-        worst, left_s = found, SHARE * self.bench.design.budget_s - self.waited_s
+        worst, left_s = seen, SHARE * self.context.design.budget_s - self.waited_s
         try:
-            while found is not None and (spent_s := time.monotonic() - began) < left_s:
-                self.bench.check_interruption()
+            while seen is not None and (spent_s := time.monotonic() - began) < left_s:
+                self.context.check_interruption()
                 time.sleep(min(POLL_S, left_s - spent_s))
-                found = self._look()
+                seen = self._look()
         finally:  # a wait that was interrupted is a part of the whole too
             seconds = time.monotonic() - began
             self.waited_s += seconds
-            self._note(worst, seconds=seconds, is_quiet=found is None)
-        if found is not None:
+            self._note(worst, seconds=seconds, is_quiet=seen is None)
+        if seen is not None:
             self._give_up(worst)
 
     def _look(self) -> Reading | None:
         """Return what was seen where the host is busy, None where it is not."""
         seen = parse_look(self._ask(_LOOK))
-        own = self.bench.design.threads  # what our worker is going to ask for
-        return seen if seen is not None and self._is_busy(seen, own=own) else None
+        threads = self.context.design.threads  # what our worker is going to ask for
+        return seen if seen is not None and self._is_busy(seen, to_come=threads) else None
 
-    def _is_busy(self, seen: Reading, *, own: int) -> bool:
-        design = self.bench.design
+    def _is_busy(self, seen: Reading, *, to_come: int) -> bool:
+        design = self.context.design
         most = design.quiet_load if design.quiet_load is not None else seen.cpus + 1
         under_pressure = seen.pressure is not None and seen.pressure > design.quiet_pressure
-        return under_pressure or seen.load + own >= most
+        return under_pressure or seen.load + to_come >= most
 
     def _note(self, worst: Reading, *, seconds: float, is_quiet: bool) -> None:
-        self.bench.note(
+        self.context.note(
             "waited",
             text=f"waited {seconds:.0f} s for a quiet machine: {_told(worst)}",
             values={
@@ -152,14 +151,13 @@ class QuietGate:
         self._is_open = True
         text = f"the machine stayed busy for the {self.waited_s:.0f} s that were waited"
         remedy = "measure at a quieter time, or raise --quiet-pressure and --quiet-load"
-        self.bench.note("caution", text=f"{text} ({_told(worst)}): {remedy}")
+        self.context.note("caution", text=f"{text} ({_told(worst)}): {remedy}")
 
     def _ask(self, script: str) -> str:
         try:
-            found: CommandResult = self.bench.on_host(script)
+            return self.context.on_host(script).stdout
         except CommandTimeoutError:
             return ""
-        return found.stdout
 
 
 def _told(worst: Reading) -> str:

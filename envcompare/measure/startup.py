@@ -10,11 +10,11 @@ import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.bench import Bench, failure_of, keep_surroundings
-from envcompare.measure.crew import Roster, work_of
+from envcompare.measure.context import CellContext, failure_of, keep_surroundings
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import Worker
+from envcompare.measure.workers import Roster, work_of
 from envcompare.run_folder.records import Failure, Startup
 
 SHARE = 0.2  # of the budget of a cell
@@ -45,7 +45,7 @@ class StartupPass:
     be neither cold nor warm. After an interruption only what is missing is launched.
     """
 
-    bench: Bench
+    context: CellContext
     roster: Roster
     prior: tuple[Startup, ...] = ()  # launches before an interruption
     _launched: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class StartupPass:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        limit_s = SHARE * self.bench.design.budget_s
+        limit_s = SHARE * self.context.design.budget_s
         cold = self._before(is_cold=True)
         with_cold = cold.is_due(limit_s / 2) and self._can_drop_caches()
         has_cold = with_cold or cold.repetitions > 0
@@ -83,26 +83,26 @@ class StartupPass:
 
     def _before(self, *, is_cold: bool) -> Spent:
         """Return what an interrupted pass has spent on a kind; a torn repetition is not whole."""
-        found = [one for one in self.prior if (one.page_cache == "cold") == is_cold]
-        launches = Counter(one.arm for one in found)
+        prior = [launch for launch in self.prior if (launch.page_cache == "cold") == is_cold]
+        launches = Counter(launch.arm for launch in prior)
         return Spent(
             repetitions=min((launches[arm] for arm in self._arms), default=0),
-            seconds=sum(one.real_ns for one in found) / 1e9,
+            seconds=sum(launch.real_ns for launch in prior) / 1e9,
         )
 
     @property
     def _arms(self) -> tuple[str, ...]:
-        return tuple(arm for arm in self.roster.arms if arm != self.bench.control)
+        return tuple(arm for arm in self.roster.arms if arm != self.context.control)
 
     def _can_drop_caches(self) -> bool:
         """Try it where it was asked for, and say why where it cannot be done."""
-        if not self.bench.design.cold_start:
+        if not self.context.design.cold_start:
             return False
         try:
             self._drop_caches()
         except WorkloadError as error:
             text = f"cold start not measured: {error.details or error.brief}; {error.hint}"
-            self.bench.note("note", text=text, values={"cold": False})
+            self.context.note("note", text=text, values={"cold": False})
             return False
         return True
 
@@ -110,7 +110,7 @@ class StartupPass:
         """Empty the page cache of the host itself; raises WorkloadError when it refuses."""
         hint = "only root of the host may drop its page cache: log in as root there"
         try:
-            done = self.bench.on_host(_DROP_CACHES)
+            done = self.context.on_host(_DROP_CACHES)
         except CommandTimeoutError as error:
             raise WorkloadError(error.brief, hint=hint, phase="process") from error
         if not done.succeeded:
@@ -119,38 +119,38 @@ class StartupPass:
             )
 
     def _repeat(self, repetition: int, *, is_cold: bool) -> None:
-        bench = self.bench
-        seed = derive_seed(bench.seed, "startup", bench.cell, repetition)
+        context = self.context
+        seed = derive_seed(context.seed, "startup", context.cell, repetition)
         for order, arm in enumerate(shuffled(self._arms, seed)):
-            bench.check_interruption()
+            context.check_interruption()
             if is_cold:
                 self._drop_caches()
-            worker = bench.launch(arm, bench.variables(repetition))
+            worker = context.launch(arm, context.variables(repetition))
             try:
                 sample = self._launch(worker, repetition=repetition, order=order)
                 cache = "cold" if is_cold else "warm" if arm in self._launched else "unknown"
-                bench.recorder.sample(msgspec.structs.replace(sample, page_cache=cache))
+                context.recorder.sample(msgspec.structs.replace(sample, page_cache=cache))
                 self._launched.add(arm)
             except WorkloadError as error:
-                bench.check_interruption()
-                keep_surroundings(bench, worker, error)
+                context.check_interruption()
+                keep_surroundings(context, worker, error)
                 self.roster.fail(arm, failure_of(error))
             finally:
                 worker.kill()
 
     def _launch(self, worker: Worker, *, repetition: int, order: int) -> Startup:
         """Take one worker from its launch to its exit, as a short training run."""
-        bench = self.bench
+        context = self.context
         worker.send_hello(
-            msgspec.structs.replace(bench.spec, generation="rebuild", fingerprint=False)
+            msgspec.structs.replace(context.spec, generation="rebuild", fingerprint=False)
         )
-        budget_s = bench.design.budget_s
-        hello = worker.await_hello(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
+        budget_s = context.design.budget_s
+        hello = worker.await_hello(begin_limit_s(budget_s, remaining_s=context.remaining_s))
         arrived_ns = time.monotonic_ns()
         _refuse(self.roster.changed(worker.arm, work_of(hello)))
-        seed = derive_seed(bench.seed, "startup model", bench.cell, repetition) % 2**31
+        seed = derive_seed(context.seed, "startup model", context.cell, repetition) % 2**31
         worker.send_begin(seed, 0)
-        began = worker.await_begin(begin_limit_s(budget_s, remaining_s=bench.remaining_s))
+        began = worker.await_begin(begin_limit_s(budget_s, remaining_s=context.remaining_s))
         step_s = began.first_step_ns / 1e9
         _refuse(too_long(worker.arm, step_s, budget_s))
         steps = self._steps(hello, step_s)
@@ -163,7 +163,7 @@ class StartupPass:
         ended_ns = time.monotonic_ns()
         inside_ns = hello.now_ns - hello.entry_ns
         return Startup(
-            cell=bench.cell,
+            cell=context.cell,
             arm=worker.arm,
             repetition=repetition,
             order=order,
@@ -183,7 +183,7 @@ class StartupPass:
     def _steps(self, hello: Hello, step_s: float) -> int:
         """Return the steps of the short training run; fewer where one takes long."""
         if self._train_steps is None:
-            design, arms = self.bench.design, len(self.bench.arms)
+            design, arms = self.context.design, len(self.context.arms)
             affordable = int(SHARE * design.budget_s / arms / max(step_s, 1e-9))
             self._train_steps = _train_steps(hello, max(1, min(design.train_steps, affordable)))
         return self._train_steps

@@ -44,20 +44,22 @@ def stop_reason(
     or when its confidence sequence excludes 0. A target below half the margin asks for precision:
     there lying inside the margin is not enough.
     """
-    reasons = {_reason(one, design, min_restarts) for one in intervals}
+    reasons = {_reason(interval, design, min_restarts) for interval in intervals}
     if not reasons or None in reasons:
         return None
     return next(reason for reason in REASONS if reason in reasons)
 
 
-def _reason(found: Interval | None, design: Design, min_restarts: int) -> StopReason | None:
-    if found is None or found.restarts < min_restarts or found.generations < MIN_GENERATIONS:
+def _reason(interval: Interval | None, design: Design, min_restarts: int) -> StopReason | None:
+    if interval is None or interval.restarts < min_restarts:
         return None
-    if found.half_width <= math.log1p(design.target):
+    if interval.generations < MIN_GENERATIONS:
+        return None
+    if interval.half_width <= math.log1p(design.target):
         return "target"
-    if found.is_decided:
+    if interval.is_decided:
         return "decided"
-    is_inside = verdict(found.low, found.high, margin=design.margin) == "equivalent"
+    is_inside = verdict(interval.low, interval.high, margin=design.margin) == "equivalent"
     return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 
@@ -85,14 +87,14 @@ def rounds_per_generation(samples: Iterable[Pairs], costs: Costs, *, rounds: int
     Clamped to 5…18, with slow steps to 2…6; the most where the variance between generations is not
     positive (Kalibera and Jones 2013). `rounds` is what the generations so far had.
     """
-    variances = [found for pairs in samples if (found := _variances(pairs)) is not None]
+    variances = [both for pairs in samples if (both := _variances(pairs)) is not None]
     if not variances:
         return rounds
     least, most = MIN_ROUNDS, MAX_ROUNDS
     if costs.block_s > SLOW_BLOCK_S:
         least, most = SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS
-    within = float(np.mean([one[0] for one in variances]))
-    between = float(np.mean([one[1] for one in variances])) - within / rounds
+    within = float(np.mean([within for within, _ in variances]))
+    between = float(np.mean([total for _, total in variances])) - within / rounds
     if between <= 0:
         return most
     base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
@@ -117,8 +119,8 @@ def affordable_rounds(
 def _variances(pairs: Pairs) -> tuple[float, float] | None:
     """Return the variance within and between the generations of one arm; None below three."""
     values = [np.asarray(rounds) for gens in pairs.values() for rounds in gens.values()]
-    usable = [found for found in values if found.size >= 2]
+    usable = [rounds for rounds in values if rounds.size >= 2]
     if len(usable) < 3:
         return None
-    within = float(np.mean([found.var(ddof=1) for found in usable]))
-    return within, float(np.var([found.mean() for found in usable], ddof=1))
+    within = float(np.mean([rounds.var(ddof=1) for rounds in usable]))
+    return within, float(np.var([rounds.mean() for rounds in usable], ddof=1))

@@ -17,16 +17,15 @@ from envcompare.fingerprint.words import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, Entry
 from envcompare.hosts.session import Site
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench, Facts
-from envcompare.measure.crew import Roster
+from envcompare.measure.context import CellContext, Facts, Variables
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, Stand
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_command
-from envcompare.measure.stabilising import Variables
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
+from envcompare.measure.workers import Roster
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
@@ -92,40 +91,40 @@ class CellRun:
             return "failed", f"the reference {self.plan.reference} is not usable here"
         if self._lacks_arms():
             return "failed", "no arm to compare with the reference is usable here"
-        bench = self._bench()
+        context = self._context()
         try:
             if self.cell.workload.program is not None:
-                return self._run_program(bench, self.cell.workload.program)
-            return self._run_steps(bench)
+                return self._run_program(context, self.cell.workload.program)
+            return self._run_steps(context)
         finally:
-            self._note_held(bench)
+            self._note_held(context)
 
-    def _run_steps(self, bench: Bench) -> tuple[CellState, str]:
-        roster = self._roster(bench)
+    def _run_steps(self, context: CellContext) -> tuple[CellState, str]:
+        roster = self._roster(context)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
-        lockstep = Lockstep(bench, roster, blocks, self._tuning())
+        lockstep = Lockstep(context, roster, blocks, self._tuning())
         stopped_by = self._stopped_by()
         if not stopped_by:
-            self._measure_startup(bench, roster)
-            with self._sampling(bench):
+            self._measure_startup(context, roster)
+            with self._sampling(context):
                 lockstep.measure()
             stopped_by = lockstep.stopped_by or ""
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
-        self._profile(bench, roster)
+        self._profile(context, roster)
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
 
-    def _run_program(self, bench: Bench, program: Program) -> tuple[CellState, str]:
-        roster = self._roster(bench)
+    def _run_program(self, context: CellContext, program: Program) -> tuple[CellState, str]:
+        roster = self._roster(context)
         runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
-        processes = ProcessPass(bench, roster, program, runs)
-        with self._sampling(bench):
+        processes = ProcessPass(context, roster, program, runs)
+        with self._sampling(context):
             processes.measure()
         if processes.is_timeout:
             return "timeout", _why_failed(roster)
         if processes.stopped_by == "failure":
             return "failed", _why_failed(roster)
-        self._profile(bench, roster)
+        self._profile(context, roster)
         return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
 
     def _lacks_arms(self) -> bool:
@@ -133,14 +132,14 @@ class CellRun:
         planned = {arm.id for arm in self.plan.arms} - own
         return bool(planned) and not planned & self.site.seats.keys()
 
-    def _measure_startup(self, bench: Bench, roster: Roster) -> None:
+    def _measure_startup(self, context: CellContext, roster: Roster) -> None:
         """Measure the start-up, or what an interruption left of it."""
         launches = tuple(sample for sample in self.prior if isinstance(sample, Startup))
-        if bench.design.has_startup:
-            StartupPass(bench, roster, launches).measure()
+        if context.design.has_startup:
+            StartupPass(context, roster, launches).measure()
 
     @contextmanager
-    def _sampling(self, bench: Bench) -> Iterator[None]:
+    def _sampling(self, context: CellContext) -> Iterator[None]:
         """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
         command = None
         if self.site.has_gpu:
@@ -150,28 +149,28 @@ class CellRun:
         with sampling(self.site.transport, command, cell=self.cell.id, keep=self.sample) as sampled:
             yield
         if command and sampled.reason:
-            bench.note("note", text=sampled.reason)
+            context.note("note", text=sampled.reason)
 
     def _stopped_by(self) -> str:
         """Return why the timing ended before an interruption; empty where it had not."""
         stops = [event.text for event in self.prior_events if event.what == "stopped"]
         return stops[-1] if stops and stops[-1] != "failure" else ""
 
-    def _profile(self, bench: Bench, roster: Roster) -> None:
+    def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
         choice = self.plan.design.profile
         if choice == "none":
             return
         stand = Stand(
-            launch=lambda arm, profiler: self._launch(arm, bench.variables(0), profiler),
+            launch=lambda arm, profiler: self._launch(arm, context.variables(0), profiler),
             transport=self.site.transport,
             toolbox=Toolbox(transport=self.site.transport, choice=choice),
-            environments={arm: self.site.seats[arm].arm.environment for arm in bench.arms},
+            environments={arm: self.site.seats[arm].arm.environment for arm in context.arms},
             scratch=self.site.scratch,
             taken=self.site.taken,
             folder=self.folder,
         )
-        profiles = ProfilePass(bench, stand, read_profiles(self.folder, self.cell.id))
+        profiles = ProfilePass(context, stand, read_profiles(self.folder, self.cell.id))
         if self.cell.workload.program is not None:
             profiles.decline(profiles.arms, _NO_STEPS, _NO_STEPS_HINT)
             return
@@ -181,26 +180,26 @@ class CellRun:
         self.display.say(f"  {self.cell.id}: {profiles.measure()}")
         roofs = read_roofs(self.folder)
         if not any(one.host == self.cell.host and one.is_measured for one in roofs):
-            bench.check_interruption()
-            self._measure_roofs(bench)
+            context.check_interruption()
+            self._measure_roofs(context)
 
-    def _measure_roofs(self, bench: Bench) -> None:
+    def _measure_roofs(self, context: CellContext) -> None:
         """Measure the bounds of the device that the reference ran on, once for a host."""
         facts = next(
             (
                 one.facts
                 for one in self.folder.read_fingerprints()
-                if (one.cell, one.arm) == (self.cell.id, bench.reference)
+                if (one.cell, one.arm) == (self.cell.id, context.reference)
             ),
             {},
         )
-        seat = self.site.seats[bench.reference]
+        seat = self.site.seats[context.reference]
         device = "cuda" if facts.get("gpu.name") else "cpu"
         command = roofs_command(
             seat.prepared.interpreter,
             self.site.workloads,
             device=device,
-            threads=bench.design.threads,
+            threads=context.design.threads,
             cpus=self.experiment.pin,
         )
         place = Place(
@@ -210,7 +209,7 @@ class CellRun:
             run=lambda command: self.site.run_inside(
                 seat, command, mounts=self.site.mounts, timeout_s=LIMIT_S
             ),
-            busy=QuietGate(bench).busy if device == "cpu" else str,
+            busy=QuietGate(context).busy if device == "cpu" else str,
         )
         roofs = measure_roofs(place, command, facts)
         write_roofs(self.folder, roofs)
@@ -221,11 +220,11 @@ class CellRun:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
         return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
-    def _roster(self, bench: Bench) -> Roster:
+    def _roster(self, context: CellContext) -> Roster:
         """Return the arms with what each did before an interruption."""
         noted = (event for event in reversed(self.prior_events) if "code" in event.values)
         return Roster(
-            bench,
+            context,
             before={event.arm: event.values for event in noted},
             allow_mismatch=self.experiment.allow_mismatch,
         )
@@ -280,28 +279,28 @@ class CellRun:
         """Return the number of times that the cell was begun before."""
         return sum(event.what == "cell-started" for event in self.prior_events)
 
-    def _note_held(self, bench: Bench) -> None:
+    def _note_held(self, context: CellContext) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""
         what = "the run" if self.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
                 text = f"{len(samples)} samples: {what} {_UNSEEN}"
-                bench.note("round-dropped", arm=arm, text=text)
+                context.note("round-dropped", arm=arm, text=text)
 
-    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+    def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
         """Show how far the cell is: the live intervals and the time left."""
-        left_s = max(0.0, bench.remaining_s)
+        left_s = max(0.0, context.remaining_s)
         text = f"{_live(intervals)}; at most {left_s:.0f} s left"
-        self.display.cell(self.cell.id, done=1 - left_s / bench.design.budget_s, text=text)
+        self.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
 
-    def _bench(self) -> Bench:
+    def _context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload = self.cell.workload
         if workload.program is not None:
             data = self.folders.show_command(workload.program.cwd, self.experiment.data)
         else:
             data = self.folders.prepare_data(workload, parameters, self.experiment)
-        return Bench(
+        return CellContext(
             cell=self.cell.id,
             host=self.cell.host,
             arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.site.seats),

@@ -15,8 +15,8 @@ from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.errors import WorkloadError
-from envcompare.measure import generation, limits, startup
-from envcompare.measure.bench import Bench
+from envcompare.measure import limits, lockstep, startup
+from envcompare.measure.context import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
@@ -99,7 +99,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     A container may take as long as ever to start and to import: it is what it does then that hangs.
     """
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 10.0)
-    monkeypatch.setattr(generation, "begin_limit_s", lambda *_, **__: 15.0)
+    monkeypatch.setattr(lockstep, "begin_limit_s", lambda *_, **__: 15.0)
     monkeypatch.setattr(startup, "MAX_REPETITIONS", 2)
 
 
@@ -150,7 +150,7 @@ class Watch:
         self.taken = 0
         self._has_failed = False
         keep_sample, keep_event = CellRun.sample, CellRun.event
-        remaining_s = Bench.remaining_s
+        remaining_s = CellContext.remaining_s
 
         def sample(run: CellRun, one: Sample) -> None:
             if self._has_failed and isinstance(one, Block | Startup | ProcessRun):
@@ -162,10 +162,10 @@ class Watch:
             self._has_failed |= one.what == "arm-failed" and one.arm == "hung"
             keep_event(run, one)
 
-        def left_s(bench: Bench) -> float:
+        def left_s(bench: CellContext) -> float:
             return remaining_s.__get__(bench) if self.taken < ENOUGH else 0.0
 
-        monkeypatch.setattr(Bench, "remaining_s", property(left_s))
+        monkeypatch.setattr(CellContext, "remaining_s", property(left_s))
         monkeypatch.setattr(CellRun, "sample", sample)
         monkeypatch.setattr(CellRun, "event", event)
 

@@ -15,11 +15,11 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.bench import Bench, Facts
-from envcompare.measure.crew import Roster
+from envcompare.measure.context import CellContext, Facts
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
@@ -53,7 +53,7 @@ class Kept:
         self.folder.write_fingerprint(record)
         return ()
 
-    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+    def progress(self, intervals: dict[str, Interval | None], bench: CellContext) -> None:
         """Show nothing."""
 
 
@@ -81,14 +81,16 @@ class Measured:
         return "\n".join(f"{row.brief} | {row.hint}" for row in rows)
 
 
-def bench(path: Path, workload: str, *, on_host: Answer | None = None, **changes: Any) -> Bench:
+def bench(
+    path: Path, workload: str, *, on_host: Answer | None = None, **changes: Any
+) -> CellContext:
     """Return a bench of three arms, each a plain process that knows its arm by a variable."""
     spec = {name: changes.pop(name) for name in ("cpus",) if name in changes}
     plan = design(**{"quiet_gate": False, "has_startup": False, **changes})
     kept = Kept(RunFolder.create(path, run_record(design=plan)))
     data = path / "data"  # apart: each arm hashes it, and logs grow beside it meanwhile
     data.mkdir(exist_ok=True)
-    return Bench(
+    return CellContext(
         cell=CELL,
         host="local",
         arms=ARMS,
@@ -141,7 +143,7 @@ def launch(
     )
 
 
-def measure(made: Bench, *, passes: tuple[str, ...] = ("lockstep",)) -> Measured:
+def measure(made: CellContext, *, passes: tuple[str, ...] = ("lockstep",)) -> Measured:
     """Run the passes and analyse what they left."""
     kept = made.recorder
     assert isinstance(kept, Kept)

@@ -11,10 +11,10 @@ from benches import Kept, Measured, bench
 
 from envcompare.analysis.compare import compare_run
 from envcompare.config.programs import Program
-from envcompare.measure.bench import Bench
-from envcompare.measure.crew import Roster
+from envcompare.measure.context import CellContext
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.worker import Worker
+from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import ProcessRun
 
 LAUNCHER = Path(__file__).parents[2] / "workloads" / "measuring.py"
@@ -26,7 +26,7 @@ def launch(path: Path, arm: str) -> Worker:
     return benches.launch(path, arm, program=LAUNCHER)
 
 
-def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[Bench, ProcessPass]:
+def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[CellContext, ProcessPass]:
     """Make a cell of a command ready."""
     fields = {name: changes.pop(name) for name in ("measures", "timeout_s") if name in changes}
     runs, before = changes.pop("runs", []), changes.pop("before", {})
@@ -36,7 +36,7 @@ def prepared(folder: Path, *argv: str, **changes: Any) -> tuple[Bench, ProcessPa
     return made, ProcessPass(made, Roster(made, before=before), program, runs)
 
 
-def concluded(made: Bench) -> Measured:
+def concluded(made: CellContext) -> Measured:
     """Analyse what a pass left."""
     kept = made.recorder
     assert isinstance(kept, Kept)

@@ -10,8 +10,8 @@ from benches import bench, measure
 from commands import concluded, prepared
 from faults import tried
 
-from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.workers import Roster
 
 NO_CPU = 8191  # of the machine that runs this
 STEADY = """
@@ -41,7 +41,7 @@ def test_cpu_that_is_not_there_names_pin_for_a_command(tmp_path: Path) -> None:
     """The program is there, so that nothing is to be installed."""
     made, processes = prepared(tmp_path, "true")
     spec = msgspec.structs.replace(made.spec, cpus=(NO_CPU,))
-    processes.bench = replace(made, spec=spec)
+    processes.context = replace(made, spec=spec)
     processes.measure()
     failures = concluded(made).failures()
     assert "give --pin CPUs that are allowed there" in failures

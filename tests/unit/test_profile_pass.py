@@ -20,7 +20,7 @@ from envcompare.errors import (
     WorkloadError,
     exit_code_of,
 )
-from envcompare.measure.bench import Bench
+from envcompare.measure.context import CellContext
 from envcompare.measure.profile import (
     COUNTER_STEPS,
     INSIDE,
@@ -701,7 +701,7 @@ def _wrapped(
     return launch(path, "vm", around=profiler.wrap, end=end)
 
 
-def _measure(made: Bench, stand: Stand, prior: tuple[ProfileRecord, ...] = ()) -> None:
+def _measure(made: CellContext, stand: Stand, prior: tuple[ProfileRecord, ...] = ()) -> None:
     try:
         ProfilePass(made, stand, prior).measure()
     finally:
@@ -715,7 +715,7 @@ def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
     return read_profiles(stand.folder)
 
 
-def _stand(made: Bench, path: Path, launched: list[str]) -> Stand:
+def _stand(made: CellContext, path: Path, launched: list[str]) -> Stand:
     def start(arm: str, _profiler: ProfilerRun | None) -> Worker:
         launched.append(arm)
         return made.launch(arm)

@@ -16,7 +16,7 @@ from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.measure import quiet
-from envcompare.measure.bench import Bench
+from envcompare.measure.context import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.method import method_view
 from envcompare.report.view import page
@@ -79,7 +79,7 @@ def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "POLL_S", 0.01)
 
 
-Gate = Callable[..., tuple[QuietGate, Bench]]
+Gate = Callable[..., tuple[QuietGate, CellContext]]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     """Give a function that makes a gate before a host."""
     kept: list[Kept] = []
 
-    def make(host: Host, **changes: Any) -> tuple[QuietGate, Bench]:
+    def make(host: Host, **changes: Any) -> tuple[QuietGate, CellContext]:
         made = bench(
             tmp_path, "none", on_host=host, **{"quiet_gate": True, "budget_s": 5.0, **changes}
         )
@@ -100,7 +100,7 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
         one.folder.close()
 
 
-def events(made: Bench, what: str) -> list[Event]:
+def events(made: CellContext, what: str) -> list[Event]:
     """Return the events of a kind."""
     assert isinstance(made.recorder, Kept)
     return [event for event in made.recorder.events if event.what == what]

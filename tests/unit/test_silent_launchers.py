@@ -34,7 +34,7 @@ def test_launcher_that_hangs_ends_the_cell_with_its_budget(
             explain=lambda _code, _text: None,
         )
 
-    processes.bench = replace(made, launch=hanging)
+    processes.context = replace(made, launch=hanging)
     processes.measure()
     found = concluded(made)
     assert len(launched) == len(made.arms) + 1

@@ -9,8 +9,8 @@ from benches import Kept, bench
 from builders import blocks
 
 from envcompare.measure import stopping
-from envcompare.measure.crew import Roster
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block
 
 SOURCE = """

@@ -18,9 +18,9 @@ from envcompare.config.choice import Known
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.measure.bench import Values
-from envcompare.measure.crew import Roster
+from envcompare.measure.context import Values
 from envcompare.measure.startup import StartupPass
+from envcompare.measure.workers import Roster
 from envcompare.report.sections.resources import StartupRow, startup_views
 from envcompare.run_folder.records import Event, Startup
 

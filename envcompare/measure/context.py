@@ -1,4 +1,4 @@
-"""What a pass needs to know about its cell, and where it writes what it finds."""
+"""The cell that the passes measure: its arms, its rules, and who keeps what is found."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from envcompare.command import CommandResult
-from envcompare.errors import InterruptedRunError, WorkloadError
+from envcompare.config.plan import derive_seed
+from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
 from envcompare.interrupt import Interruption
-from envcompare.measure.stabilising import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.run_folder.records import (
     Design,
@@ -27,8 +29,16 @@ from envcompare.run_folder.records import (
 from envcompare.stats.intervals import Interval
 
 _ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
+# What glibc frees goes back above two thresholds, which adapt to what a process happened to free
+# first (mallopt(3)); two processes of one program then differ in page faults for their whole life.
+# Fixed ones end the adapting. Where the C library is another, the variables do nothing.
+MMAP_THRESHOLD_BYTES = 32 << 20  # the most glibc takes (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits)
+TRIM_THRESHOLD_BYTES = 1 << 30
+
 Values = dict[str, Scalar]
 Facts = dict[str, FingerprintValue]
+Variables = tuple[tuple[str, str], ...]
+"""Environment variables that a worker is started with."""
 
 
 class Launch(Protocol):
@@ -50,7 +60,7 @@ class Recorder(Protocol):
         """Keep one event."""
         ...
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
+    def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
         """Keep what a worker found around itself; a later one takes the place of an earlier.
 
         The first part of a resumed run keeps its own; the software that differs from it is
@@ -58,13 +68,13 @@ class Recorder(Protocol):
         """
         ...
 
-    def progress(self, intervals: dict[str, Interval | None], bench: Bench) -> None:
+    def progress(self, intervals: dict[str, Interval | None], context: CellContext) -> None:
         """Show how far the cell is: the live intervals and the time left."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class CellContext:
     """One cell made ready: who takes part, how a worker of an arm is launched, and the rules."""
 
     cell: str
@@ -121,28 +131,35 @@ class Bench:
         )
         self.recorder.event(event)
 
-    def arm_failed(self, arm: str, failure: Failure) -> None:
-        """Record that an arm failed in this cell."""
-        self.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
+
+def stable_variables(seed: int, cell: str, restart: int) -> Variables:
+    """Return what fixes the allocator, and a hash seed that all arms of a restart share.
+
+    The hash seed is drawn anew for each restart, so that no result rests on one order of a set.
+    """
+    hash_seed = derive_seed(seed, "hash seed", cell, restart) % 2**32
+    return (
+        ("MALLOC_MMAP_THRESHOLD_", str(MMAP_THRESHOLD_BYTES)),
+        ("MALLOC_TRIM_THRESHOLD_", str(TRIM_THRESHOLD_BYTES)),
+        ("PYTHONHASHSEED", str(hash_seed)),
+    )
 
 
-def keep_surroundings(bench: Bench, worker: Worker, error: WorkloadError) -> None:
+def keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError) -> None:
     """Keep what is around a worker that has failed and still answers: it may say why."""
     if error.phase not in _ANSWERING:
         return
     worker.send_facts()
     with suppress(WorkloadError):
-        found = worker.await_facts()
-        bench.recorder.fingerprint(worker.arm, found.fingerprint, taken="start")
+        answer = worker.await_facts()
+        context.recorder.fingerprint(worker.arm, answer.fingerprint, taken="start")
 
 
-def failure_of(error: WorkloadError) -> Failure:
-    """Return the record of a fault inside an arm."""
-    return Failure(
-        phase=error.phase,
-        brief=error.brief,
-        details=error.details,
-        hint=error.hint,
-        exit_code=error.worker_exit_code,
-        log=error.log,
+def failure_of(error: EnvcompareError, phase: Phase = "process") -> Failure:
+    """Return the record of an error; a fault inside an arm names its phase itself."""
+    failure = Failure(phase=phase, brief=error.brief, details=error.details, hint=error.hint)
+    if not isinstance(error, WorkloadError):
+        return failure
+    return msgspec.structs.replace(
+        failure, phase=error.phase, exit_code=error.worker_exit_code, log=error.log
     )

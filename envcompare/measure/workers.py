@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
 from envcompare.fingerprint.identity import changes, ended, mixed_text
-from envcompare.measure.bench import Bench, Facts, Values, failure_of, keep_surroundings
+from envcompare.measure.context import CellContext, Facts, Values, failure_of, keep_surroundings
 from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
 from envcompare.measure.protocol import Found, Hello
+from envcompare.measure.stopping import StopReason, stop_reason
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import Failure, IdentityChange, Taken
+from envcompare.run_folder.records import Block, Failure, IdentityChange, ProcessRun, Taken
+from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import look
 
 _T = TypeVar("_T")
 RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -30,7 +33,7 @@ _PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 class Roster:
     """What is known of the arms of a cell over all its restarts."""
 
-    bench: Bench
+    context: CellContext
     failed: dict[str, Failure] = field(default_factory=dict)
     hellos: dict[str, Hello] = field(default_factory=dict)
     generation: str = ""  # how all arms begin one, where they would not all do it alike
@@ -45,66 +48,93 @@ class Roster:
     @property
     def arms(self) -> tuple[str, ...]:
         """Return the arms that still take part."""
-        return tuple(arm for arm in self.bench.arms if arm not in self.failed)
+        return tuple(arm for arm in self.context.arms if arm not in self.failed)
 
     @property
     def compared(self) -> tuple[str, ...]:
         """Return the arms under comparison; the control where it is the only one planned."""
-        left_out = {self.bench.reference}
-        if not set(self.bench.arms) <= {self.bench.reference, self.bench.control}:
-            left_out.add(self.bench.control)
+        left_out = {self.context.reference}
+        if not set(self.context.arms) <= {self.context.reference, self.context.control}:
+            left_out.add(self.context.control)
         return tuple(arm for arm in self.arms if arm not in left_out)
+
+    def intervals(self, samples: Sequence[Block | ProcessRun]) -> dict[str, Interval | None]:
+        """Return the printed interval of each compared arm, as far as it is known."""
+        context = self.context
+        return look(
+            tuple(samples),
+            self.compared,
+            reference=context.reference,
+            design=context.design,
+            m=context.comparisons,
+        )
+
+    def why_done(
+        self, samples: Sequence[Block | ProcessRun], *, min_restarts: int
+    ) -> StopReason | Literal["failure"] | None:
+        """Return why nothing more is to be measured, None where the budget alone can end it."""
+        if self.context.reference in self.failed or not self.compared:
+            return "failure"
+        if not samples:
+            return None
+        intervals = self.intervals(samples).values()
+        return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
 
     def fail(self, arm: str, failure: Failure) -> None:
         """Take an arm out for good, or for this restart when its worker died the first time."""
         self._deaths[arm] += 1
-        self.bench.arm_failed(arm, failure)
-        is_over = self.bench.remaining_s <= 0
+        self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
+        is_over = self.context.remaining_s <= 0
         if failure.phase != "process" or self._deaths[arm] > RETRIES or is_over:
             self.failed[arm] = failure
 
     def changed(self, arm: str, now: Values) -> Failure | None:
         """Return why an arm must end: its work is not what was measured before an interruption."""
-        host = self.bench.host
+        host = self.context.host
         return self.refused(arm, changes(self.before.get(arm, now), now, host=host, arm=arm))
 
-    def refused(self, arm: str, found: tuple[IdentityChange, ...]) -> Failure | None:
+    def refused(self, arm: str, changed: tuple[IdentityChange, ...]) -> Failure | None:
         """Return why an arm that changed must end; said once of a property where it may go on."""
-        if found and not self.allow_mismatch:
-            return ended(arm, found)
-        new = tuple(one for one in found if (arm, one.key) not in self._mixed)
+        if changed and not self.allow_mismatch:
+            return ended(arm, changed)
+        new = tuple(change for change in changed if (arm, change.key) not in self._mixed)
         if new:
-            self._mixed.update((arm, one.key) for one in new)
-            self.bench.note("caution", arm=arm, text=mixed_text(ended(arm, new)))
+            self._mixed.update((arm, change.key) for change in new)
+            self.context.note("caution", arm=arm, text=mixed_text(ended(arm, new)))
         return None
 
 
 @dataclass(slots=True)
-class Crew:
+class WorkerPool:
     """The live workers of one restart."""
 
     roster: Roster
     _workers: dict[str, Worker] = field(default_factory=dict)
 
     @property
+    def context(self) -> CellContext:
+        """Return the cell that is measured."""
+        return self.roster.context
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """Return the arms whose worker is alive, in the order of the plan."""
-        return tuple(arm for arm in self.roster.bench.arms if arm in self._workers)
+        return tuple(arm for arm in self.context.arms if arm in self._workers)
 
     def launch(self, order: tuple[str, ...], *, restart: int) -> None:
         """Start a worker in each arm, in this order, then wait for all of them.
 
         Raises TransportError when the host is lost.
         """
-        bench = self.roster.bench
+        context = self.context
         for arm in order:
-            bench.check_interruption()
+            context.check_interruption()
             is_known = arm in self.roster.hellos
-            self._workers[arm] = bench.launch(arm, bench.variables(restart))
-            generation = self.roster.generation or bench.spec.generation
-            spec = replace(bench.spec, fingerprint=not is_known, generation=generation)
+            self._workers[arm] = context.launch(arm, context.variables(restart))
+            generation = self.roster.generation or context.spec.generation
+            spec = replace(context.spec, fingerprint=not is_known, generation=generation)
             self._workers[arm].send_hello(spec)
-        limit_s = begin_limit_s(bench.design.budget_s, remaining_s=bench.remaining_s)
+        limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
         hellos = self.collect(order, lambda worker: worker.await_hello(limit_s))
         for arm, hello in hellos.items():
             self._take_hello(arm, hello)
@@ -117,7 +147,7 @@ class Crew:
         hellos = self.roster.hellos
         unable = next(arm for arm in self.arms if hellos[arm].generation == "rebuild")
         text = f"all arms rebuild, since {unable} cannot fork: {hellos[unable].generation_reason}"
-        self.roster.bench.note("caution", text=text)
+        self.context.note("caution", text=text)
         self.roster.generation = "rebuild"
         self.kill()
         left = tuple(arm for arm in order if arm not in self.roster.failed)
@@ -125,14 +155,14 @@ class Crew:
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
         """Ask one worker; a fault drops its arm and gives None."""
-        bench = self.roster.bench
-        bench.check_interruption()
+        context = self.context
+        context.check_interruption()
         try:
             return question(self._workers[arm])
         except WorkloadError as error:
-            bench.check_interruption()
+            context.check_interruption()
             if arm not in self.roster.hellos:
-                keep_surroundings(bench, self._workers[arm], error)
+                keep_surroundings(context, self._workers[arm], error)
             self.drop(arm, failure_of(error))
             return None
 
@@ -161,18 +191,18 @@ class Crew:
         for arm in arms:
             self.tell(arm, Worker.send_facts)
         answers = self._last_facts(arms) if is_last else self.collect(arms, Worker.await_facts)
-        for arm, found in answers.items():
-            hello = replace(self.roster.hellos[arm], fingerprint=found.fingerprint)
+        for arm, answer in answers.items():
+            hello = replace(self.roster.hellos[arm], fingerprint=answer.fingerprint)
             self.roster.hellos[arm] = hello
             self.roster.looked_after_steps.add(arm)
-            self._keep(arm, found.fingerprint, taken="step")
+            self._keep(arm, answer.fingerprint, taken="step")
 
     def _last_facts(self, arms: tuple[str, ...]) -> dict[str, Found]:
-        found = {}
+        answers = {}
         for arm in arms:
             with suppress(WorkloadError, TransportError):
-                found[arm] = self._workers[arm].await_facts()
-        return found
+                answers[arm] = self._workers[arm].await_facts()
+        return answers
 
     def dismiss(self) -> None:
         """Let every worker quit by itself, and end what it leaves."""
@@ -189,23 +219,23 @@ class Crew:
             self._workers.clear()
 
     def _take_hello(self, arm: str, hello: Hello) -> None:
-        bench, known = self.roster.bench, self.roster.hellos.get(arm)
+        context, known = self.context, self.roster.hellos.get(arm)
         self.roster.hellos[arm] = hello
         if known is None:
-            bench.note("note", arm=arm, values=work_of(hello))
+            context.note("note", arm=arm, values=work_of(hello))
             self._keep(arm, hello.fingerprint or {}, taken="start")
             if arm not in self._workers:
                 return
             text = f"generations by {hello.generation}: {hello.generation_reason}"
-            bench.note("arm-ready", arm=arm, text=text)
-            if arm == bench.reference and (caution := one_cpu_caution(hello)):
-                bench.note("caution", text=caution)
+            context.note("arm-ready", arm=arm, text=text)
+            if arm == context.reference and (caution := one_cpu_caution(hello)):
+                context.note("caution", text=caution)
         else:
             self.roster.hellos[arm] = replace(hello, fingerprint=known.fingerprint)
 
-    def _keep(self, arm: str, found: Facts, *, taken: Taken) -> None:
+    def _keep(self, arm: str, facts: Facts, *, taken: Taken) -> None:
         """Keep what a worker found; one with other software than before an interruption ends."""
-        changed = self.roster.bench.recorder.fingerprint(arm, found, taken=taken)
+        changed = self.context.recorder.fingerprint(arm, facts, taken=taken)
         failure = self.roster.refused(arm, changed)
         if failure is not None:
             self.drop(arm, failure)
@@ -216,7 +246,7 @@ class Crew:
             failure = self.roster.changed(arm, work_of(self.roster.hellos[arm]))
             if failure is not None:
                 self.drop(arm, failure)
-        reference = self.roster.hellos.get(self.roster.bench.reference)
+        reference = self.roster.hellos.get(self.context.reference)
         for arm in self.arms if reference is not None else ():
             hello = self.roster.hellos[arm]
             for key in _PARTS_OF_WORK:
@@ -225,16 +255,16 @@ class Crew:
                     self.drop(arm, _other_work(arm, f"{key} differs", f"{here!r}, not {there!r}"))
                     break
 
-    def compare_checksums(self, found: dict[str, float | None], *, tolerance: float) -> None:
+    def compare_checksums(self, losses: dict[str, float | None], *, tolerance: float) -> None:
         """Drop an arm whose first loss is another than the reference's (relative tolerance)."""
-        if self.roster.bench.reference not in found:
+        if self.context.reference not in losses:
             return  # it gave no answer: nothing speaks against the others
-        expected = found[self.roster.bench.reference]
-        if not self.roster.is_unchecked and all(value is None for value in found.values()):
+        expected = losses[self.context.reference]
+        if not self.roster.is_unchecked and all(value is None for value in losses.values()):
             self.roster.is_unchecked = True
-            self.roster.bench.note("caution", text=_UNCHECKED)
+            self.context.note("caution", text=_UNCHECKED)
         for arm in self.arms:
-            value = found.get(arm)
+            value = losses.get(arm)
             if not _agree(value, expected, tolerance):
                 details = f"{value!r}, not {expected!r} (relative tolerance {tolerance:g})"
                 self.drop(arm, _other_work(arm, "its first loss differs", details))
