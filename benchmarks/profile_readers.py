@@ -37,7 +37,7 @@ NEWER = {
 READ = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from envcompare.profile_files.reading import read\n"
+    "from envcompare.profile_files import read\n"
     "profile = read(sys.argv[1], [Path(sys.argv[2])])\n"
     "print(sum(kernel.calls for kernel in profile.kernels))\n"
     "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])\n"

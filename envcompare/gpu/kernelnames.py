@@ -3,6 +3,7 @@
 A name is read at three depths. `identity` takes away what a build adds to a name, so that the same
 source built twice has one identity; `family` takes away architecture, version and template as well,
 so that what replaced a kernel in another library can be found; `classify` says what it does.
+Whether a kernel computes on tensor cores is told by counters, or guessed by its name without any.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ import re
 from functools import lru_cache
 from typing import Final, Literal
 
+from envcompare.run_folder.profiles import Kernel
+
 KernelClass = Literal[
     "gemm", "element-wise", "reduction", "normalisation", "rnn", "attention", "communication",
     "memcpy", "memset", "other",
 ]  # fmt: skip
+"""What a kernel does, as its name tells; the classes of the time ledger and the diff of kernels."""
+UNCOUNTED_TENSORS: Final = "tensor cores were used, and their FLOPs are not counted"
+"""Why FLOPs are not all that were executed, and a ratio of them would be too low."""
 
 _CACHE: Final = 2**18  # distinct names of one comparison, of both arms
 _SHOWN: Final = 500  # characters that are written into comparison.json
@@ -87,6 +93,17 @@ _BY_PRECISION: Final = (
     ("AMP", r"(?<![a-z])_?amp_(?:foreach|update)|autocast"),  # its gradient scaling
     ("INT8", r"i8816|int8|_s8s8|(?<![a-z])i8i8"),
 )
+_TENSOR: Final = re.compile(
+    r"h884|s884|h1688|s1688|c1688|i8816|16816|hmma|gmma|wmma|tensorop|dgrad_1x1_stride_2x2"
+    r"|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group|xmma_implicit_gemm"
+    r"|xmma_sparse_conv|xmma_warp_specialized_implicit_gemm|xmma_gemm|xmma_sparse_gemm|tf32f32"
+    r"|bmm_.*e4m3|cutlass3x_sm(?:90|100)|flash_(?:fwd|bwd)|nvjet"
+    r"|cijk_\w*_mi\d+x\d+|_xdl|mfma"  # the matrix cores of AMD
+)
+_PIPE: Final = re.compile(
+    r"sm__(?:inst_executed_)?pipe_(?:tensor|tc)(?!\w*_(?:imma|int))|tensor_precision_fu_utilization"
+)
+_CUDA_CORES: Final = re.compile(r"ffma|simt|sgemm_\d|_dffma|fft")
 _PRECISIONS: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_PRECISION)
 PRECISIONS: Final = tuple(name for name, _ in _BY_PRECISION)
 _CLASSES: Final = tuple((name, re.compile(pattern)) for name, pattern in _BY_CLASS)
@@ -130,7 +147,25 @@ def classify(name: str) -> KernelClass:
 def precisions(name: str) -> frozenset[str]:
     """Return the precisions that the name of a kernel speaks of, such as FP16; often none."""
     text = name[:_LONGEST].lower()
-    return frozenset(one for one, pattern in _PRECISIONS if pattern.search(text))
+    return frozenset(precision for precision, pattern in _PRECISIONS if pattern.search(text))
+
+
+@lru_cache(maxsize=_CACHE)
+def is_tensor_core(name: str) -> bool:
+    """Guess by its name whether a kernel computes on tensor cores; counters tell the truth.
+
+    The list is PyProf's, with what came after it; a name that says FFMA or SIMT is none.
+    """
+    text = name[:_LONGEST].lower()
+    return bool(_TENSOR.search(text)) and not _CUDA_CORES.search(text)
+
+
+def ran_uncounted(kernel: Kernel) -> bool:
+    """Say whether a kernel computed on tensor cores, and its operations there were not counted."""
+    if "flops_tensor" in kernel.metrics:
+        return False
+    told = [value for name, value in kernel.metrics.items() if _PIPE.match(name)]
+    return any(told) if told else is_tensor_core(kernel.name)
 
 
 def shown(name: str) -> str:

@@ -14,8 +14,8 @@ import msgspec
 from envcompare.command import shell_text
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.importing.place import Place, Request, find_place, holds_any
-from envcompare.profile_files.derive.facts import launched
-from envcompare.profile_files.reading import SEVERAL, read
+from envcompare.profile_files import SEVERAL, read
+from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import irregular, locked, missing_folders, remove_empty, write_hint
 from envcompare.run_folder.foldernames import safe_name
 from envcompare.run_folder.profilefiles import raw_folder, record_path, write_profile

@@ -1,1 +1,200 @@
-"""Read the files of profilers, and derive quantities from them."""
+"""Read the files of profilers, and derive quantities from them.
+
+`read` is the one door to all readers: it tells from the first bytes whose file it is, so that a
+file of another tool is refused with that tool's name.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.errors import ConfigError
+from envcompare.profile_files.derive import with_quantities
+from envcompare.profile_files.merging import merge
+from envcompare.profile_files.rawfiles import GZIP, SQLITE, encoding_of, first_bytes, refusal
+from envcompare.run_folder.plausible import impossible
+from envcompare.run_folder.profiles import Note, Profile
+
+READERS: Final = {
+    "kineto": "envcompare.profile_files.kineto",
+    "ncu": "envcompare.profile_files.ncu",
+    "nsys": "envcompare.profile_files.nsys",
+    "nvprof": "envcompare.profile_files.nvprof",
+}
+"""The module of each tool, with a function `read(path) -> Profile`; imported when asked for."""
+
+SEVERAL: Final = frozenset({"ncu", "nvprof"})
+"""Tools whose counters are collected in several runs over the same launches."""
+
+_NAMELESS: Final = "[unknown]"
+_KINDS: Final = {
+    "kineto": "a trace of torch.profiler",
+    "ncu": "a file of Nsight Compute",
+    "nsys": "a file of Nsight Systems",
+    "nvprof": "a file of nvprof",
+}
+_CONTROLS_UNKNOWN: Final = Note(kind="controls-unknown")
+_HEAD_BYTES: Final = 1 << 20
+_POINTERS: Final = (
+    (re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/"), "Git LFS",
+     "git lfs pull --include '*{file}'"),
+    (re.compile(rb"/annex/objects/\S+"), "git-annex", "git annex get {file}"),
+)  # fmt: skip
+_PAGE: Final = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
+_TEXT_TOOLS: Final = frozenset({"ncu", "nvprof"})
+_TEXTS: Final = (
+    (
+        "nvprof",
+        re.compile(rb'^"?==\d+== |^"Type","Time\(%\)"|^"Device","Kernel","Inv', re.MULTILINE),
+    ),
+    (
+        "ncu",
+        re.compile(rb'^==PROF== |^"ID","Process ID"|^"Process ID","Process Name"', re.MULTILINE),
+    ),
+    ("kineto", re.compile(rb'^\s*\{\s*"|"traceEvents"\s*:|^\s*\[\s*\{')),
+)
+
+
+def read(
+    tool: str, paths: Sequence[Path], *, version: str = "", controls: Note | None = None
+) -> Profile:
+    """Read what one tool wrote, quantities included; passes of ncu and nvprof become one profile.
+
+    Who ran the tool may know what its file does not tell: its version, and how it treated caches
+    and clocks.
+
+    Raises ConfigError for an unknown tool or not just one file, ProfileError for a file that
+    cannot be trusted or is another tool's, and for passes whose launches differ.
+    """
+    if tool not in READERS:
+        raise ConfigError(
+            f"unknown profiler {tool!r}", hint=f"choose one of {', '.join(sorted(READERS))}"
+        )
+    if len(paths) != 1 and not (paths and tool in SEVERAL):
+        raise ConfigError(
+            f"{len(paths)} files for one profile of {tool}",
+            hint="import one file at a time; each gets a name of its own",
+        )
+    for path in paths:
+        _refuse_other_tool(tool, path)
+    merged = _known(merge([_reader(tool)(path) for path in paths]))
+    notes = tuple(
+        controls if controls and note == _CONTROLS_UNKNOWN else note for note in merged.notes
+    )
+    profile = replace(merged, version=version or merged.version, notes=notes)
+    return checked(with_quantities(profile))
+
+
+def checked(profile: Profile) -> Profile:
+    """Return the profile; raises ProfileError for a number in it that cannot be.
+
+    Such is one that is negative or infinite, or a least above a most.
+    """
+    why = next(impossible(profile), None)
+    if why is not None:
+        raise refusal(", ".join(profile.files), why=why)
+    return profile
+
+
+def _known(profile: Profile) -> Profile:
+    """Return the profile without launches of which the tool could not tell what they were."""
+    kept = [n for n, kernel in enumerate(profile.kernels) if kernel.name.lower() != _NAMELESS]
+    if len(kept) == len(profile.kernels):
+        return profile
+    places = {place: number for number, place in enumerate(kept)}
+    sequence = tuple(places[n] for n in profile.sequence if n in places)
+    firsts = dict(zip(reversed(sequence), range(len(sequence) - 1, -1, -1), strict=True))
+    kernels = (
+        replace(profile.kernels[n], first=firsts.get(number, profile.kernels[n].first))
+        for number, n in enumerate(kept)
+    )
+    launches = sum(kernel.calls for kernel in profile.kernels)
+    lost = launches - sum(profile.kernels[n].calls for n in kept)
+    return replace(
+        profile,
+        kernels=tuple(kernels),
+        sequence=sequence,
+        notes=(*profile.notes, Note(kind="unknown-launches", values={"launches": lost})),
+    )
+
+
+def _refuse_other_tool(tool: str, path: Path) -> None:
+    writer = recognise(path)
+    if writer and writer != tool:
+        raise refusal(
+            path.name,
+            why=f"this is {_KINDS[writer]}, not {_KINDS[tool]}",
+            hint=f"use `envcompare import {writer}`",
+        )
+
+
+def _reader(tool: str) -> Callable[[Path], Profile]:
+    reader: Callable[[Path], Profile] = import_module(READERS[tool]).read
+    return reader
+
+
+def recognise(path: Path) -> str:
+    """Return nsys, ncu, kineto or nvprof, or an empty text for a file of no known kind.
+
+    Raises ProfileError when the file cannot be opened, or is not what its name says: the pointer
+    that a repository keeps in its place, or text in an encoding that its tool's reader lacks.
+    """
+    head = first_bytes(path, _HEAD_BYTES)
+    _refuse_stand_in(path.name, head)
+    tool = _by_name(path) or _by_content(_plain(head))
+    if tool not in _TEXT_TOOLS and encoding_of(head).startswith("utf-16"):
+        raise refusal(
+            path.name,
+            why="the file is UTF-16, as PowerShell redirects write it; this format is read as "
+            "UTF-8 only",
+            hint=f"iconv -f UTF-16 -t UTF-8 {path.name} > NEW, and import that",
+        )
+    return tool
+
+
+def _refuse_stand_in(name: str, head: bytes) -> None:
+    """Refuse what stands in the place of a file that was not fetched."""
+    for pattern, keeper, command in _POINTERS:
+        if pattern.match(head):
+            size = re.search(rb"^size (\d+)$", head, re.MULTILINE)
+            told = f", of {int(size[1]):,} bytes," if size else ""
+            why = f"it is a pointer of {keeper}: the file itself{told} was not fetched"
+            raise refusal(name, why=why, hint=f"{command.format(file=name)}, then import it again")
+    if _PAGE.match(head):
+        why = "it is a web page: what was saved is the page about the file, not the file"
+        raise refusal(name, why=why, hint="download the raw file, and import that")
+
+
+def _by_name(path: Path) -> str:
+    endings = {".nsys-rep": "nsys", ".qdrep": "nsys", ".ncu-rep": "ncu"}
+    return endings.get(path.suffix.lower(), "")
+
+
+def _plain(head: bytes) -> bytes:
+    """Return what the head of a gzip file holds, or of a text in UTF-16, as UTF-8.
+
+    What cannot be unpacked is nothing.
+    """
+    encoding = encoding_of(head)
+    if encoding.startswith("utf-16"):
+        return head.decode(encoding, "ignore").encode()
+    if not head.startswith(GZIP):
+        return head
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _by_content(head: bytes) -> str:
+    if head.startswith(SQLITE):
+        # Both trace to SQLite under the same table names; only nsys keeps strings in `StringIds`.
+        return "nvprof" if b"StringTable" in head and b"StringIds" not in head else "nsys"
+    return next((tool for tool, pattern in _TEXTS if pattern.search(head)), "")

@@ -2,81 +2,108 @@
 
 Kernels are grouped by name, grid and block. Launch order is that of the correlation ids, which
 CUPTI counts up with each call of a process: on several streams the order of starts is a race.
+Busy time is a union of intervals, of one GPU: times of several GPUs are never merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from envcompare.profile_files.busy import span_ns, union_ns
-from envcompare.profile_files.rows import Rows, Table
-from envcompare.run_folder.profiles import Copy, Dim, Kernel, Quantity
+from envcompare.profile_files.columns import Numbers, Table
+from envcompare.run_folder.profiles import (
+    ApiCall,
+    Copy,
+    CopyKind,
+    Device,
+    Dim,
+    Kernel,
+    Note,
+    Profile,
+    Quantity,
+    Rule,
+)
 
 SEQUENCE_MOST: Final = 100_000
-Kind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KINDS: Final[tuple[CopyKind, ...]] = get_args(CopyKind)
 ROW: Final = ("process", "correlation", "start", "end", "device", "context", "stream", "owner")
+"""Columns of kernels and copies; an owner is the number of the operator that caused a row."""
+
 _ORDER: Final = ("group", "stream", "device", "end", "start", "correlation", "process")
 Shape = tuple[str, Dim | None, Dim | None]
 
 
-def _kernel_rows() -> Rows:
-    return Rows(*ROW, "group")
+def union_ns(starts: Numbers, ends: Numbers) -> int:
+    """Return the length of the union of [start, end), in any order and however they overlap."""
+    if not len(starts):
+        return 0
+    order = np.argsort(starts, kind="stable")
+    begin, reach = starts[order], np.maximum.accumulate(ends[order])
+    # What an interval adds begins where everything before it has ended.
+    covered_until = np.concatenate((begin[:1], reach[:-1]))
+    added = reach - np.maximum(begin, covered_until)
+    return int(np.maximum(added, 0).sum())
 
 
-def _copy_rows() -> Rows:
-    return Rows(*ROW, "kind", "bytes")
+def span_ns(starts: Numbers, ends: Numbers) -> int:
+    """Return the time from the first start to the last end."""
+    return int(ends.max() - starts.min()) if len(starts) else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """All kernels, and all copies and memsets.
+def exposed_ns(of: tuple[Numbers, Numbers], under: tuple[Numbers, Numbers]) -> int:
+    """Return how long the first intervals run while none of the second does."""
+    starts, ends = (np.concatenate(pair) for pair in zip(of, under, strict=True))
+    return union_ns(starts, ends) - union_ns(*under)
 
-    An owner is the number of the operator that caused a row; -1 stands for what is not known.
+
+def with_gpu_times(
+    profile: Profile, tables: Sequence[Table], known: Mapping[int, Device], *, source: str
+) -> Profile:
+    """Return the profile with its GPUs, their span and busy time; kernels are the first table.
+
+    Of several GPUs each has quantities, and no number is of all. Where none did anything all that
+    are known stand there.
     """
-
-    kernels: Rows = field(default_factory=_kernel_rows)
-    copies: Rows = field(default_factory=_copy_rows)
-    shapes: dict[Shape, int] = field(default_factory=dict)
-
-    def group(self, shape: Shape) -> int:
-        """Return the number of a kernel with its grid and block."""
-        return self.shapes.setdefault(shape, len(self.shapes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTimes:
-    """What one GPU did between its first start and its last end."""
-
-    device: int
-    span_ns: int
-    busy_ns: int
-    kernel_busy_ns: int
-
-
-def device_times(kernels: Table, others: Sequence[Table]) -> tuple[DeviceTimes, ...]:
-    """Return span and busy time of each device that did anything, by its number."""
-    tables = (kernels, *others)
-    devices = np.unique(np.concatenate([table["device"] for table in tables]))
-    found = []
-    for device in devices.tolist():
-        own = [table[table["device"] == device] for table in tables]
-        starts = np.concatenate([table["start"] for table in own])
-        ends = np.concatenate([table["end"] for table in own])
-        found.append(
-            DeviceTimes(
-                device=device,
-                span_ns=span_ns(starts, ends),
-                busy_ns=union_ns(starts, ends),
-                kernel_busy_ns=union_ns(own[0]["start"], own[0]["end"]),
-            )
+    used = np.unique(np.concatenate([table["device"] for table in tables])).tolist()
+    numbers = used or sorted(known)
+    devices = tuple(known.get(number, Device(name=f"GPU {number}")) for number in numbers)
+    profile = replace(profile, devices=devices)
+    if len(used) == 1:
+        values = {name: float(value) for name, (value, _) in _times(tables).items()}
+        return replace(profile, **values)
+    if not used:
+        return profile
+    quantities = (
+        Quantity(
+            name=name, value=float(value), unit="ns", rule=rule, source=source,
+            scope=f"GPU {number}", gpu=number,
         )
-    return tuple(found)
+        for number in used
+        for name, (value, rule) in _times([t[t["device"] == number] for t in tables]).items()
+    )  # fmt: skip
+    return replace(
+        profile,
+        quantities=(*quantities, *profile.quantities),
+        notes=(Note(kind="several-gpus", values={"gpus": len(used)}), *profile.notes),
+    )
+
+
+def _times(tables: Sequence[Table]) -> dict[str, tuple[int, Rule]]:
+    """Return span, busy time and gaps of one GPU by their names."""
+    starts = np.concatenate([table["start"] for table in tables])
+    ends = np.concatenate([table["end"] for table in tables])
+    span, busy = span_ns(starts, ends), union_ns(starts, ends)
+    return {
+        "span_ns": (span, "difference"),
+        "busy_ns": (busy, "union"),
+        "kernel_busy_ns": (union_ns(tables[0]["start"], tables[0]["end"]), "union"),
+        "launch_gap_ns": (span - busy, "difference"),
+    }
 
 
 def in_launch_order(table: Table) -> Table:
@@ -84,8 +111,7 @@ def in_launch_order(table: Table) -> Table:
     process, correlation = table["process"], table["correlation"]
     order = np.argsort(correlation, kind="stable")
     # The rest of the columns decides only between rows with one correlation id.
-    is_told = (process[1:] == process[:-1]).all() and (np.diff(correlation[order]) > 0).all()
-    if is_told:
+    if (process[1:] == process[:-1]).all() and (np.diff(correlation[order]) > 0).all():
         return table[order]
     return table[np.lexsort([table[name] for name in _ORDER])]
 
@@ -107,7 +133,7 @@ def kernel_groups(
         kernels.append(
             Kernel(
                 name=name, grid=grid, block=block, first=int(firsts[at]), op=named[at],
-                **_times(sums, at),
+                **_called(sums, at),
             )
         )  # fmt: skip
     places = np.argsort(by_first)[inverse[:SEQUENCE_MOST]]
@@ -123,7 +149,7 @@ def copy_groups(table: Table) -> tuple[Copy, ...]:
         Copy(
             kind=KINDS[int(kind)],
             total_bytes=int(sizes.total[at]) if sizes.least[at] >= 0 else None,
-            **_times(sums, at),
+            **_called(sums, at),
         )
         for at, kind in enumerate(kinds)
     )
@@ -152,25 +178,26 @@ def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Qu
     )
 
 
-def value_groups(
-    groups: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each number of `groups` with its calls, total, shortest and longest."""
-    numbers, inverse = np.unique(groups, return_inverse=True)
-    sums = _sums(inverse, values, len(numbers))
-    for at, number in enumerate(numbers.tolist()):
-        yield number, _times(sums, at)
+def api_calls(calls: Table, names: Sequence[str]) -> tuple[ApiCall, ...]:
+    """Return the calls by function, those that took longest first; `name` is a place in `names`."""
+    numbers, inverse = np.unique(calls["name"], return_inverse=True)
+    sums = _sums(inverse, calls["end"] - calls["start"], len(numbers))
+    by_name = (
+        ApiCall(name=names[number], **_called(sums, at))
+        for at, number in enumerate(numbers.tolist())
+    )
+    return tuple(sorted(by_name, key=lambda call: (-call.total_ns, call.name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sums:
-    calls: npt.NDArray[np.int64]
-    total: npt.NDArray[np.int64]
-    least: npt.NDArray[np.int64]
-    most: npt.NDArray[np.int64]
+    calls: Numbers
+    total: Numbers
+    least: Numbers
+    most: Numbers
 
 
-def _sums(groups: npt.NDArray[Any], values: npt.NDArray[np.int64], count: int) -> _Sums:
+def _sums(groups: npt.NDArray[Any], values: Numbers, count: int) -> _Sums:
     total = np.zeros(count, dtype=np.int64)
     least = np.full(count, np.iinfo(np.int64).max)
     most = np.full(count, np.iinfo(np.int64).min)
@@ -180,7 +207,7 @@ def _sums(groups: npt.NDArray[Any], values: npt.NDArray[np.int64], count: int) -
     return _Sums(calls=np.bincount(groups, minlength=count), total=total, least=least, most=most)
 
 
-def _times(sums: _Sums, at: int) -> dict[str, Any]:
+def _called(sums: _Sums, at: int) -> dict[str, Any]:
     return {
         "calls": int(sums.calls[at]),
         "total_ns": float(sums.total[at]),
@@ -197,4 +224,4 @@ def _ops(groups: npt.NDArray[Any], ops: Sequence[str], count: int) -> list[str]:
     counted: list[dict[str, int]] = [{} for _ in range(count)]
     for group, op in zip(groups.tolist(), ops, strict=True):
         counted[group][op] = counted[group].get(op, 0) + 1
-    return [min(one, key=lambda op: (-one[op], op)) for one in counted]
+    return [min(counts, key=lambda op: (-counts[op], op)) for counts in counted]

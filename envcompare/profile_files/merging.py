@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from envcompare.profile_files.ncu.launches import NO_TIME
-from envcompare.profile_files.refusing import refusal
-from envcompare.run_folder.profiles import Device, Dim, Kernel, Profile
+from envcompare.profile_files.activity import Shape
+from envcompare.profile_files.rawfiles import refusal
+from envcompare.run_folder.profiles import Device, Kernel, Note, Profile
 
-_Shape = tuple[str, Dim | None, Dim | None]
+_NO_TIME = Note(kind="no-time")
 
 
 def merge(profiles: Sequence[Profile]) -> Profile:
@@ -22,19 +22,19 @@ def merge(profiles: Sequence[Profile]) -> Profile:
     first = profiles[0]
     if len(profiles) == 1:
         return first
-    timed = next((one for one in profiles if one.has_time), first)
+    timed = next((profile for profile in profiles if profile.has_time), first)
     for other in profiles:
         if other is not timed:
             _refuse_other_launches(timed, other)
-    merged = [_by_shape(one) for one in profiles if one is not timed]
+    merged = [_by_shape(profile) for profile in profiles if profile is not timed]
     kernels = tuple(
         _joined(kernel, [kernels[_shape(kernel)] for kernels in merged]) for kernel in timed.kernels
     )
-    return msgspec.structs.replace(
+    return replace(
         timed,
-        format=" + ".join(dict.fromkeys(one.format for one in profiles)),
-        pages=tuple(page for one in profiles for page in one.pages),
-        files=tuple(name for one in profiles for name in one.files),
+        format=" + ".join(dict.fromkeys(profile.format for profile in profiles)),
+        pages=tuple(page for profile in profiles for page in profile.pages),
+        files=tuple(name for profile in profiles for name in profile.files),
         devices=_devices(profiles),
         kernels=kernels,
         notes=_notes(profiles, has_time=timed.has_time),
@@ -46,39 +46,46 @@ def _joined(kernel: Kernel, others: Sequence[Kernel]) -> Kernel:
     metrics = dict(kernel.metrics)
     for other in others:
         metrics = other.metrics | metrics
-    return msgspec.structs.replace(kernel, metrics=metrics)
+    return replace(kernel, metrics=metrics)
 
 
 def _devices(profiles: Sequence[Profile]) -> tuple[Device, ...]:
     """Return each GPU once: a pass that tells the capability alone adds none to one with names."""
-    told = max(profiles, key=lambda one: sum(device.multiprocessors or 0 for device in one.devices))
-    known = {device.compute_capability for device in told.devices}
-    others = (device for one in profiles for device in one.devices)
-    added = (device for device in others if device.compute_capability not in known)
-    return tuple(dict.fromkeys((*told.devices, *added)))
+    known = max(
+        (profile.devices for profile in profiles),
+        key=lambda devices: sum(device.multiprocessors or 0 for device in devices),
+    )
+    capabilities = {device.compute_capability for device in known}
+    others = (device for profile in profiles for device in profile.devices)
+    added = (device for device in others if device.compute_capability not in capabilities)
+    return tuple(dict.fromkeys((*known, *added)))
 
 
-def _notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[str, ...]:
-    notes = dict.fromkeys(note for one in profiles for note in one.notes)
-    return tuple(note for note in notes if not (has_time and note == NO_TIME))
+def _notes(profiles: Sequence[Profile], *, has_time: bool) -> tuple[Note, ...]:
+    """Return each note once; where one pass has times, none says that they are missing."""
+    notes: list[Note] = []
+    for note in (note for profile in profiles for note in profile.notes):
+        if note not in notes and not (has_time and note == _NO_TIME):
+            notes.append(note)
+    return tuple(notes)
 
 
-def _refuse_other_launches(one: Profile, other: Profile) -> None:
+def _refuse_other_launches(timed: Profile, other: Profile) -> None:
     """Refuse two passes that do not hold the same launches in the same order."""
-    names = f"{one.files[0]} and {other.files[0]}"
+    names = f"{timed.files[0]} and {other.files[0]}"
     hint = (
         "profile the same steps of the same program in both passes; what is of other launches, "
         "import apart: one call for each"
     )
-    if one.sequence and other.sequence:
-        pairs = zip(_launched(one), _launched(other), strict=False)
+    if timed.sequence and other.sequence:
+        pairs = zip(_launched(timed), _launched(other), strict=False)
         place = next((n for n, (left, right) in enumerate(pairs) if left != right), None)
         if place is not None:
-            left, right = _launched(one)[place], _launched(other)[place]
+            left, right = _launched(timed)[place], _launched(other)[place]
             why = f"launch {place} is {_told(left)} in one and {_told(right)} in the other"
             raise refusal(names, why=why, hint=hint)
-    ours, theirs = _calls(one), _calls(other)
-    if len(ours) != len(one.kernels) or len(theirs) != len(other.kernels):
+    ours, theirs = _calls(timed), _calls(other)
+    if len(ours) != len(timed.kernels) or len(theirs) != len(other.kernels):
         why = "kernels of one name and shape stand there twice, so passes cannot be matched"
         raise refusal(names, why=why, hint=hint)
     if ours != theirs:
@@ -90,22 +97,22 @@ def _refuse_other_launches(one: Profile, other: Profile) -> None:
         raise refusal(names, why=f"{why}; {different[0]} differs", hint=hint)
 
 
-def _told(shape: _Shape) -> str:
+def _told(shape: Shape) -> str:
     name, grid, block = shape
     return f"{name} (grid {grid}, block {block})"
 
 
-def _launched(profile: Profile) -> list[_Shape]:
+def _launched(profile: Profile) -> list[Shape]:
     return [_shape(profile.kernels[place]) for place in profile.sequence]
 
 
-def _calls(profile: Profile) -> dict[_Shape, int]:
+def _calls(profile: Profile) -> dict[Shape, int]:
     return {_shape(kernel): kernel.calls for kernel in profile.kernels}
 
 
-def _by_shape(profile: Profile) -> dict[_Shape, Kernel]:
+def _by_shape(profile: Profile) -> dict[Shape, Kernel]:
     return {_shape(kernel): kernel for kernel in profile.kernels}
 
 
-def _shape(kernel: Kernel) -> _Shape:
+def _shape(kernel: Kernel) -> Shape:
     return kernel.name, kernel.grid, kernel.block

@@ -18,11 +18,11 @@ from envcompare.environments import Check
 from envcompare.environments.asking import ask
 from envcompare.errors import Problem
 from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.profilers.permissions import OPEN_FOR_ALL
 from envcompare.profilers.shelf import READ_LOG, Exported, ReportFiles, Shelf, export_report
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
-from envcompare.run_folder.profiles import Profile
+from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
 
 NAME: Final = "ncu"
@@ -32,9 +32,7 @@ MEMORY: Final = Pass(
 )
 FLOPS: Final = Pass(name="ncu-flops", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES)
 _RANGE: Final = "envcompare"  # that the worker marks
-_CONTROLS: Final = (
-    "caches and clocks were as the program has them (--cache-control none, --clock-control none)"
-)
+_CONTROLS: Final = Note(kind="controls-off")
 # The program stands under `target` of a folder that also holds a script of its name, which needs
 # bash. The first place that has one is taken, there the highest version.
 _SEARCH = r"""

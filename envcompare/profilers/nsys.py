@@ -8,7 +8,7 @@ from typing import Final
 
 from envcompare.environments import Check
 from envcompare.errors import Problem
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_report
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
 from envcompare.run_folder.profiles import Profile

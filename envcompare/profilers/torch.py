@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.profilers import Answer, converted
 from envcompare.profilers.tool import Pass
-from envcompare.run_folder.profiles import Operator, Profile, Quantity
+from envcompare.run_folder.profiles import Note, Operator, Profile, Quantity
 
 FLOPS: Final = Pass(name="flops")
 OPERATORS: Final = Pass(name="torch", file="torch.json.gz")
@@ -82,7 +82,10 @@ def model_flops(values: dict[str, Any], *, steps: int, reason: str = "") -> Prof
         status="ok" if is_whole else "missing",
         reason="" if is_whole else reason or "the worker counted nothing",
     )
-    notes = tuple(f"{op}: {flops} FLOP" for op, flops in sorted(found.by_op.items()))
+    notes = tuple(
+        Note(kind="flops-of-operator", values={"operator": op, "flops": flops})
+        for op, flops in sorted(found.by_op.items())
+    )
     return Profile(
         tool="torch", format="model FLOPs", quantities=(quantity,), steps=steps, notes=notes
     )

@@ -6,6 +6,7 @@ fill these types, the run folder keeps them, analysis compares them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from envcompare.run_folder.records import SCHEMA
 Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
 Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
 Status = Literal["ok", "missing", "refused"]
+CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
 Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
 
@@ -57,7 +59,7 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """All copies in one direction, or all memsets."""
 
-    kind: Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
+    kind: CopyKind
     calls: int
     total_ns: float
     min_ns: float | None = None
@@ -100,6 +102,27 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_per_s: float | None = None
 
 
+NoteKind = Literal[
+    "calls-without-gpu", "controls-off", "controls-unknown", "counters-of-ranges", "cut-names",
+    "distributed", "events-left-out", "flops-of-operator", "impossible-metrics",
+    "launches-not-in-file", "launches-without-kernel", "marked-range", "metric-missing",
+    "metric-of-some", "metrics-without-sums", "newer-schema", "no-api-calls", "no-cuda-data",
+    "no-gpu-events", "no-time", "processes", "rounded-counts", "several-gpus", "text",
+    "times-of-counting", "unended-line", "uneven-metric", "uneven-rate", "unknown-launches",
+    "unpatched-time", "unread-rows",
+    "unread-table", "untraced-graphs", "whole-graphs", "work-without-call",
+]  # fmt: skip
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to know of the numbers of a profile; the report has a sentence for each kind."""
+
+    kind: NoteKind
+    values: Annotated[
+        Mapping[str, int | float | str], Meta(description="what the sentence names")
+    ] = {}
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What one tool saw in one file or one pass."""
 
@@ -131,7 +154,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     has_time: Annotated[
         bool, Meta(description="false where counters were collected in a way that changes time")
     ] = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 PassName = Literal["nsys", "ncu-memory", "ncu-flops", "torch", "flops", "host", "imported"]

@@ -76,8 +76,15 @@ def _name_pages(record: _Json) -> None:
         profile["pages"] = [_PAGES[part] for part in parts if part in _PAGES]
 
 
+def _keep_notes(record: _Json) -> None:
+    """Version 1 kept sentences in the place of notes."""
+    profile = record.get("profile") or {}
+    if notes := profile.get("notes"):
+        profile["notes"] = [{"kind": "text", "values": {"text": text}} for text in notes]
+
+
 _FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
-    ProfileRecord: (_name_gpus, _name_pages),
+    ProfileRecord: (_name_gpus, _name_pages, _keep_notes),
 }
 """By the type that is read, what changes a record of version 1, in place, into one of version 2.
 

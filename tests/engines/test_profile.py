@@ -18,7 +18,7 @@ from envcompare.environments import Check, Isolation, Mount
 from envcompare.environments.docker import Docker
 from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.shelf import shelf

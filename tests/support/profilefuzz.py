@@ -22,7 +22,7 @@ from kinetotraces import step, write
 from nsysexports import plain
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.reading import READERS, read
+from envcompare.profile_files import READERS, read
 from envcompare.run_folder.profiles import Profile
 
 DATA = Path(__file__).resolve().parents[1] / "data"

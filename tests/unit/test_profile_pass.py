@@ -39,7 +39,7 @@ from envcompare.measure.profile import (
 )
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.shelf import shelf

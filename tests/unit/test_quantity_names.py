@@ -6,16 +6,17 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from envcompare.analysis.timing.descriptive import arm_quantities
 from envcompare.errors import ProfileError
+from envcompare.profile_files import READERS, read
 from envcompare.profile_files.derive import with_quantities
-from envcompare.profile_files.reading import READERS, read
 from envcompare.report.wording.quantitynames import in_words, is_power, quantity_name
-from envcompare.run_folder.profiles import Copy, Device, Kernel, Profile
+from envcompare.run_folder.profiles import Copy, Device, Kernel, PassName, Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tests" / "data" / "profiles"
@@ -29,7 +30,8 @@ LITERAL = re.compile(
     r'"((?:[a-z0-9]+_)+(?:ns|bytes|sectors|calls|faults|share|switches|migrations|flops(?:_\w+)?))"'
     r'|name="([a-z0-9_]+)"|ok\(\s*"([a-z0-9_]+)"|missing\(\s*"([a-z0-9_]+)"'
 )
-FIELDS = {"total_ns", "min_ns", "max_ns", "total_bytes"}  # of types, not of quantities
+FIELDS = {"total_ns", "min_ns", "max_ns", "total_bytes", *get_args(PassName)}
+"""Names of fields and of passes, which are no quantities."""
 
 
 def metrics() -> dict[str, float]:

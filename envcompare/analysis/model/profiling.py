@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from envcompare.gpu.kernelnames import KernelClass
-from envcompare.run_folder.profiles import Dim, PassName, Rule, Status, Tool
+from envcompare.run_folder.profiles import Dim, Note, PassName, Rule, Status, Tool
 from envcompare.run_folder.records import FactDifference
 
 Part = Literal[
@@ -44,7 +44,7 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
     has_gpu_work: Annotated[
         bool | None, Meta(description="of a profile that would show kernels, copies and memsets")
     ] = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     raw: Annotated[tuple[str, ...], Meta(description="raw files, below the run folder")] = ()
 
 

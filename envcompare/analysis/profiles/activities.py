@@ -15,9 +15,8 @@ from envcompare.analysis.model.profiling import (
     PassState,
 )
 from envcompare.analysis.profiles.profilechoice import profile_of, source_of
-from envcompare.gpu.kernelnames import classify, shown
+from envcompare.gpu.kernelnames import classify, is_tensor_core, shown
 from envcompare.gpu.peaks import has_gpu_work
-from envcompare.gpu.tensorcores import is_tensor_core
 from envcompare.run_folder.profiles import Kernel, Operator, Profile, ProfileRecord
 
 MOST_ROWS: Final = 25  # of one table and type; the rest is summed

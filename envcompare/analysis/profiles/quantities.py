@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
 from envcompare.analysis.profiles.profilechoice import Records, choose, is_trace, profile_of, usable
-from envcompare.gpu.tensorcores import UNCOUNTED_TENSORS, ran_uncounted
+from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.run_folder.profiles import (
     Dim,
     PassName,

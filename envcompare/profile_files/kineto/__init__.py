@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from envcompare.profile_files.activity import (
+    Shape,
+    api_calls,
     copy_groups,
-    device_times,
+    exposed_ns,
     in_launch_order,
     kernel_groups,
-    value_groups,
+    with_gpu_times,
     without_memsets,
 )
+from envcompare.profile_files.columns import Table, first_duplicate
 from envcompare.profile_files.derive import with_quantities
-from envcompare.profile_files.kineto.collectives import collective_quantities
-from envcompare.profile_files.kineto.events import Trace
-from envcompare.profile_files.kineto.operators import Caused, memory_owners, operator_sums, owners
-from envcompare.profile_files.kineto.rows import OCCUPANCY_PARTS, Found, read_rows
-from envcompare.profile_files.pergpu import over_devices, used_devices
-from envcompare.profile_files.rows import Table, first_duplicate
-from envcompare.run_folder.profiles import ApiCall, Device, Kernel, Profile, Quantity
+from envcompare.profile_files.kineto.events import (
+    OCCUPANCY_PARTS,
+    EventRows,
+    operator_sums,
+    owners,
+    read_rows,
+)
+from envcompare.profile_files.kineto.trace import Trace
+from envcompare.run_folder.profiles import Device, Kernel, Note, Profile, Quantity
 from envcompare.text import counted
 
 _SOURCE: Final = "torch.profiler"
@@ -33,64 +39,75 @@ _AMD: Final = ("AMD", "Radeon", "gfx")
 _RANGE: Final = re.compile(r"__.*|\d+")  # what is named after no kernel
 _BY_KERNELS: Final = "ROCm sets memory with kernels; the trace does not record their bytes"
 _OF_LAUNCHES: Final = ("launch_count", "kernel_time_ns")
+# ncclKernel_* to NCCL 2.18, ncclDevKernel_* since, nccl…Kernel_* before both; RCCL, its
+# counterpart for AMD GPUs, has the same names.
+_NCCL: Final = re.compile(r"\bnccl(?:Dev)?Kernel|^(?:void )?nccl\w*")
+# multimem_* and *_shot_* are PyTorch's symmetric memory, cross_device_reduce_* vLLM's own.
+_OTHERS: Final = re.compile(
+    r"\bmultimem_|\bcross_device_reduce|\bnvshmem|\b(?:inter|intra)node::"
+    r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all",
+    re.IGNORECASE,
+)
 
 
 def read(path: Path) -> Profile:
     """Read a trace; raises ProfileError for one that is damaged, cut off or impossible."""
     trace = Trace(path)
-    found = read_rows(trace)
-    kernels = in_launch_order(found.activity.kernels.table())
-    copies, calls = found.activity.copies.table(), found.calls.table()
-    operators = found.operators.table()
+    rows = read_rows(trace)
+    kernels = in_launch_order(rows.kernels.table())
+    copies, calls, operators = (
+        table.table() for table in (rows.copies, rows.calls, rows.operators)
+    )
     for table in (kernels, copies, calls, operators):
         _refuse_duplicates(trace, table)
-    if found.counters:
-        return _counted(trace, found, kernels)
-    return _timed(trace, found, (kernels, copies, calls, operators))
-
-
-def _timed(trace: Trace, found: Found, tables: tuple[Table, Table, Table, Table]) -> Profile:
-    kernels, copies, calls, operators = tables
-    shapes, names = tuple(found.activity.shapes), tuple(found.names)
-    times = device_times(kernels, (copies,))
-    whole = over_devices(times, source=_SOURCE)
-    caused = [owners(rows, calls, operators) for rows in (kernels, copies)]
-    ops = [names[int(operators["name"][at])] if at >= 0 else "" for at in caused[0].tolist()]
-    groups, sequence = kernel_groups(kernels, shapes, ops)
+    if rows.counters:
+        return _counted(trace, rows, kernels)
+    names = tuple(rows.names)
     is_rocm = _is_rocm(trace, {names[number] for number in np.unique(calls["name"]).tolist()})
+    timed = _timed(trace, rows, (kernels, copies, calls, operators))
+    has_gpu = bool(len(kernels) or len(copies))
     hidden = _BY_KERNELS if is_rocm else ""
-    lengths = [rows["end"] - rows["start"] for rows in (kernels, copies)]
-    memory = found.memory.table()
-    sums = Caused(
-        operators=operators, names=names, durations=np.concatenate(lengths),
-        work=np.concatenate(caused), memory=memory, memory_owners=memory_owners(memory, operators),
-    )  # fmt: skip
+    timed = replace(
+        timed,
+        quantities=(
+            *_occupancy(rows),
+            *_collectives(kernels, tuple(rows.shapes), is_rocm=is_rocm),
+            *(without_memsets(copies, source=_SOURCE, hidden=hidden) if has_gpu else ()),
+        ),
+        notes=tuple(_notes(trace, has_gpu=has_gpu)),
+    )
+    return with_gpu_times(timed, (kernels, copies), _devices(trace), source=_SOURCE)
+
+
+def _timed(trace: Trace, rows: EventRows, tables: tuple[Table, Table, Table, Table]) -> Profile:
+    """Return kernels, copies, calls and operators with their times."""
+    kernels, copies, calls, operators = tables
+    names = tuple(rows.names)
+    caused = [owners(table, calls, operators) for table in (kernels, copies)]
+    ops = [names[int(operators["name"][at])] if at >= 0 else "" for at in caused[0].tolist()]
+    groups, sequence = kernel_groups(kernels, tuple(rows.shapes), ops)
     return Profile(
         tool="kineto",
         format=_format(trace),
         files=(trace.name,),
-        devices=used_devices(_devices(trace), [one.device for one in times]),
-        span_ns=whole.span_ns,
-        busy_ns=whole.busy_ns,
-        kernel_busy_ns=whole.kernel_busy_ns,
-        launch_gap_ns=whole.launch_gap_ns,
         kernels=groups,
         sequence=sequence,
         copies=copy_groups(copies),
-        api_calls=_api_calls(calls, names),
-        operators=operator_sums(sums),
-        quantities=(
-            *whole.quantities,
-            *_occupancy(found),
-            *collective_quantities(kernels, shapes, source=_SOURCE, is_rocm=is_rocm),
-            *(without_memsets(copies, source=_SOURCE, hidden=hidden) if times else ()),
+        api_calls=api_calls(calls, names),
+        operators=operator_sums(
+            operators,
+            names,
+            work=np.concatenate(caused),
+            durations=np.concatenate(
+                [table["end"] - table["start"] for table in (kernels, copies)]
+            ),
+            memory=rows.memory.table(),
         ),
-        steps=len(found.steps) or None,
-        notes=(*whole.notes, *_notes(trace, has_gpu=bool(times))),
+        steps=len(rows.steps) or None,
     )
 
 
-def _counted(trace: Trace, found: Found, launched: Table) -> Profile:
+def _counted(trace: Trace, rows: EventRows, launched: Table) -> Profile:
     """Return the counters of a trace that collected some: its times are those of counting.
 
     A range of the profiler is no launch: kernels are those of the trace. Where it has none, ranges
@@ -98,41 +115,40 @@ def _counted(trace: Trace, found: Found, launched: Table) -> Profile:
     """
     ranges = tuple(
         Kernel(name=name, calls=calls, total_ns=None, metrics=dict(sorted(sums.items())))
-        for name, (calls, sums) in sorted(found.counters.items())
+        for name, (calls, sums) in sorted(rows.counters.items())
     )
-    named = tuple(one for one in ranges if not _RANGE.fullmatch(one.name))
-    groups, sequence = kernel_groups(launched, tuple(found.activity.shapes))
-    notes = ["counters were collected kernel by kernel, which changes every time: none is told"]
-    if found.dropped:
-        notes.append(f"no sums, and left out: {', '.join(sorted(found.dropped))}")
+    named = tuple(kernel for kernel in ranges if not _RANGE.fullmatch(kernel.name))
+    groups, sequence = kernel_groups(launched, tuple(rows.shapes))
+    untimed = (replace(kernel, total_ns=None, min_ns=None, max_ns=None) for kernel in groups)
+    notes = [Note(kind="times-of-counting")]
+    if rows.dropped:
+        metrics = ", ".join(sorted(rows.dropped))
+        notes.append(Note(kind="metrics-without-sums", values={"metrics": metrics}))
     if len(named) < len(ranges):
-        notes.append("some counters are of a whole range, not of one kernel")
+        notes.append(Note(kind="counters-of-ranges"))
+    known = _devices(trace)
     return Profile(
         tool="kineto",
         format=_format(trace),
         files=(trace.name,),
-        devices=used_devices(_devices(trace), ()),
-        kernels=tuple(map(_untimed, groups)) or named,
+        devices=tuple(known[number] for number in sorted(known)),
+        kernels=tuple(untimed) or named,
         sequence=sequence,
         quantities=tuple(_sums(ranges, has_launches=bool(groups))),
-        steps=len(found.steps) or None,
+        steps=len(rows.steps) or None,
         has_time=False,
         notes=(*notes, *_notes(trace, has_gpu=True)),
     )
 
 
-def _untimed(kernel: Kernel) -> Kernel:
-    return replace(kernel, total_ns=None, min_ns=None, max_ns=None)
-
-
 def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantity]:
     """Yield what the ranges counted together, and that they are no launches."""
     whole = Profile(tool="kineto", kernels=ranges, has_time=False)
-    scope = counted(sum(one.calls for one in ranges), "range of the CUPTI profiler",
+    scope = counted(sum(kernel.calls for kernel in ranges), "range of the CUPTI profiler",
                     "ranges of the CUPTI profiler")  # fmt: skip
-    for one in with_quantities(whole).quantities:
-        if one.name not in _OF_LAUNCHES:
-            yield replace(one, source=_SOURCE, scope=scope)
+    for quantity in with_quantities(whole).quantities:
+        if quantity.name not in _OF_LAUNCHES:
+            yield replace(quantity, source=_SOURCE, scope=scope)
     if not has_launches:
         yield Quantity(
             name="launch_count", value=None, unit="", rule="sum", source=_SOURCE, scope=scope,
@@ -140,7 +156,7 @@ def _sums(ranges: tuple[Kernel, ...], *, has_launches: bool) -> Iterator[Quantit
         )  # fmt: skip
 
 
-def _is_rocm(trace: Trace, calls: Iterable[str]) -> bool:
+def _is_rocm(trace: Trace, calls: set[str]) -> bool:
     """Tell whether the trace is of AMD GPUs: by their names, or by the calls of HIP."""
     names = (device.name for device in _devices(trace).values())
     return any(name.startswith(_AMD) for name in names) or any(
@@ -149,9 +165,9 @@ def _is_rocm(trace: Trace, calls: Iterable[str]) -> bool:
 
 
 def _refuse_duplicates(trace: Trace, table: Table) -> None:
-    found = first_duplicate(table)
-    if found is not None:
-        raise trace.refusal(found[1], f"the same as event {found[0]}")
+    pair = first_duplicate(table)
+    if pair is not None:
+        raise trace.refusal(pair[1], f"the same as event {pair[0]}")
 
 
 def _format(trace: Trace) -> str:
@@ -159,20 +175,12 @@ def _format(trace: Trace) -> str:
     return "Chrome trace" if schema is None else f"Chrome trace, schema {schema}"
 
 
-def _api_calls(calls: Table, names: tuple[str, ...]) -> tuple[ApiCall, ...]:
-    found = [
-        ApiCall(name=names[number], **times)
-        for number, times in value_groups(calls["name"], calls["end"] - calls["start"])
-    ]
-    return tuple(sorted(found, key=lambda call: (-call.total_ns, call.name)))
-
-
-def _occupancy(found: Found) -> Iterator[Quantity]:
+def _occupancy(rows: EventRows) -> Iterator[Quantity]:
     """Yield what Kineto computes from launch shapes; it measures nothing."""
-    if found.occupancy_ns:
+    if rows.occupancy_ns:
         yield Quantity(
             name="estimated_occupancy",
-            value=found.occupancy_weighted / OCCUPANCY_PARTS / found.occupancy_ns,
+            value=rows.occupancy_weighted / OCCUPANCY_PARTS / rows.occupancy_ns,
             unit="%",
             rule="time-weighted",
             source=_SOURCE,
@@ -180,10 +188,60 @@ def _occupancy(found: Found) -> Iterator[Quantity]:
         )
 
 
+def _is_nccl(name: str) -> bool:
+    return _NCCL.search(name) is not None
+
+
+def _is_collective(name: str) -> bool:
+    """Tell by its function, not by its template, whether a kernel exchanges data between GPUs."""
+    return _is_nccl(name) or _OTHERS.search(name.partition("<")[0]) is not None
+
+
+def _collectives(kernels: Table, shapes: tuple[Shape, ...], *, is_rocm: bool) -> Iterator[Quantity]:
+    """Yield shares and exposed time of exchanges between GPUs; nothing where there is none.
+
+    The share of NCCL is of its own kernels; on AMD GPUs they are RCCL's.
+    """
+
+    def of_names(fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        return np.isin(kernels["group"], [at for at, shape in enumerate(shapes) if fits(shape[0])])
+
+    is_exchange = of_names(_is_collective)
+    if not is_exchange.any():
+        return
+    yield _share(kernels, is_exchange, "collective_share")
+    yield _share(kernels, of_names(_is_nccl), "rccl_share" if is_rocm else "nccl_share")
+    for device in np.unique(kernels["device"]).tolist():
+        here = kernels["device"] == device
+        exchange, others = kernels[here & is_exchange], kernels[here & ~is_exchange]
+        value = exposed_ns((exchange["start"], exchange["end"]), (others["start"], others["end"]))
+        yield Quantity(
+            name="collective_exposed_ns", value=float(value), unit="ns", rule="difference",
+            source=_SOURCE, scope=f"GPU {device}: no other kernel runs", gpu=device,
+        )  # fmt: skip
+
+
+def _share(kernels: Table, is_counted: npt.NDArray[np.bool_], name: str) -> Quantity:
+    lasted = kernels["end"] - kernels["start"]
+    total = int(lasted.sum())
+    return Quantity(
+        name=name,
+        value=100.0 * int(lasted[is_counted].sum()) / total if total else 0.0,
+        unit="%",
+        rule="ratio of sums",
+        source=_SOURCE,
+        scope=f"{int(is_counted.sum())} of {len(kernels)} kernels, told by their names",
+    )
+
+
 def _devices(trace: Trace) -> dict[int, Device]:
     listed = trace.head.get("deviceProperties")
-    entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    return {number: _device(one) for one in entries if isinstance(number := one.get("id"), int)}
+    entries = (
+        [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
+    return {
+        number: _device(entry) for entry in entries if isinstance(number := entry.get("id"), int)
+    }
 
 
 def _device(entry: dict[str, Any]) -> Device:
@@ -198,10 +256,10 @@ def _device(entry: dict[str, Any]) -> Device:
     )
 
 
-def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[str]:
+def _notes(trace: Trace, *, has_gpu: bool) -> Iterator[Note]:
     if not has_gpu:
-        yield "no GPU data: the trace tells of no kernel, copy or memset"
+        yield Note(kind="no-gpu-events")
     known = trace.head.get("distributedInfo")
     if isinstance(known, dict):
-        rank, size, backend = (known.get(key, "?") for key in ("rank", "world_size", "backend"))
-        yield f"of a distributed program: rank {rank} of {size}, backend {backend}"
+        values = {key: str(known.get(key, "?")) for key in ("rank", "world_size", "backend")}
+        yield Note(kind="distributed", values=values)

@@ -1,250 +1,396 @@
-"""A trace of torch.profiler as it stands on disk: one event at a time, packed by gzip or not."""
+"""The events of a Kineto trace, sorted into rows: GPU work, API calls, operators, memory.
+
+Operators are added up as torch.profiler does: what is theirs, and what is inside.
+"""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
-from decimal import Decimal
-from io import BufferedIOBase
-from pathlib import Path
-from typing import IO, Any, Final, cast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-import ijson
 import numpy as np
 
-from envcompare.errors import ProfileError
-from envcompare.profile_files.refusing import refusal
+from envcompare.profile_files.activity import KINDS, ROW, Shape
+from envcompare.profile_files.columns import Numbers, Rows, Table, innermost, launching_calls
+from envcompare.profile_files.kineto.trace import Event, Trace, is_number
+from envcompare.run_folder.profiles import Dim, Operator
 
-_GZIP: Final = b"\x1f\x8b"
-_HEAD_BYTES: Final = 1 << 20
-# What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
-_FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
-_SCHEMA: Final = 1  # of every Kineto until 2026
-_LONGEST_FIELD: Final = 32  # its quotation marks included
-_BUFFER_BYTES: Final = 1 << 18
-_DEPTH_MOST: Final = 64  # events of Kineto nest five deep
-_DIGITS_MOST: Final = 300
-_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
-_STEPS: Final = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{[}]"))
-# A trace is packed to a tenth or a thirtieth of its size: each event has times of its own.
-_FREE_BYTES: Final = 1 << 26
-_SWELLING_MOST: Final = 200
-# The parser's time grows with the square of how long a name is.
-_UNQUOTED_MOST_BYTES: Final = 1 << 22
-# A microsecond count of 16 digits is a time three centuries after 1970.
-_MOST_DIGITS: Final = 16
-_ROUNDING_PARTS: Final = 100
-
-Event = dict[str, Any]
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of the file is a number; true and false are none."""
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+# The categories of 2023 and later, and those before them.
+_CATEGORIES: Final = {
+    "kernel": "kernel", "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "copy",
+    "memset": "copy", "cuda_runtime": "call", "runtime": "call", "cuda_driver": "call",
+    "cpu_op": "operator", "operator": "operator", "cuda_profiler_range": "counters",
+    "user_annotation": "annotation", "cpu_instant_event": "memory",
+}  # fmt: skip
+# What points from an event to another, and what names processes: it lasts no time.
+_TIMELESS: Final = ("s", "t", "f", "M")
+# What no event but one of GPU work has.
+_WORK: Final = ({"stream", "grid", "block"}, {"stream", "bytes"})
+# ROCm wrote CopyHostToDevice and FillBuffer before it wrote what CUDA writes.
+_COPY: Final = re.compile(r"Memcpy ([HDA]to[HDA]|PtoP)|Copy([HD])\w+To([HD])")
+_SETS: Final = ("memset", "fillbuffer")
+_PLACES: Final[dict[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
+_STEP: Final = re.compile(r"ProfilerStep#(\d+)")
+_OCCUPANCY: Final = "est. achieved occupancy %"
+OCCUPANCY_PARTS: Final = 1000
+_CUDA: Final = 1
 
 
-class Trace:
-    """The events of a trace with their numbers, and what stands beside them.
+@dataclass(kw_only=True, slots=True)
+class EventRows:
+    """All rows of a trace; names, threads and shapes of kernels are numbered as they come."""
 
-    `head` is complete when all events have been read.
+    kernels: Rows = field(default_factory=lambda: Rows(*ROW, "group"))
+    copies: Rows = field(default_factory=lambda: Rows(*ROW, "kind", "bytes"))
+    shapes: dict[Shape, int] = field(default_factory=dict)
+    calls: Rows = field(
+        default_factory=lambda: Rows("thread", "start", "end", "correlation", "name")
+    )
+    operators: Rows = field(
+        default_factory=lambda: Rows("thread", "start", "end", "external", "name")
+    )
+    memory: Rows = field(default_factory=lambda: Rows("thread", "time", "is_device", "bytes"))
+    names: dict[str, int] = field(default_factory=dict)
+    threads: dict[str, int] = field(default_factory=dict)
+    counters: dict[str, tuple[int, dict[str, float]]] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+    steps: set[str] = field(default_factory=set)
+    occupancy_weighted: int = 0
+    occupancy_ns: int = 0
+
+    def name(self, text: str) -> int:
+        """Return the number of a name."""
+        return self.names.setdefault(text, len(self.names))
+
+    def thread(self, event: Event) -> int:
+        """Return the number of the thread an event is of."""
+        return self.threads.setdefault(f"{event.get('pid')}/{event.get('tid')}", len(self.threads))
+
+
+def read_rows(trace: Trace) -> EventRows:
+    """Read a whole trace; raises ProfileError for an event that cannot be."""
+    rows = EventRows()
+    number = 0
+    try:
+        for number, event in trace.events():
+            if kind := _kind(trace, number, event):
+                _ADD[kind](trace, number, event, rows)
+    except RecursionError as error:
+        raise trace.refusal(number, "it is nested too deeply") from error
+    return rows
+
+
+def _kind(trace: Trace, number: int, event: Event) -> str:
+    """Return what an event is, or an empty text; what hides GPU work is refused."""
+    category, phase = event.get("cat"), event.get("ph")
+    kind = _CATEGORIES.get(category.lower(), "") if isinstance(category, str) else ""
+    if not kind:
+        _refuse_hidden(trace, number, event)
+    if not kind or kind == "memory" or phase == "X":
+        return kind
+    if phase in _TIMELESS:
+        return ""
+    # Pairs of B and E are written by no release of torch; nothing says how they would nest.
+    why = f"ph is {phase!r:.40}, and only X tells how long a {category:.40} lasts"
+    raise trace.refusal(number, why)
+
+
+def _refuse_hidden(trace: Trace, number: int, event: Event) -> None:
+    """Refuse what a category of several words, or an unknown one, would leave out unseen."""
+    category, args = event.get("cat"), event.get("args")
+    if not isinstance(category, str | None):
+        raise trace.refusal(number, f"cat is {category!r:.40}, not a text")
+    parts = (category or "").lower().split(",")
+    if any(part.strip() in _CATEGORIES for part in parts):
+        raise trace.refusal(number, f"cat is {category!r:.40}, not one category")
+    if isinstance(args, dict) and any(args.keys() >= keys for keys in _WORK):
+        why = f"its args are those of GPU work, and cat is {category!r:.40}, which is none"
+        raise trace.refusal(number, why)
+
+
+def _times(trace: Trace, number: int, event: Event) -> tuple[int, int]:
+    start = trace.nanoseconds(number, event, "ts")
+    return start, start + trace.duration_ns(number, event)
+
+
+def _text(trace: Trace, number: int, event: Event) -> str:
+    name = event.get("name")
+    if not isinstance(name, str):
+        raise trace.refusal(number, f"name is {name!r:.40}")
+    return name
+
+
+def _where(trace: Trace, number: int, event: Event) -> tuple[int, ...]:
+    """Return the columns that kernels and copies share."""
+    start, end = _times(trace, number, event)
+    device, stream = (trace.whole(number, event, key) for key in ("device", "stream"))
+    if device < 0 or stream < 0:
+        why = "a device or stream is missing; early releases of PyTorch for ROCm wrote neither"
+        raise trace.refusal(number, why)
+    context = trace.whole(number, event, "context")
+    # Without a process: a trace of torch is of one.
+    return (-1, _correlation(trace, number, event), start, end, device, context, stream,
+            _external(trace, number, event))  # fmt: skip
+
+
+def _correlation(trace: Trace, number: int, event: Event) -> int:
+    return trace.whole(number, event, "correlation")
+
+
+def _external(trace: Trace, number: int, event: Event) -> int:
+    newer = trace.whole(number, event, "External id")
+    return newer if newer >= 0 else trace.whole(number, event, "external id")
+
+
+def _kernel(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    where = _where(trace, number, event)
+    grid, block = (_dim(trace, number, event, key) for key in ("grid", "block"))
+    shape = (_text(trace, number, event), grid, block)
+    group = rows.shapes.setdefault(shape, len(rows.shapes))
+    rows.kernels.add(*where, group, number)
+    estimate = event["args"].get(_OCCUPANCY)
+    if estimate is None:
+        return
+    if not is_number(estimate) or not 0 <= estimate <= 100:
+        raise trace.refusal(number, f"{_OCCUPANCY} is {estimate!s:.40}")
+    lasted = where[3] - where[2]
+    # In whole parts, so that the order of events cannot change the sum.
+    rows.occupancy_weighted += int(estimate * OCCUPANCY_PARTS) * lasted
+    rows.occupancy_ns += lasted
+
+
+def _dim(trace: Trace, number: int, event: Event, key: str) -> Dim | None:
+    value = event["args"].get(key)
+    # ROCm tells the kind of a dispatch, and zeros where it does not know its shape.
+    if value is None or ("kind" in event["args"] and value == [0, 0, 0]):
+        return None
+    if not isinstance(value, list) or len(value) != 3 or not all(_is_size(size) for size in value):
+        raise trace.refusal(number, f"{key} is {value!r:.40}")
+    return (value[0], value[1], value[2])
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 1 <= value < 1 << 32
+
+
+def _copy(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    name, size = _text(trace, number, event), trace.whole(number, event, "bytes")
+    match = _COPY.match(name)
+    # An array (A) lies in the memory of the device.
+    kind = (match[1] or f"{match[2]}to{match[3]}").replace("A", "D") if match else "other"
+    if name.lower().startswith(_SETS):
+        kind = "memset"
+    where = _where(trace, number, event)
+    rows.copies.add(*where, _PLACES[kind], size, number)
+
+
+def _call(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    start, end = _times(trace, number, event)
+    name = rows.name(_text(trace, number, event))
+    call = _correlation(trace, number, event)
+    rows.calls.add(rows.thread(event), start, end, call, name, number)
+
+
+def _operator(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    start, end = _times(trace, number, event)
+    name = rows.name(_text(trace, number, event))
+    external = _external(trace, number, event)
+    rows.operators.add(rows.thread(event), start, end, external, name, number)
+
+
+def _annotation(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    if match := _STEP.fullmatch(_text(trace, number, event)):
+        rows.steps.add(match[1])
+
+
+def _memory(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    args = event.get("args")
+    size = args.get("Bytes") if isinstance(args, dict) else None
+    if event.get("name") != "[memory]" or size is None:
+        return
+    if type(size) is not int or abs(size) >= 1 << 52:
+        raise trace.refusal(number, f"Bytes is {size!r:.40}")
+    is_device = trace.whole(number, event, "Device Type") == _CUDA
+    time = trace.nanoseconds(number, event, "ts")
+    rows.memory.add(rows.thread(event), time, int(is_device), size, number)
+
+
+def _counters(trace: Trace, number: int, event: Event, rows: EventRows) -> None:
+    """Add up the counters of a kernel; an average or a percentage cannot be added up."""
+    args = event.get("args")
+    name = _text(trace, number, event)
+    calls, sums = rows.counters.get(name, (0, {}))
+    for key, value in args.items() if isinstance(args, dict) else ():
+        if not is_number(value) or "__" not in key:
+            continue
+        if not key.endswith(".sum"):
+            rows.dropped.add(key)
+        elif not 0 <= value < 1 << 62:
+            raise trace.refusal(number, f"{key} is {value!s:.40}")
+        else:
+            sums[key] = sums.get(key, 0.0) + float(value)
+    rows.counters[name] = (calls + 1, sums)
+
+
+_ADD: Final = {
+    "kernel": _kernel,
+    "copy": _copy,
+    "call": _call,
+    "operator": _operator,
+    "annotation": _annotation,
+    "counters": _counters,
+    "memory": _memory,
+}
+
+
+def owners(rows: Table, calls: Table, operators: Table) -> Numbers:
+    """Return the place in `operators` of what caused each row of GPU work, or -1.
+
+    It is the innermost operator around the call that launched it; without a call, the one whose
+    external id the row carries.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._path = path
-        self.head: dict[str, Any] = {}
-
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Yield all events; raises ProfileError where the file is damaged or ends too early."""
-        number = -1
-        try:
-            with self._path.open("rb") as raw:
-                try:
-                    with _unpacked(raw) as file:
-                        self._read_head(file)
-                    self._refuse_newer()
-                    with _unpacked(raw) as file:
-                        for number, event in enumerate(_items(file, "traceEvents.item")):
-                            yield number, self._object(number, event)
-                    for field, times in file.mentioned.items():
-                        if not self.head.get(field) and times > (field in self.head):
-                            self._read_late(raw, field)
-                    self._refuse_newer()
-                except _DAMAGED as error:
-                    at = f"after {number + 1} events, {raw.tell()} bytes into the file"
-                    why = f"it is damaged or cut off {at}: {_said(error)}"
-                    raise refusal(self.name, why=why, hint=HINT) from error
-        except OSError as error:
-            raise refusal(self.name, why=f"it cannot be read: {error.strerror}") from error
-        if number < 0 and "traceEvents" not in self.head:
-            raise refusal(self.name, why="it has no traceEvents", hint=HINT)
-
-    def _read_head(self, file: _Checked) -> None:
-        """Keep what stands before the events, which is where Kineto writes what it knows."""
-        head, found, _ = file.read(_HEAD_BYTES).partition(b'"traceEvents"')
-        if found:
-            with suppress(ValueError, RecursionError):
-                self.head = json.loads(head + b'"traceEvents": []}')
-            self.head["traceEvents"] = True
-
-    def _refuse_newer(self) -> None:
-        """Refuse a schema after the one that is known, whose times may be of another unit."""
-        schema = self.head.get("schemaVersion")
-        if isinstance(schema, int | Decimal) and schema > _SCHEMA:
-            why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
-            hint = "upgrade envcompare, or write the trace with an older PyTorch"
-            raise refusal(self.name, why=why, hint=hint)
-
-    def _read_late(self, raw: IO[bytes], field: str) -> None:
-        """Take a field from behind the events; of two values of one name the last counts."""
-        with _unpacked(raw) as file:
-            for value in _items(file, field):
-                self.head[field] = value
-
-    def _object(self, number: int, event: object) -> Event:
-        if not isinstance(event, dict):
-            raise self.refusal(number, "it is no object")
-        return event
-
-    def refusal(self, number: int, why: str) -> ProfileError:
-        """Return the error that names an event and what is wrong with it."""
-        return refusal(self.name, why=f"event {number} of traceEvents: {why}", hint=HINT)
-
-    def whole(self, number: int, event: Event, key: str) -> int:
-        """Return a whole number of `args`; -1 where it is missing."""
-        args = event.get("args")
-        value = args.get(key) if isinstance(args, dict) else None
-        if value is None:
-            return -1
-        if type(value) is not int or not -1 <= value < 1 << 62:
-            raise self.refusal(number, f"{key} is {value!r}, not a whole number")
-        return value
-
-    def nanoseconds(self, number: int, event: Event, key: str) -> int:
-        """Return a time of an event, which Kineto writes in microseconds, to the nanosecond."""
-        value = event.get(key)
-        if type(value) is int:
-            value = Decimal(value)
-        if not isinstance(value, Decimal) or value < 0 or value.adjusted() > _MOST_DIGITS:
-            raise self.refusal(number, f"{key} is {value!s:.40}, not a time in microseconds")
-        return int((value * 1000).to_integral_value())
-
-    def duration_ns(self, number: int, event: Event) -> int:
-        """Return how long an event lasts; refuse one that rounding would change by over 1 %.
-
-        Kineto writes whole nanoseconds; arithmetic of other tools leaves a trace of a fraction.
-        """
-        lasted = self.nanoseconds(number, event, "dur")
-        exact = Decimal(event["dur"]) * 1000
-        if abs(exact - lasted) * _ROUNDING_PARTS > exact:
-            why = f"dur is {event['dur']!s:.40}, not a number of whole nanoseconds"
-            raise self.refusal(number, why)
-        return lasted
+    if not len(rows) or not len(operators):
+        return np.full(len(rows), -1)
+    callers = np.full(len(rows), -1)
+    if len(calls):
+        at = launching_calls(rows, calls)
+        around = innermost(operators, threads=calls["thread"][at], times=calls["start"][at])
+        callers = np.where(at >= 0, np.array(around, dtype=np.int64), -1)
+    return np.where(callers >= 0, callers, _by_external(rows["owner"], operators["external"]))
 
 
-HINT: Final = "export the trace again, and copy it whole"
-_DAMAGED: Final = (
-    ijson.JSONError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError,
-)  # fmt: skip
+def _by_external(asked: Numbers, offered: Numbers) -> Numbers:
+    order = np.argsort(offered, kind="stable")
+    at = np.minimum(np.searchsorted(offered[order], asked), len(order) - 1)
+    places = order[at]
+    # Kineto writes 0 where it knows of no operator.
+    return np.where((offered[places] == asked) & (asked > 0), places, -1)
 
 
-def _unpacked(raw: IO[bytes]) -> _Checked:
-    """Return the file from its beginning, unpacked where it is packed."""
-    raw.seek(0)
-    is_packed = raw.read(2) == _GZIP
-    raw.seek(0)
-    file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
-    return _Checked(file, packed=raw)
+def operator_sums(
+    operators: Table,
+    names: Sequence[str],
+    *,
+    work: Numbers,
+    durations: Numbers,
+    memory: Table,
+) -> tuple[Operator, ...]:
+    """Return the operators by name, those with the most time of their own first.
 
-
-class _Checked(BufferedIOBase):
-    """A file read for a parser that a number of thousands of digits crashes.
-
-    Its time also grows with the square of how deep brackets of any kind are nested. What stands in
-    strings does neither, but may be endless, as may spaces, in a small file that is packed.
+    `work` holds the operator, or -1, that caused each piece of GPU work of these `durations`.
     """
-
-    def __init__(self, file: IO[bytes], *, packed: IO[bytes]) -> None:
-        self._file = file
-        self._packed = packed
-        self._size = 0
-        self._unquoted = 0
-        self._escape = b""
-        self._is_inside = False
-        self._digits = b""
-        self._depth = 0
-        self._edge = b""
-        self.mentioned: Counter[str] = Counter()  # names of fields, in events as well
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = self._file.read(-1 if size is None else size)
-        self._refuse_swelling(len(data))
-        self._notice(data)
-        plain = self._without_strings(data)
-        self._refuse_digits(plain)
-        self._refuse_depth(plain)
-        return data
-
-    def _notice(self, data: bytes) -> None:
-        for field in _FIELDS:
-            name = f'"{field}"'.encode()
-            # what the last read ended with holds no whole name
-            self.mentioned[field] += (self._edge[1 - len(name) :] + data).count(name)
-        self._edge = (self._edge + data)[-_LONGEST_FIELD:]
-
-    def _without_strings(self, data: bytes) -> bytes:
-        text = self._escape + data
-        # A backslash that escapes what the next read begins with waits for it.
-        ends_open = (len(text) - len(text.rstrip(b"\\"))) % 2
-        self._escape = text[len(text) - ends_open :]
-        whole = text[: len(text) - ends_open].replace(b"\\\\", b"").replace(b'\\"', b"")
-        parts = whole.split(b'"')
-        plain = b'"'.join(parts[int(self._is_inside) :: 2])
-        self._is_inside ^= len(parts) % 2 == 0
-        self._refuse_unquoted(len(data) if len(parts) > 1 else self._unquoted + len(data))
-        return plain
-
-    def _refuse_swelling(self, size: int) -> None:
-        self._size += size
-        most = max(_FREE_BYTES, _SWELLING_MOST * self._packed.tell())
-        if self._size > most:
-            raise ValueError(f"it unpacks to more than {_SWELLING_MOST} times its size")
-
-    def _refuse_unquoted(self, size: int) -> None:
-        """Refuse what no quotation mark ends; what stands before one in this read is short."""
-        self._unquoted = size
-        if size > _UNQUOTED_MOST_BYTES:
-            most = f"{_UNQUOTED_MOST_BYTES >> 20} MiB"
-            raise ValueError(f"a name, or what stands between names, of more than {most}")
-
-    def _refuse_digits(self, plain: bytes) -> None:
-        seen = self._digits + plain.translate(_DIGITS)
-        if b"0" * _DIGITS_MOST in seen:
-            raise ValueError("a number of hundreds of digits")
-        self._digits = seen[-_DIGITS_MOST:]
-
-    def _refuse_depth(self, plain: bytes) -> None:
-        steps = np.frombuffer(plain.translate(_STEPS, _NO_BRACKETS), dtype=np.int8)
-        if not len(steps):
-            return
-        depths = self._depth + np.cumsum(steps, dtype=np.int64)
-        if depths.max() > _DEPTH_MOST:
-            raise ValueError(f"brackets are nested more than {_DEPTH_MOST} deep")
-        self._depth = int(depths[-1])
+    if not len(operators):
+        return ()
+    order = np.lexsort(
+        [operators[name] for name in ("name", "external")]
+        + [-operators["end"], operators["start"], operators["thread"]]
+    )
+    parents = _parents(operators, order)
+    stands_for = _once(operators, parents, order)
+    is_kept = stands_for == np.arange(len(operators))
+    parents = np.where(is_kept & (parents >= 0), stands_for[parents], -1)
+    length = operators["end"] - operators["start"]
+    device = _added(_moved(work, stands_for), durations, len(operators))
+    owner = innermost(operators, threads=memory["thread"], times=memory["time"])
+    held = _moved(np.array(owner, dtype=np.int64), stands_for)
+    sums = np.stack([
+        np.ones_like(length),
+        length - _inside(operators, parents),
+        length,
+        device,
+        _with_children(device, parents, order),
+        *(
+            _added(held[picked], memory["bytes"][picked], len(operators))
+            for picked in (memory["is_device"] == 0, memory["is_device"] == 1)
+        ),
+    ])  # fmt: skip
+    by_name = _by_name(sums[:, is_kept], operators["name"][is_kept])
+    has_gpu, has_memory = len(work) > 0, len(memory) > 0
+    rows = (
+        _operator_row(names[number], cells, has_gpu=has_gpu, has_memory=has_memory)
+        for number, cells in by_name.items()
+    )
+    return tuple(
+        sorted(rows, key=lambda row: (-(row.self_device_ns or 0), -row.self_cpu_ns, row.name))
+    )
 
 
-def _items(file: _Checked, place: str) -> Iterator[object]:
-    found: Iterator[object] = ijson.items(file, place, buf_size=_BUFFER_BYTES)
-    return found
+def _operator_row(name: str, cells: Sequence[int], *, has_gpu: bool, has_memory: bool) -> Operator:
+    calls, self_time, total, device, device_all, host_bytes, device_bytes = cells
+    return Operator(
+        name=name,
+        calls=calls,
+        self_cpu_ns=float(self_time),
+        cpu_ns=float(total),
+        self_device_ns=float(device) if has_gpu else None,
+        device_ns=float(device_all) if has_gpu else None,
+        self_cpu_bytes=host_bytes if has_memory else None,
+        self_device_bytes=device_bytes if has_memory else None,
+    )
 
 
-def _said(error: BaseException) -> str:
-    said = next(iter(error.args), "")
-    # The parser hands over bytes where what it quotes is no UTF-8.
-    text = said.decode(errors="backslashreplace") if isinstance(said, bytes) else str(error)
-    return " ".join(text.split()) or type(error).__name__
+def _by_name(columns: Numbers, names: Numbers) -> dict[int, list[int]]:
+    numbers, inverse = np.unique(names, return_inverse=True)
+    sums = np.zeros((len(columns), len(numbers)), dtype=np.int64)
+    for at, column in enumerate(columns):
+        np.add.at(sums[at], inverse, column)
+    return dict(zip(numbers.tolist(), sums.T.tolist(), strict=True))
+
+
+def _parents(rows: Table, order: Numbers) -> Numbers:
+    """Return the place of the operator each one stands in on its thread, or -1."""
+    parents = np.full(len(rows), -1)
+    threads, starts, ends = (rows[name].tolist() for name in ("thread", "start", "end"))
+    around: list[int] = []
+    for place in order.tolist():
+        while around and (
+            threads[around[-1]] != threads[place] or ends[around[-1]] <= starts[place]
+        ):
+            around.pop()
+        if around:
+            parents[place] = around[-1]
+        around.append(place)
+    return parents
+
+
+def _once(rows: Table, parents: Numbers, order: Numbers) -> Numbers:
+    """Return for each operator its place, or that of the one it repeats.
+
+    A dispatcher may call the same name again and nothing else; torch.profiler shows one of them.
+    """
+    children = np.bincount(parents[parents >= 0], minlength=len(rows))
+    repeats = (parents >= 0) & (rows["name"] == rows["name"][parents]) & (children[parents] == 1)
+    stands_for = np.arange(len(rows))
+    for place in order[repeats[order]].tolist():
+        stands_for[place] = stands_for[parents[place]]
+    return stands_for
+
+
+def _moved(places: Numbers, stands_for: Numbers) -> Numbers:
+    return np.where(places >= 0, stands_for[places], -1)
+
+
+def _inside(rows: Table, parents: Numbers) -> Numbers:
+    """Return how long children ran inside each operator; rounding may carry one past the end."""
+    is_child = parents >= 0
+    parent = parents[is_child]
+    until = np.minimum(rows["end"][is_child], rows["end"][parent])
+    return _added(parent, until - rows["start"][is_child], len(rows))
+
+
+def _with_children(values: Numbers, parents: Numbers, order: Numbers) -> Numbers:
+    sums = values.tolist()
+    above = parents.tolist()
+    for place in reversed(order.tolist()):
+        if above[place] >= 0:
+            sums[above[place]] += sums[place]
+    return np.array(sums, dtype=np.int64)
+
+
+def _added(places: Numbers, values: Numbers, count: int) -> Numbers:
+    sums = np.zeros(count, dtype=np.int64)
+    known = places >= 0
+    np.add.at(sums, places[known], values[known])
+    return sums

@@ -1,51 +1,185 @@
-"""Launches of kernels as one profiler lists them, and the kernels they add up to."""
+"""What Nsight Compute counted of each launch, and the kernels that launches add up to.
+
+A metric has a unit of its own, and adds up over launches as a sum, as a rate or not at all.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import lru_cache
+from typing import Final, Literal
 
-from envcompare.profile_files.ncu.metrics import (
-    CYCLES,
-    TIME,
-    adding,
-    changes_time,
-    is_unpatched_time,
-)
-from envcompare.run_folder.profiles import Dim, Kernel
+from envcompare.profile_files.activity import SEQUENCE_MOST, Shape
+from envcompare.profile_files.printednumbers import read_unit
+from envcompare.profile_files.rawfiles import refusal
+from envcompare.run_folder.profiles import Dim, Kernel, Note
 
-MOST_IN_SEQUENCE: Final = 100_000
-NO_TIME: Final = "no time is taken: counting SASS instructions changes it, 146 times in one case"
-UNPATCHED_TIME: Final = (
-    "instructions were counted as well: the time is gpu__time_duration, which the counters of "
-    "memory beside it say to be of a pass without that"
+Adding = Literal["sum", "rate"]
+TIME: Final = "gpu__time_duration.sum"
+_CYCLES: Final = ("sm__cycles_elapsed.avg", "sm__cycles_elapsed.max")
+
+BASE_UNITS: Final = (
+    "write it again: `LC_ALL=C ncu --import FILE.ncu-rep --csv --page raw --print-units base`"
 )
-CONTROLS_UNTOLD: Final = (
-    "the file does not tell cache and clock control: by default ncu empties the caches before each "
-    "pass, so bytes of device memory are an upper bound, and locks the clock"
-)
+LABELS: Final = {
+    "Duration": TIME,
+    "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+}
+"""Names that the details page writes in the place of a metric's own."""
+
 _DIM: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
-Shape = tuple[str, Dim | None, Dim | None]
+_NAMES: Final = 20_000  # of metrics; a report holds up to 900, once for each launch
+_RATE: Final = re.compile(r"\.(?:pct|ratio)$|\.pct_of_peak_sustained_|\.per_(?:second|cycle_)")
+_MEMORY: Final = ("dram__", "lts__")
+_RATED: Final = ".per_second"
+_RATE_FACTOR: Final = 2.0  # passes of a short kernel differ; a patched one takes 100 times as long
+_SASS: Final = re.compile(r"(?:^|_)sass_")
+_USED: Final = re.compile(
+    r"gpu__time_duration\.sum|sm__cycles_elapsed\.(?:avg|max)(?:\.per_second)?"
+    r"|dram__(?:bytes|sectors)(?:_read|_write)?\.sum(?:\.per_second)?"
+    r"|lts__t_(?:bytes|sectors|sectors_lookup_hit)\.sum|lts__t_sector_hit_rate\.pct"
+    r"|smsp?__sass_thread_inst_executed_op_\w+\.sum"
+    r"|sm__(?:inst_executed_pipe_t|ops_path_tensor_)\w+\.sum"
+    r"|sm__warps_active\.avg\.pct_of_peak_sustained_active"
+    r"|smsp__(?:thread_)?inst_executed\.sum"
+    r"|smsp__thread_inst_executed_per_inst_executed\.(?:pct|ratio)"
+)
+_LEFT_OUT: Final = ("device__", "launch__", "profiler__", "derived__", "breakdown:")
+_BASES: Final = (
+    (re.compile(r"gpu__time_duration\.\w+"), "ns"),
+    (re.compile(r"(?:dram|lts)_\w*_bytes\w*\.sum"), "B"),
+    (re.compile(r"(?:dram|lts)_\w*_sectors\w*\.sum"), "sector"),
+    (re.compile(r"sm__cycles_elapsed\.(?:avg|max)"), "cycle"),
+    (re.compile(r"sm__cycles_elapsed\.(?:avg|max)\.per_second"), "cycle/s"),
+    (re.compile(r".*\.pct(?:_of_peak_\w+)?"), "%"),
+)
+
+
+@lru_cache(maxsize=_NAMES)
+def adding(metric: str) -> Adding | None:
+    """Return how a metric adds up over launches; None where it does not, or is not of a launch."""
+    if metric.startswith(_LEFT_OUT):
+        return None
+    if _RATE.search(metric):
+        return "rate"
+    return "sum" if metric.endswith(".sum") or metric in _CYCLES else None
+
+
+def is_used(metric: str) -> bool:
+    """Say whether quantities are derived from the metric, so that it must be understood."""
+    return _USED.fullmatch(metric) is not None
+
+
+@lru_cache(maxsize=_NAMES)
+def changes_time(metric: str) -> bool:
+    """Say whether counting the metric patches the kernel, which multiplies its time."""
+    return _SASS.search(metric) is not None
+
+
+def is_unpatched_time(values: Mapping[str, float]) -> bool:
+    """Say whether the duration beside counters of instructions is of a pass that was not patched.
+
+    ncu replays a kernel for counters of the hardware and patches other replays. In the samples of
+    the full set that ship with Nsight Compute 2022.3 bytes of DRAM over the duration are exactly
+    the rate its own counter tells. Cycles asked for with nothing but instructions were those of
+    the patched replay, 146 times as many. So counters of L2 or DRAM must stand beside the duration,
+    and agree with it where the file tells their rate.
+    """
+    time = values.get(TIME)
+    memory = [name for name in values if name.startswith(_MEMORY)]
+    if not time or not memory:
+        return False
+    rated = [name for name in memory if name + _RATED in values]
+    return all(
+        values[name] / _RATE_FACTOR <= values[name + _RATED] * time / 1e9
+        and values[name + _RATED] * time / 1e9 <= values[name] * _RATE_FACTOR
+        for name in rated
+    )
+
+
+@lru_cache(maxsize=_NAMES)
+def _scale(metric: str, unit: str) -> tuple[float | None, str]:
+    """Return by what a number is multiplied to be in the base unit of its metric, or why not."""
+    read = read_unit(unit)
+    if read is None:
+        return None, f"the unit {unit!r} of {metric} is not known"
+    wanted = next((base for pattern, base in _BASES if pattern.fullmatch(metric)), read.base)
+    if read.base != wanted:
+        return None, f"{metric} is in {unit or 'no unit'!r}, which is no unit of it"
+    return read.factor, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One metric of one launch, with its unit and number as they were written."""
+
+    line: int | None
+    metric: str
+    unit: str
+    text: str
+
+    def factor(self, file: str) -> float | None:
+        """Return what makes its number one of the base unit; None where it is not needed.
+
+        Raises ProfileError where quantities are derived from it, and its unit is not its own.
+        """
+        factor, why = _scale(self.metric, self.unit)
+        if factor is None and is_used(self.metric):
+            raise refusal(file, line=self.line, why=why, hint=BASE_UNITS)
+        return factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Metrics in base units; `odd` are those of no quantity whose value cannot be.
+
+    Such is a count below 0: ncu computes some as differences of two passes.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    odd: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, numbers: Iterable[tuple[Cell, float]], file: str) -> Measured:
+        """Return the metrics of one launch; raises ProfileError where one in use cannot be."""
+        values: dict[str, float] = {}
+        odd: dict[str, float] = {}
+        for cell, value in numbers:
+            if not 0 <= value < math.inf and not is_used(cell.metric):
+                odd[cell.metric] = value
+            elif not 0 <= value < math.inf:
+                why = f"{cell.metric} is {cell.text}, which cannot be"
+                raise refusal(file, line=cell.line, why=why)
+            elif (first := values.setdefault(cell.metric, value)) != value:
+                why = f"{cell.metric} is told twice for a launch: {first:g} and {value:g}"
+                raise refusal(file, line=cell.line, why=why)
+        kept = {name: value for name, value in values.items() if name not in odd}
+        return cls(values=kept, odd=odd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One launch: which kernel, in which shape, and its metrics in base units.
+    """One launch: which kernel, in which shape, and what was counted of it.
 
-    `is_patched` where something else tells that instructions were counted, which changes time;
-    `odd` are metrics of no quantity whose value cannot be, such as a count below 0.
+    `is_patched` where something else tells that instructions were counted, which changes time.
     """
 
-    line: int | None
     name: str
     grid: Dim | None = None
     block: Dim | None = None
     op: str = ""
     is_patched: bool = False
-    values: Mapping[str, float] = field(default_factory=dict)
-    odd: Mapping[str, float] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """Return its metrics in base units."""
+        return self.measured.values
 
     @property
     def shape(self) -> Shape:
@@ -58,15 +192,15 @@ class Counted:
     """The kernels of a list of launches, in the order they were first launched."""
 
     kernels: tuple[Kernel, ...]
-    sequence: tuple[int, ...]
+    sequence: tuple[int, ...] = ()
     has_time: bool
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def dim(text: str) -> Dim | None:
     """Return `(128, 1, 1)` as three numbers; None for one number, which is their product."""
-    found = _DIM.fullmatch(text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    match = _DIM.fullmatch(text)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def counted(launches: Sequence[Launch]) -> Counted:
@@ -76,8 +210,11 @@ def counted(launches: Sequence[Launch]) -> Counted:
     another pass, kernels have no time, and a rate is kept only where all launches agree. A metric
     that one launch lacks is left out of its kernel.
     """
-    patched = [one for one in launches if one.is_patched or any(map(changes_time, one.values))]
-    has_time = all(is_unpatched_time(one.values) for one in patched)
+    patched = [
+        launch for launch in launches
+        if launch.is_patched or any(map(changes_time, launch.values))
+    ]  # fmt: skip
+    has_time = all(is_unpatched_time(launch.values) for launch in patched)
     groups: dict[Shape, list[int]] = {}
     for place, launch in enumerate(launches):
         groups.setdefault(launch.shape, []).append(place)
@@ -87,10 +224,14 @@ def counted(launches: Sequence[Launch]) -> Counted:
         for places in groups.values()
     )
     places = {shape: place for place, shape in enumerate(groups)}
-    sequence = tuple(places[launch.shape] for launch in launches[:MOST_IN_SEQUENCE])
-    odd = {name: value for launch in launches for name, value in launch.odd.items()}
+    sequence = tuple(places[launch.shape] for launch in launches[:SEQUENCE_MOST])
+    odd = {name: value for launch in launches for name, value in launch.measured.odd.items()}
     notes = (
-        *_lacking_notes({name: count for name, count in lacking.items() if name not in odd}),
+        *(
+            Note(kind="metric-missing", values={"metric": name, "launches": count})
+            for name, count in lacking.items()
+            if name not in odd
+        ),
         *odd_notes(odd),
         *time_notes(is_patched=bool(patched), has_time=has_time),
     )
@@ -101,7 +242,7 @@ def _kernel(
     launches: Sequence[Launch], first: int, lacking: dict[str, int], *, has_time: bool
 ) -> Kernel:
     times = [_time(launch.values) for launch in launches] if has_time else []
-    known = [one for one in times if one is not None]
+    known = [time for time in times if time is not None]
     is_timed = len(known) == len(launches)
     ops = {launch.op for launch in launches}
     return Kernel(
@@ -121,18 +262,18 @@ def _kernel(
 def _metrics(
     launches: Sequence[Launch], times: Sequence[float], lacking: dict[str, int]
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in dict.fromkeys(name for launch in launches for name in launch.values):
         values = [launch.values[name] for launch in launches if name in launch.values]
         if len(values) < len(launches):
             lacking[name] = lacking.get(name, 0) + len(launches) - len(values)
         elif adding(name) == "sum":
-            found[name] = sum(values)
+            metrics[name] = sum(values)
         elif adding(name) == "rate":
             mean = _weighted(values, times)
-            found |= {} if mean is None else {name: mean}
-    found.pop(TIME, None)
-    return found
+            metrics |= {} if mean is None else {name: mean}
+    metrics.pop(TIME, None)
+    return metrics
 
 
 def _weighted(values: Sequence[float], times: Sequence[float]) -> float | None:
@@ -149,27 +290,23 @@ def _time(values: Mapping[str, float]) -> float | None:
     """Return the duration in ns; reports of 2020 tell it as cycles and their frequency."""
     if TIME in values:
         return values[TIME]
-    for name in CYCLES:
+    for name in _CYCLES:
         frequency = values.get(f"{name}.per_second")
         if name in values and frequency:
             return values[name] / frequency * 1e9
     return None
 
 
-def _lacking_notes(lacking: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"{name} is missing in {count} launches" for name, count in lacking.items())
-
-
-def odd_notes(odd: Mapping[str, float]) -> tuple[str, ...]:
+def odd_notes(odd: Mapping[str, float]) -> tuple[Note, ...]:
     """Return which metrics are left out since their value cannot be, each with one value."""
     if not odd:
         return ()
-    told = ", ".join(f"{name} ({value:g})" for name, value in odd.items())
-    return (f"left out because the value is impossible and no quantity uses it: {told}",)
+    metrics = ", ".join(f"{name} ({value:g})" for name, value in odd.items())
+    return (Note(kind="impossible-metrics", values={"metrics": metrics}),)
 
 
-def time_notes(*, is_patched: bool, has_time: bool) -> tuple[str, ...]:
+def time_notes(*, is_patched: bool, has_time: bool) -> tuple[Note, ...]:
     """Return what to know of times in a file that also counted instructions."""
     if not has_time:
-        return (NO_TIME,)
-    return (UNPATCHED_TIME,) if is_patched else ()
+        return (Note(kind="no-time"),)
+    return (Note(kind="unpatched-time"),) if is_patched else ()

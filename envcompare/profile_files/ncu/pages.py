@@ -1,19 +1,35 @@
-"""The raw page and the details page of Nsight Compute as launches."""
+"""The pages of Nsight Compute: raw and details as launches, a summary as kernels.
+
+A summary is of `ncu --print-summary per-kernel`: a row for each kernel and metric, as of nvprof.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from envcompare.profile_files.ncu.launches import Launch, dim
-from envcompare.profile_files.ncu.metrics import LABELS, adding, is_possible, is_used, scale
-from envcompare.profile_files.ncu.text import Table
-from envcompare.profile_files.numbers import Convention, decide, is_missing
-from envcompare.profile_files.refusing import refusal
-from envcompare.profile_files.tables import Row
+from envcompare.profile_files.ncu.launches import (
+    BASE_UNITS,
+    LABELS,
+    TIME,
+    Cell,
+    Counted,
+    Launch,
+    Measured,
+    adding,
+    changes_time,
+    dim,
+    is_unpatched_time,
+    odd_notes,
+    time_notes,
+)
+from envcompare.profile_files.ncu.table import Table
+from envcompare.profile_files.printednumbers import Convention, decide, is_missing
+from envcompare.profile_files.rawfiles import Row, refusal
+from envcompare.run_folder.profiles import Dim, Kernel, Note
 
 _FIXED: Final = frozenset({
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
@@ -22,38 +38,17 @@ _FIXED: Final = frozenset({
 _RANGES: Final = (":Push/Pop_Range:", ":Start/Stop_Range:")
 _PATCHING: Final = re.compile(r"Roofline|Source ?Counters")
 _NEEDED: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
-_BASE_UNITS: Final = (
-    "write it again: `LC_ALL=C ncu --import FILE.ncu-rep --csv --page raw --print-units base`"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One number of one launch, as it was printed."""
-
-    line: int
-    metric: str
-    unit: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The metrics of one launch, and those of no quantity whose value cannot be."""
-
-    values: Mapping[str, float]
-    odd: Mapping[str, float]
+_OF_SUMMARY: Final = ("Kernel Name", "Invocations", "Metric Name", "Minimum", "Maximum", "Average")
+_KEYS: Final = (
+    "Process ID", "Kernel Name", "Grid Size", "Block Size", "Device", "Device Id", "CC",
+)  # fmt: skip
+_LAUNCHES: Final = "print launches: `LC_ALL=C ncu --import … --csv --page raw --print-units base`"
 
 
 @lru_cache(maxsize=2_000)
-def is_range(column: str) -> bool:
+def _is_range(column: str) -> bool:
     """Say whether a column holds the NVTX ranges around a launch."""
     return any(mark in column for mark in _RANGES)
-
-
-def is_fixed(column: str) -> bool:
-    """Say whether a column tells of the launch, and is no metric."""
-    return column in _FIXED or is_range(column)
 
 
 def raw_launches(table: Table) -> tuple[Launch, ...]:
@@ -61,22 +56,22 @@ def raw_launches(table: Table) -> tuple[Launch, ...]:
     if not table.rows or table.rows[0].cells[:1] != ("",):
         line = table.rows[0].line if table.rows else None
         why = "the row of units below the header is missing"
-        raise refusal(table.file, line=line, why=why, hint=_BASE_UNITS)
+        raise refusal(table.file, line=line, why=why, hint=BASE_UNITS)
     for row in table.rows:
-        check_width(table, row)
+        table.check_width(row)
     units, rows = table.rows[0].cells, table.rows[1:]
     _check_order(table, rows, is_repeated=False)
     cells = [
         [
             Cell(row.line, name, unit, text)
             for name, unit, text in zip(table.header.cells, units, row.cells, strict=True)
-            if not is_fixed(name)
+            if name not in _FIXED and not _is_range(name)
         ]
         for row in rows
     ]
-    convention = decide_over((one for row in cells for one in row), table.file)
+    convention = _convention((cell for of_row in cells for cell in of_row), table.file)
     return tuple(
-        _launch(table, row, values(of_row, convention, table.file))
+        _launch(table, row, _measured(of_row, convention, table.file))
         for row, of_row in zip(rows, cells, strict=True)
     )
 
@@ -85,25 +80,24 @@ def details_launches(table: Table) -> tuple[Launch, ...]:
     """Return the launches of the details page: a row for each metric of each launch."""
     by_launch, first = _details_cells(table)
     _refuse_cut_launch(table, by_launch)
-    convention = decide_over([one for cells in by_launch.values() for one in cells], table.file)
+    cells = (cell for of_launch in by_launch.values() for cell in of_launch)
+    convention = _convention(cells, table.file)
     # sections that count instructions, though their rows hide the names of the counters
     section = table.header.cells.index("Section Name")
     is_patched = any(_PATCHING.search(row.cells[section]) for row in table.rows)
     return tuple(
-        _launch(table, row, values(by_launch[ident], convention, table.file), is_patched=is_patched)
+        _launch(
+            table, row, _measured(by_launch[ident], convention, table.file), is_patched=is_patched
+        )
         for ident, row in first.items()
     )
 
 
 def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
     """Return the metrics of each launch by its ID, and the first row of each."""
-    lacking = [name for name in _NEEDED if table.column(name) is None]
-    if lacking:
-        why = f"the column {lacking[0]!r} is missing"
-        raise refusal(table.file, line=table.header.line, why=why, hint=_BASE_UNITS)
-    places = [table.header.cells.index(name) for name in _NEEDED]
+    places = table.needed(_NEEDED, hint=BASE_UNITS)
     for row in table.rows:
-        check_width(table, row)
+        table.check_width(row)
     _check_order(table, table.rows, is_repeated=True)
     by_launch: dict[str, list[Cell]] = {}
     first: dict[str, Row] = {}
@@ -123,71 +117,37 @@ def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]
     return by_launch, first
 
 
-def gap_note(table: Table) -> str:
-    """Return what to know of a file whose launches are not numbered without a gap; empty: none.
+def gap_notes(table: Table) -> tuple[Note, ...]:
+    """Return what to know of a file whose launches are not numbered without a gap.
 
     ncu leaves launches out that a filter of the import excludes, and so does a lost line.
     """
     numbers = dict.fromkeys(int(row.cells[0]) for row in table.rows if row.cells[0].isdigit())
     lacking = max(numbers, default=-1) + 1 - len(numbers)
-    return f"{lacking} launches are not in the file: filtered out, or lost" if lacking else ""
+    return (Note(kind="launches-not-in-file", values={"launches": lacking}),) * bool(lacking)
 
 
-def check_width(table: Table, row: Row) -> None:
-    """Refuse a row of another width; rows without a rule may end before its columns."""
-    full, have = len(table.header.cells), len(row.cells)
-    value = table.column("Metric Value")
-    rule = table.column("Rule Name")
-    least = full if value is None or rule is None else value + 1
-    if least <= have <= full:
-        return
-    is_last = row.line == (table.rows[-1].line if table.rows else None)
-    cut = "; the file was cut off" if is_last and not table.is_ended else ""
-    why = f"{have} cells where the header has {full}{cut}"
-    raise refusal(table.file, line=row.line, why=why)
+def _measured(cells: Sequence[Cell], convention: Convention, file: str) -> Measured:
+    """Return the metrics of one launch in base units; what is missing is left out."""
+
+    def numbers() -> Iterator[tuple[Cell, float]]:
+        for cell in cells:
+            if adding(cell.metric) is None or is_missing(cell.text):
+                continue
+            factor = cell.factor(file)
+            if factor is None:
+                continue
+            if not convention.fits(cell.text):
+                why = f"{cell.metric} is {cell.text!r}, which is no number"
+                raise refusal(file, line=cell.line, why=why, hint=BASE_UNITS)
+            yield cell, convention.value(cell.text) * factor
+
+    return Measured.of(numbers(), file)
 
 
-def values(cells: Sequence[Cell], convention: Convention, file: str) -> Measured:
-    """Return the metrics of one launch in base units; what is missing is left out.
-
-    A metric that quantities are derived from must have a unit that is known and its own, and a
-    value that can be; one of no quantity that cannot be stands apart.
-    """
-    found: dict[str, float] = {}
-    odd: dict[str, float] = {}
-    for cell in cells:
-        if adding(cell.metric) is None or is_missing(cell.text):
-            continue
-        value = _value(cell, convention, file)
-        if value is None:
-            continue
-        if not is_possible(value) and not is_used(cell.metric):
-            odd[cell.metric] = value
-        elif not is_possible(value):
-            why = f"{cell.metric} is {cell.text}, which cannot be"
-            raise refusal(file, line=cell.line, why=why)
-        elif found.setdefault(cell.metric, value) != value:
-            why = f"{cell.metric} is told twice for a launch: {found[cell.metric]:g} and {value:g}"
-            raise refusal(file, line=cell.line, why=why)
-    return Measured(values={one: found[one] for one in found if one not in odd}, odd=odd)
-
-
-def _value(cell: Cell, convention: Convention, file: str) -> float | None:
-    """Return a number in its base unit; None where its unit is not known and it is not needed."""
-    measured = scale(cell.metric, cell.unit)
-    if measured.reason:
-        if is_used(cell.metric):
-            raise refusal(file, line=cell.line, why=measured.reason, hint=_BASE_UNITS)
-        return None
-    if not convention.fits(cell.text):
-        why = f"{cell.metric} is {cell.text!r}, which is no number"
-        raise refusal(file, line=cell.line, why=why, hint=_BASE_UNITS)
-    return convention.value(cell.text) * measured.factor
-
-
-def decide_over(cells: Iterator[Cell] | Sequence[Cell], file: str) -> Convention:
+def _convention(cells: Iterable[Cell], file: str) -> Convention:
     """Return the convention of all numbers of a file."""
-    return decide(((one.line, one.text) for one in cells), file=file)
+    return decide(((cell.line or 0, cell.text) for cell in cells), file=file)
 
 
 def _check_order(table: Table, rows: Sequence[Row], *, is_repeated: bool) -> None:
@@ -209,7 +169,7 @@ def _check_order(table: Table, rows: Sequence[Row], *, is_repeated: bool) -> Non
 
 def _refuse_cut_launch(table: Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
     """Refuse a file whose last launch lacks what every other launch has."""
-    sets = [{one.metric for one in cells} for cells in by_launch.values()]
+    sets = [{cell.metric for cell in cells} for cells in by_launch.values()]
     if len(sets) < 2:
         return
     lacking = set.intersection(*sets[:-1]) - sets[-1]
@@ -218,19 +178,16 @@ def _refuse_cut_launch(table: Table, by_launch: Mapping[str, Sequence[Cell]]) ->
         raise refusal(table.file, line=table.rows[-1].line, why=why)
 
 
-def _launch(table: Table, row: Row, found: Measured, *, is_patched: bool = False) -> Launch:
+def _launch(table: Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
     told = dict(zip(table.header.cells, row.cells, strict=False))
-    ranges = (_range(name, told[name]) for name in told if is_range(name))
-    named = next((one for one in ranges if one), "")
+    ranges = (_range(name, told[name]) for name in told if _is_range(name))
     return Launch(
-        line=row.line,
         name=told["Kernel Name"],
         grid=dim(told.get("Grid Size", "")) or _dim_of(told, "launch__grid"),
         block=dim(told.get("Block Size", "")) or _dim_of(told, "launch__block"),
-        op=named,
+        op=next(filter(None, ranges), ""),
         is_patched=is_patched,
-        values=found.values,
-        odd=found.odd,
+        measured=measured,
     )
 
 
@@ -241,15 +198,121 @@ def _range(column: str, text: str) -> str:
     return parts[place] if place is not None and place < len(parts) else ""
 
 
-def _dim_of(told: Mapping[str, str], what: str) -> tuple[int, int, int] | None:
+def _dim_of(told: Mapping[str, str], what: str) -> Dim | None:
     """Return the shape the raw page of older versions tells as three metrics."""
     digits = [_digits(told.get(f"{what}_dim_{axis}", "")) for axis in "xyz"]
-    if not all(one.isdigit() for one in digits):
+    if not all(text.isdigit() for text in digits):
         return None
-    x, y, z = (int(one) for one in digits)
+    x, y, z = map(int, digits)
     return x, y, z
 
 
 def _digits(text: str) -> str:
     """Return a whole number without its groups; scaled output writes it with six zeros behind."""
     return re.sub(r"[.,'\u2019\u202f\u00a0 ]", "", text.removesuffix(".000000"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """One metric of one kernel."""
+
+    told: Mapping[str, str]
+    average: Cell
+    is_steady: bool
+
+
+def summary_kernels(table: Table) -> Counted:
+    """Return the kernels of a summary: the average of each metric times the invocations.
+
+    A rate whose launches differ is left out, since a summary does not tell their times.
+    """
+    _refuse_other_columns(table)
+    members, numbers = _members(table)
+    convention = _convention(numbers, table.file)
+    groups: dict[tuple[str, ...], list[_Member]] = {}
+    for member in members:
+        groups.setdefault(tuple(member.told.get(name, "") for name in _KEYS), []).append(member)
+    averages = []
+    for group in groups.values():
+        _refuse_doubles(table, group)
+        averages.append(_measured([member.average for member in group], convention, table.file))
+    is_patched = any(changes_time(member.average.metric) for member in members)
+    has_time = not is_patched or all(is_unpatched_time(means.values) for means in averages)
+    odd = {name: value for means in averages for name, value in means.odd.items()}
+    left: set[str] = set()
+    kernels = []
+    for group, means in zip(groups.values(), averages, strict=True):
+        steady = {member.average.metric for member in group if member.is_steady}
+        unsteady = {name for name in means.values if adding(name) == "rate" and name not in steady}
+        left |= unsteady
+        kept = {name: mean for name, mean in means.values.items() if name not in unsteady}
+        kernels.append(_kernel(table, group, kept, has_time=has_time))
+    notes = (
+        *time_notes(is_patched=is_patched, has_time=has_time),
+        *(Note(kind="uneven-rate", values={"metric": name}) for name in sorted(left)),
+        *odd_notes(odd),
+    )
+    return Counted(kernels=tuple(kernels), has_time=has_time, notes=notes)
+
+
+def _refuse_other_columns(table: Table) -> None:
+    for name in _OF_SUMMARY:
+        if table.column(name) is None:
+            why = f"a summary without the column {name!r}: only per-kernel summaries are read"
+            raise refusal(table.file, line=table.header.line, why=why, hint=_LAUNCHES)
+    if not table.rows:
+        raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
+
+
+def _members(table: Table) -> tuple[list[_Member], list[Cell]]:
+    """Return the metrics of all kernels, and every number for the choice of the convention."""
+    members: list[_Member] = []
+    numbers: list[Cell] = []
+    for row in table.rows:
+        table.check_width(row)
+        told = dict(zip(table.header.cells, row.cells, strict=True))
+        low, high, average = (_cell(told, row, name) for name in _OF_SUMMARY[3:])
+        is_steady = low.text == high.text
+        members.append(_Member(told=told, average=average, is_steady=is_steady))
+        numbers += (low, high, average)
+    return members, numbers
+
+
+def _cell(told: Mapping[str, str], row: Row, column: str) -> Cell:
+    name = told["Metric Name"]
+    return Cell(row.line, LABELS.get(name, name), told.get("Metric Unit", ""), told[column])
+
+
+def _refuse_doubles(table: Table, group: Sequence[_Member]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for member in group:
+        place = (member.told.get("Section Name", ""), member.told["Metric Name"])
+        if place in seen:
+            why = f"{place[1]} of one kernel stands there twice"
+            raise refusal(table.file, line=member.average.line, why=why)
+        seen.add(place)
+
+
+def _kernel(
+    table: Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
+) -> Kernel:
+    told, calls = group[0].told, _calls(table, group)
+    sums = {name: mean * calls if adding(name) == "sum" else mean for name, mean in means.items()}
+    time = sums.pop(TIME, None)
+    return Kernel(
+        name=told["Kernel Name"],
+        calls=calls,
+        total_ns=time if has_time else None,
+        grid=dim(told.get("Grid Size", "")),
+        block=dim(told.get("Block Size", "")),
+        metrics=sums,
+    )
+
+
+def _calls(table: Table, group: Sequence[_Member]) -> int:
+    counts = {member.told["Invocations"] for member in group}
+    text = min(counts)
+    if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
+        why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
+        raise refusal(table.file, line=group[0].average.line, why=why)
+    return int(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,28 +11,28 @@ import numpy as np
 
 from envcompare.profile_files.activity import (
     Shape,
+    api_calls,
     copy_groups,
-    device_times,
     in_launch_order,
     kernel_groups,
-    value_groups,
+    with_gpu_times,
     without_memsets,
 )
-from envcompare.profile_files.nsys.database import HINT, Export, opened
-from envcompare.profile_files.nsys.export import exported
-from envcompare.profile_files.nsys.ranges import MARK, Mask, inside, marks, read_ranges
-from envcompare.profile_files.nsys.tables import (
+from envcompare.profile_files.columns import Numbers, Table, innermost, launching_calls
+from envcompare.profile_files.nsys.cudatables import (
+    MARK,
     graph_launches,
+    inside,
+    marks,
     read_calls,
     read_copies,
     read_devices,
     read_kernels,
+    read_ranges,
 )
-from envcompare.profile_files.pergpu import over_devices, used_devices
-from envcompare.profile_files.placing import Places, innermost, launching_calls
-from envcompare.profile_files.refusing import refusal
-from envcompare.profile_files.rows import Table
-from envcompare.run_folder.profiles import ApiCall, Profile, Quantity
+from envcompare.profile_files.nsys.database import HINT, Export, opened
+from envcompare.profile_files.rawfiles import refusal
+from envcompare.run_folder.profiles import Note, Profile, Quantity
 
 _OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
 _SCHEMA: Final = (3, 24)
@@ -52,7 +52,7 @@ class _Trace:
     call_names: Sequence[str]
     ranges: Table
     texts: Sequence[str]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def read(path: Path) -> Profile:
@@ -60,7 +60,7 @@ def read(path: Path) -> Profile:
 
     Raises ProfileError for a file that is damaged, cut off or contradicts itself.
     """
-    with exported(path) as database, opened(database) as export:
+    with opened(path) as export:
         _refuse_newer(export, path.name)
         if not all(export.is_table(table) for table in _OWN_TABLES):
             why = "it has no tables StringIds and ANALYSIS_DETAILS, so nsys did not export it"
@@ -97,28 +97,23 @@ def _profile(export: Export, file: str) -> Profile:
     meta = _meta(export)
     version = meta.get("EXPORT_PRODUCT_VERSION", "")
     trace = _marked(_trace(export))
-    times = device_times(trace.kernels, (trace.copies, trace.graphs))
     source = f"nsys {version}".strip()
-    whole = over_devices(times, source=source)
     launched = launching_calls(trace.kernels, trace.calls)
     kernels, sequence = kernel_groups(trace.kernels, trace.shapes, _ops(trace, launched))
-    return Profile(
+    profile = Profile(
         tool="nsys",
         version=version,
         format=f"SQLite schema {meta.get('EXPORT_SCHEMA_VERSION', 'without a number')}",
         files=(file,),
-        devices=used_devices(read_devices(export), [one.device for one in times]),
-        span_ns=whole.span_ns,
-        busy_ns=whole.busy_ns,
-        kernel_busy_ns=whole.kernel_busy_ns,
-        launch_gap_ns=whole.launch_gap_ns,
         kernels=kernels,
         sequence=sequence,
         copies=copy_groups(trace.copies),
-        api_calls=_api_calls(trace),
-        quantities=(*whole.quantities, *_no_memsets(trace, source=source)),
-        notes=(*whole.notes, *trace.notes, *_notes(trace, export, launched)),
+        api_calls=api_calls(trace.calls, trace.call_names),
+        quantities=_no_memsets(trace, source=source),
+        notes=(*trace.notes, *_notes(trace, export, launched)),
     )
+    tables = (trace.kernels, trace.copies, trace.graphs)
+    return with_gpu_times(profile, tables, read_devices(export), source=source)
 
 
 def _no_memsets(trace: _Trace, *, source: str) -> tuple[Quantity, ...]:
@@ -151,77 +146,55 @@ def _marked(trace: _Trace) -> _Trace:
     if not len(marked):
         return trace
 
-    def within(rows: Table) -> tuple[Mask, int]:
-        found = launching_calls(rows, trace.calls)
-        calls = trace.calls[found] if len(trace.calls) else trace.calls
-        if not len(calls):
-            return np.zeros(len(rows), dtype=bool), len(rows)
-        kept = inside(marked, threads=calls["thread"], times=calls["start"])
-        return kept & (found >= 0), int((found < 0).sum())
+    def within(rows: Table) -> tuple[Table, int]:
+        places = launching_calls(rows, trace.calls)
+        if not len(trace.calls):
+            return rows[:0], len(rows)
+        calls = trace.calls[places]
+        is_inside = inside(marked, threads=calls["thread"], times=calls["start"])
+        return rows[is_inside & (places >= 0)], int((places < 0).sum())
 
     kept = [within(rows) for rows in (trace.kernels, trace.copies, trace.graphs)]
-    own = inside(marked, threads=trace.calls["thread"], times=trace.calls["start"])
-    lost = sum(count for _, count in kept)
-    counted = f"{int(kept[0][0].sum())} of {len(trace.kernels)} kernels"
-    notes = [
-        f"only what was launched inside the NVTX range {MARK!r} counts: {counted}",
-        *([f"{lost} rows of GPU work have no API call, so none of them counts"] if lost else []),
-    ]
-    return _Trace(
-        kernels=trace.kernels[kept[0][0]],
-        shapes=trace.shapes,
-        copies=trace.copies[kept[1][0]],
-        graphs=trace.graphs[kept[2][0]],
-        calls=trace.calls[own],
-        call_names=trace.call_names,
-        ranges=trace.ranges,
-        texts=trace.texts,
+    is_own = inside(marked, threads=trace.calls["thread"], times=trace.calls["start"])
+    counts: dict[str, int | str] = {"kept": len(kept[0][0]), "kernels": len(trace.kernels)}
+    notes = [Note(kind="marked-range", values={"range": MARK, **counts})]
+    if lost := sum(count for _, count in kept):
+        notes.append(Note(kind="work-without-call", values={"rows": lost}))
+    (kernels, _), (copies, _), (graphs, _) = kept
+    return replace(
+        trace, kernels=kernels, copies=copies, graphs=graphs, calls=trace.calls[is_own],
         notes=tuple(notes),
-    )
+    )  # fmt: skip
 
 
-def _ops(trace: _Trace, launched: Places) -> list[str]:
+def _ops(trace: _Trace, launched: Numbers) -> list[str]:
     """Return for each kernel the innermost range of the thread that launched it."""
-    own = trace.ranges
+    ranges = trace.ranges
     if MARK in trace.texts:
-        own = own[own["text"] != trace.texts.index(MARK)]
-    if not len(own) or not len(trace.calls):
+        ranges = ranges[ranges["text"] != trace.texts.index(MARK)]
+    if not len(ranges) or not len(trace.calls):
         return []
     calls = trace.calls[launched]
-    places = innermost(own, threads=calls["thread"], times=calls["start"])
+    places = innermost(ranges, threads=calls["thread"], times=calls["start"])
     return [
-        trace.texts[int(own["text"][place])] if call >= 0 and place >= 0 else ""
+        trace.texts[int(ranges["text"][place])] if call >= 0 and place >= 0 else ""
         for call, place in zip(launched.tolist(), places, strict=True)
     ]
 
 
-def _api_calls(trace: _Trace) -> tuple[ApiCall, ...]:
-    durations = trace.calls["end"] - trace.calls["start"]
-    found = [
-        ApiCall(name=trace.call_names[number], **times)
-        for number, times in value_groups(trace.calls["name"], durations)
-    ]
-    return tuple(sorted(found, key=lambda call: (-call.total_ns, call.name)))
-
-
-def _notes(trace: _Trace, export: Export, launched: Places) -> Iterator[str]:
+def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
     """Yield what a reader of the numbers must know of the trace."""
     if _schema(export) > _SCHEMA:
-        newest = ".".join(map(str, _SCHEMA))
-        yield f"its schema is newer than {newest}, the newest that was tried: check the sums"
+        yield Note(kind="newer-schema", values={"newest": ".".join(map(str, _SCHEMA))})
     if not len(trace.kernels) and not len(trace.copies):
-        calls = " beside API calls" if len(trace.calls) else ""
-        yield f"no CUDA data{calls}: the export tells of no kernel, copy or memset that counts"
+        yield Note(kind="calls-without-gpu" if len(trace.calls) else "no-cuda-data")
     lost = _launches_without_kernel(trace, launched)
     if lost and len(trace.kernels):
-        yield f"{lost} launches have no kernel in the export: it was lost, or ran after its end"
+        yield Note(kind="launches-without-kernel", values={"launches": lost})
     if len(trace.graphs):
-        yield (
-            f"{len(trace.graphs)} CUDA graphs were traced as wholes: their kernels are hidden; "
-            "collect with --cuda-graph-trace=node"
-        )
+        yield Note(kind="whole-graphs", values={"graphs": len(trace.graphs)})
     elif _mode(export) == "graph" and any("GraphLaunch" in name for name in trace.call_names):
-        yield "CUDA graphs were launched and not traced: collect with --cuda-graph-trace=node"
+        yield Note(kind="untraced-graphs")
 
 
 def _mode(export: Export) -> str:
@@ -232,7 +205,7 @@ def _mode(export: Export) -> str:
     )
 
 
-def _launches_without_kernel(trace: _Trace, launched: Places) -> int:
+def _launches_without_kernel(trace: _Trace, launched: Numbers) -> int:
     launching = [
         number
         for number, name in enumerate(trace.call_names)

@@ -1,8 +1,15 @@
-"""An SQLite export of Nsight Systems: opened so that nothing is written, and only when whole."""
+"""An SQLite export of Nsight Systems: opened so that nothing is written, and only when whole.
+
+A report itself is exported by nsys where it is on PATH.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
 import sqlite3
+import subprocess
+import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +20,10 @@ from typing import Final
 import numpy as np
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.refusing import refusal
-from envcompare.profile_files.rows import Table
+from envcompare.profile_files.columns import Table
+from envcompare.profile_files.rawfiles import SQLITE, first_bytes, refusal
+from envcompare.text import cause_line
 
-_MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 HINT: Final = "export again: nsys export --type sqlite --lazy=false -f true -o OUT.sqlite REPORT"
 _COLLECT: Final = (
@@ -24,7 +31,10 @@ _COLLECT: Final = (
     f"{HINT}"
 )
 
-Cells = tuple[int, ...]
+_REPORTS: Final = frozenset({".nsys-rep", ".qdrep"})
+# nsys says: Report was created in Nsight Systems version (…), newer than your current version
+_NEWER: Final = re.compile(r"\bnewer than\b")
+_LIMIT_S: Final = 600.0
 
 
 class Export:
@@ -61,7 +71,7 @@ class Export:
 
     def rows(
         self, table: str, needed: Sequence[str], optional: Sequence[str] = (), *, where: str
-    ) -> Iterator[Cells]:
+    ) -> Iterator[tuple[int, ...]]:
         """Return rows of whole numbers, row number last; -1 is an optional one that is missing.
 
         What `where` leaves out may hold anything. Raises ProfileError where a needed column or
@@ -85,10 +95,12 @@ class Export:
         except TypeError:
             self._check(table, needed, kept)
             raise
-        found = np.asarray(cells).view([(name, np.int64) for name in names])
-        if {"start", "end"} <= set(names) and not _is_in_order(found):
+        rows = np.asarray(cells).view([(name, np.int64) for name in names])
+        if {"start", "end"} <= set(names) and not (
+            (rows["start"] >= 0) & (rows["end"] >= rows["start"])
+        ).all():
             self._check(table, needed, kept)
-        return found
+        return rows
 
     def _columns(
         self, table: str, needed: Sequence[str], optional: Sequence[str]
@@ -121,18 +133,19 @@ class Export:
         query = (
             f'SELECT rowid, {names} FROM "{table}" WHERE {where} AND ({" OR ".join(wrong)}) LIMIT 1'  # noqa: S608
         )
-        found = self._connection.execute(query).fetchone()
-        if found is None:
+        wrong_row = self._connection.execute(query).fetchone()
+        if wrong_row is None:
             return
-        row = dict(zip((*needed, *optional), found[1:], strict=True))
-        raise self.refusal(table, _reason(row, needed), row=found[0], hint=_COLLECT)
+        number, *cells = wrong_row
+        row = dict(zip((*needed, *optional), cells, strict=True))
+        raise self.refusal(table, _reason(row, needed), row=number, hint=_COLLECT)
 
     def pairs(self, table: str, key: str, value: str) -> dict[str, str]:
         """Return a table of names and values; empty where it or a column is missing."""
         if table not in self._tables or not {key, value} <= self.columns(table):
             return {}
         query = f'SELECT "{key}", "{value}" FROM "{table}"'  # noqa: S608 — names of the schema
-        return {str(one): str(other) for one, other in self._connection.execute(query)}
+        return {str(name): str(text) for name, text in self._connection.execute(query)}
 
     def query(self, text: str) -> Iterator[tuple[object, ...]]:
         """Return the rows of a query of this reader's own."""
@@ -140,17 +153,15 @@ class Export:
 
     def text(self, table: str, column: str, number: int, *, row: int) -> str:
         """Return a string of StringIds; raises ProfileError for a number that has none."""
-        if number not in self._strings:
-            self._strings[number] = self._one_text(table, column, number, row=row)
-        return self._strings[number]
-
-    def _one_text(self, table: str, column: str, number: int, *, row: int) -> str:
+        if number in self._strings:
+            return self._strings[number]
         query = "SELECT value FROM StringIds WHERE id = ?"
-        found = self._connection.execute(query, (number,)).fetchmany(2)
-        if len(found) != 1 or not isinstance(found[0][0], str):
-            rows = "no row" if not found else "no single text"
+        values = self._connection.execute(query, (number,)).fetchmany(2)
+        if len(values) != 1 or not isinstance(values[0][0], str):
+            rows = "no row" if not values else "no single text"
             raise self.refusal(table, f"{column} {number} has {rows} in StringIds", row=row)
-        return found[0][0]
+        self._strings[number] = values[0][0]
+        return self._strings[number]
 
     def refusal(
         self, table: str, why: str, *, row: int | None = None, hint: str = HINT
@@ -158,11 +169,6 @@ class Export:
         """Return the error that names a table, a row and what is wrong there."""
         place = f"table {table}" if row is None else f"table {table}, row {row}"
         return refusal(self.name, why=f"{place}: {why}", hint=hint)
-
-
-def _is_in_order(found: Table) -> bool:
-    """Say whether no row ends before it starts, or starts before 0."""
-    return bool(((found["start"] >= 0) & (found["end"] >= found["start"])).all())
 
 
 def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
@@ -178,7 +184,16 @@ def _reason(row: dict[str, object], needed: Sequence[str]) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Export]:
-    """Open an export for reading alone; raises ProfileError for one that is not whole."""
+    """Open an export for reading alone, or a report where nsys is on PATH to export it.
+
+    Raises ProfileError for one that is not whole, with the command to run where nsys is not here.
+    """
+    with _exported(path) as database, _connected(database) as connection:
+        yield Export(path.name, connection)
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     _check_file(path)
     connection = None
     try:
@@ -190,7 +205,7 @@ def opened(path: Path) -> Iterator[Export]:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
             raise refusal(path.name, why=f"the database is damaged: {verdict}", hint=HINT)
-        yield Export(path.name, connection)
+        yield connection
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise refusal(path.name, why=f"the database is damaged: {error}", hint=HINT) from error
     finally:
@@ -200,13 +215,9 @@ def opened(path: Path) -> Iterator[Export]:
 
 def _check_file(path: Path) -> None:
     """Refuse what is no SQLite, what is cut off, and what is still being written."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(_HEADER_BYTES)
-    except OSError as error:
-        raise refusal(path.name, why=f"it cannot be opened: {error.strerror}", hint=HINT) from error
-    if not head.startswith(_MAGIC) or len(head) < _HEADER_BYTES:
+    head = first_bytes(path, _HEADER_BYTES)
+    size = path.stat().st_size
+    if not head.startswith(SQLITE) or len(head) < _HEADER_BYTES:
         raise refusal(path.name, why="it is no SQLite database", hint=HINT)
     page = int.from_bytes(head[16:18], "big")
     whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
@@ -218,3 +229,58 @@ def _check_file(path: Path) -> None:
             raise refusal(
                 path.name, why=f"{beside.name} beside it says it is still written", hint=HINT
             )
+
+
+@contextmanager
+def _exported(path: Path) -> Iterator[Path]:
+    """Give the SQLite export of a report, which is gone afterwards; an export is given as it is.
+
+    Raises ProfileError with the command to run where nsys is not here or refuses.
+    """
+    if path.suffix.lower() not in _REPORTS:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="envcompare-") as folder:
+        database = Path(folder, f"{path.stem}.sqlite")
+        _export(path, database)
+        yield database
+
+
+def _export(path: Path, database: Path) -> None:
+    if shutil.which("nsys") is None:
+        raise _refusal(path, "this is a report of nsys, and nsys, which exports it, is not on PATH")
+    if not path.is_file():
+        raise _refusal(path, "there is no such file")
+    try:
+        done = subprocess.run(
+            _command(str(path.resolve()), str(database)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _refusal(path, f"nsys did not export it within {_LIMIT_S:.0f} s") from error
+    if done.returncode or not database.is_file():
+        said = done.stdout + done.stderr
+        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
+        if newer:
+            raise _refusal(path, f"the nsys on PATH is older than the report: {newer}")
+        cause = cause_line(said, brief="") or f"exit code {done.returncode}"
+        raise _refusal(path, f"nsys cannot export it: {cause}")
+
+
+def _command(report: str, database: str) -> tuple[str, ...]:
+    return (
+        "nsys", "export", "--type=sqlite", "--lazy=false", "--force-overwrite=true",
+        f"--output={database}", report,
+    )  # fmt: skip
+
+
+def _refusal(path: Path, why: str) -> ProfileError:
+    command = " ".join(_command(path.name, f"{path.stem}.sqlite"))
+    return refusal(
+        path.name, why=why, hint=f"with the nsys that collected it, or a newer one: {command}"
+    )

@@ -1,20 +1,19 @@
-"""nvprof: summaries and metrics, as text and as CSV; for GPUs up to Volta and for old logs."""
+"""nvprof: summaries and metrics, as text and as CSV; for GPUs up to Volta and for old logs.
+
+A log must be whole and agree with itself, within what rounding allows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from envcompare.profile_files.nvprof.checks import check, refuse_cut_end
-from envcompare.profile_files.nvprof.rows import Activity, Metric, Part
-from envcompare.profile_files.nvprof.text import Reader
-from envcompare.profile_files.refusing import refusal
-from envcompare.profile_files.tables import read_lines
-from envcompare.run_folder.profiles import ApiCall, Copy, Device, Kernel, Profile
+from envcompare.profile_files.nvprof.log import Activity, LogReader, Metric, Part, share_slack
+from envcompare.profile_files.rawfiles import SQLITE, first_bytes, read_lines, refusal
+from envcompare.run_folder.profiles import ApiCall, Copy, Device, Kernel, Note, Profile
 
-_SQLITE: Final = b"SQLite format 3\0"
 _COPY: Final = re.compile(r"\[CUDA memcpy (\w+)(?:-to-(\w+))?\]")
 _COPY_KINDS: Final = frozenset({"HtoD", "DtoH", "DtoD", "HtoH", "PtoP"})
 _RANGE: Final = re.compile(r"(.*) \(\d+\)")
@@ -22,11 +21,18 @@ _FATAL: Final = re.compile(
     r"^Error: |records have invalid|incomplete|were dropped|is not supported on devices"
     r"|No CUDA application was profiled|^No kernels were profiled"
 )
-_UNENDED: Final = "the last line has no line ending; its row passes every check and was read"
 _AGAIN: Final = (
     "write the log again: `nvprof --csv --log-file out.csv …`; on compute capability 7.5 and "
     "higher nvprof reads no counters, use ncu and nsys"
 )
+_WHOLE_NS: Final = 1.0  # averages are cut to whole ns: 5 calls in 46.237us average 9.2470us
+_SHARE_STEP: Final = 1e-3  # per cent; CSV prints more digits than nvprof computes
+_CUT: Final = "the log was cut off, or rows are missing: write it again and import it whole"
+_SAID: Final = re.compile(r"==+\d*==+ (?:Generated result file|Warning): ")
+_OF_NVPROF: Final = ("=", " ", '"', "Device", "Invocations", "Time(%)", "Type")
+_WHOLE_NAME: Final = re.compile(r".*\)(?<!\(anonymous namespace\))(?<!operator\(\))")
+_UNSURE: Final = "end that line where the log is whole, else write it again with --csv"
+_NAMES: Final = "names are cut to the width of the terminal: write the log again with --csv"
 
 
 def read(path: Path) -> Profile:
@@ -36,7 +42,7 @@ def read(path: Path) -> Profile:
     """
     _refuse_database(path)
     lines = read_lines(path)
-    reader = Reader(lines, path.name)
+    reader = LogReader(lines, path.name)
     reader.read()
     is_ended = not lines or lines[-1].endswith("\n")
     _refuse_failure(reader.said, path.name)
@@ -44,11 +50,11 @@ def read(path: Path) -> Profile:
     if not parts:
         raise refusal(path.name, why="it holds no summary and no metrics of nvprof", hint=_AGAIN)
     for part in parts:
-        check(part, file=path.name)
+        _check(part, file=path.name)
     if not is_ended:
-        _refuse_cut(reader, lines, path.name)
-    activities = [one for part in parts for one in part.activities]
-    metrics = [one for part in parts for one in part.metrics]
+        _refuse_cut_log(reader, lines, path.name)
+    activities = [row for part in parts for row in part.activities]
+    metrics = [row for part in parts for row in part.metrics]
     if activities and metrics:
         why = "it holds a summary and metrics of one run, in which counting changed the times"
         raise refusal(path.name, line=metrics[0].line, why=why, hint="import a log of each")
@@ -66,24 +72,19 @@ def read(path: Path) -> Profile:
             *_notes(parts),
             *_unread_notes(reader.unread),
             *_left_out_notes(metrics, counted),
-            *([_UNENDED] if not is_ended else []),
+            *([Note(kind="unended-line")] if not is_ended else []),
         ),
     )
 
 
-def _refuse_cut(reader: Reader, lines: Sequence[str], file: str) -> None:
+def _refuse_cut_log(reader: LogReader, lines: Sequence[str], file: str) -> None:
     if not reader.is_unread:
         last, place = lines[-1], len(lines)
-        refuse_cut_end(last, reader.last, widths=reader.widths, file=file, line=place)
+        _refuse_cut_end(last, reader.last, widths=reader.widths, file=file, line=place)
 
 
 def _refuse_database(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            is_database = file.read(len(_SQLITE)) == _SQLITE
-    except OSError as error:
-        raise refusal(path.name, why=error.strerror or str(error)) from error
-    if is_database:
+    if first_bytes(path, len(SQLITE)) == SQLITE:
         raise refusal(
             path.name,
             why="it is the database that nvprof exports, not what it prints",
@@ -100,21 +101,21 @@ def _refuse_failure(said: Sequence[tuple[int, str]], file: str) -> None:
 
 def _timed(activities: Iterable[Activity]) -> tuple[Kernel, ...]:
     """Return the kernels of a summary, those of one name in several processes as one."""
-    kernels = (one for one in activities if one.is_kernel)
-    return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda one: one.name))
+    kernels = (row for row in activities if row.is_kernel)
+    return tuple(Kernel(name=name, **sums) for name, sums in _sums(kernels, lambda row: row.name))
 
 
 def _copies(activities: Iterable[Activity]) -> tuple[Copy, ...]:
-    copies = (one for one in activities if _is_gpu(one) and one.name.startswith("[CUDA"))
+    copies = (row for row in activities if _is_gpu(row) and row.name.startswith("[CUDA"))
     return tuple(
         Copy(kind=kind, **sums)  # type: ignore[arg-type]  # one of the kinds by construction
-        for kind, sums in _sums(copies, lambda one: _copy_kind(one.name))
+        for kind, sums in _sums(copies, lambda row: _copy_kind(row.name))
     )
 
 
 def _calls(activities: Iterable[Activity]) -> tuple[ApiCall, ...]:
-    calls = (one for one in activities if one.section == "API calls")
-    return tuple(ApiCall(name=name, **sums) for name, sums in _sums(calls, lambda one: one.name))
+    calls = (row for row in activities if row.section == "API calls")
+    return tuple(ApiCall(name=name, **sums) for name, sums in _sums(calls, lambda row: row.name))
 
 
 def _is_gpu(row: Activity) -> bool:
@@ -126,24 +127,24 @@ def _sums(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each key with calls and times of its rows, which may be of several processes."""
     groups: dict[str, list[Activity]] = {}
-    for one in rows:
-        groups.setdefault(key(one), []).append(one)
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
     for name, group in groups.items():
         yield (
             name,
             {
-                "calls": sum(one.calls for one in group),
-                "total_ns": sum(one.time.value for one in group),
-                "min_ns": min(one.least.value for one in group),
-                "max_ns": max(one.most.value for one in group),
+                "calls": sum(row.calls for row in group),
+                "total_ns": sum(row.time.value for row in group),
+                "min_ns": min(row.least.value for row in group),
+                "max_ns": max(row.most.value for row in group),
             },
         )
 
 
 def _copy_kind(name: str) -> str:
-    found = _COPY.fullmatch(name)
-    if found:
-        kind = f"{found[1][0]}to{found[2][0]}" if found[2] else found[1]
+    match = _COPY.fullmatch(name)
+    if match:
+        kind = f"{match[1][0]}to{match[2][0]}" if match[2] else match[1]
         kind = kind.replace("A", "D")  # an array lies in the memory of the device
         return kind if kind in _COPY_KINDS else "other"
     return "memset" if name.startswith("[CUDA memset") else "other"
@@ -157,12 +158,11 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
     calls: dict[str, int] = {}
     groups: dict[str, dict[str, list[Metric]]] = {}
     for part in parts:
-        once = {(one.device, one.kernel): one for one in part.metrics}
-        for one in once.values():
-            calls[one.kernel] = calls.get(one.kernel, 0) + one.invocations
-        for one in part.metrics:
-            rows = groups.setdefault(one.kernel, {}).setdefault(one.name, [])
-            rows += [one] if one.is_even else []
+        for row in {(row.device, row.kernel): row for row in part.metrics}.values():
+            calls[row.kernel] = calls.get(row.kernel, 0) + row.invocations
+        for row in part.metrics:
+            rows = groups.setdefault(row.kernel, {}).setdefault(row.name, [])
+            rows += [row] if row.is_even else []
     return tuple(
         Kernel(
             name=kernel,
@@ -171,7 +171,7 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
             metrics={
                 name: _value(rows)
                 for name, rows in metrics.items()
-                if sum(one.invocations for one in rows) == calls[kernel]
+                if sum(row.invocations for row in rows) == calls[kernel]
             },
         )
         for kernel, metrics in groups.items()
@@ -180,54 +180,183 @@ def _counted(parts: Iterable[Part]) -> tuple[Kernel, ...]:
 
 def _value(rows: Sequence[Metric]) -> float:
     """Return a count summed over invocations, or the average that nvprof took of a rate."""
-    total = sum(one.invocations * one.average.value for one in rows)
-    if rows[0].is_count:
-        return total
-    return total / sum(one.invocations for one in rows)
+    total = sum(row.invocations * row.average.value for row in rows)
+    return total if rows[0].is_count else total / sum(row.invocations for row in rows)
 
 
 def _devices(metrics: Iterable[Metric]) -> tuple[Device, ...]:
-    names = dict.fromkeys(one.device for one in metrics)
-    plain = ((found[1] if (found := _RANGE.fullmatch(name)) else name) for name in names)
+    names = dict.fromkeys(row.device for row in metrics)
+    plain = ((match[1] if (match := _RANGE.fullmatch(name)) else name) for name in names)
     return tuple(Device(name=name) for name in dict.fromkeys(plain) if name)
 
 
-def _notes(parts: Sequence[Part]) -> Iterable[str]:
-    names = {one.name for part in parts for one in part.activities}
-    names |= {one.kernel for part in parts for one in part.metrics}
+def _notes(parts: Sequence[Part]) -> Iterator[Note]:
+    names = {row.name for part in parts for row in part.activities}
+    names |= {row.kernel for part in parts for row in part.metrics}
     if any(name.endswith("$") for name in names):
-        yield "some names end in $: nvprof cut them to the width of the terminal"
-    if any(one.average.is_rounded for part in parts for one in part.metrics):
-        yield "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
-    if any(part.lacks_calls for part in parts):
-        unseen = max(part.unseen_percent for part in parts if part.lacks_calls)
-        yield (
-            "no API calls, as --print-gpu-summary prints: were the log cut off, only what took "
-            f"less than {unseen:.2g} % of the GPU's time could be missing"
-        )
+        yield Note(kind="cut-names")
+    if any(row.average.is_rounded for part in parts for row in part.metrics):
+        yield Note(kind="rounded-counts")
+    if unseen := [part.unseen_percent for part in parts if part.lacks_calls]:
+        yield Note(kind="no-api-calls", values={"percent": max(unseen)})
     if len(parts) > 1:
-        yield f"{len(parts)} processes are added up"
+        yield Note(kind="processes", values={"processes": len(parts)})
     if any(part.has_events for part in parts):
-        yield "events are left out; metrics alone are read"
+        yield Note(kind="events-left-out")
 
 
-def _unread_notes(unread: Mapping[str, Sequence[str]]) -> Iterable[str]:
+def _unread_notes(unread: Mapping[str, Sequence[str]]) -> Iterator[Note]:
     """Yield which tables of the log are not read, and what stands in them."""
     for title, rows in unread.items():
-        told = f" ({', '.join(rows)})" if rows else ""
-        yield f"not compared: {title.lower()}{told}"
+        if rows:
+            values = {"table": title.lower(), "names": ", ".join(rows)}
+            yield Note(kind="unread-rows", values=values)
+        else:
+            yield Note(kind="unread-table", values={"table": title.lower()})
 
 
-def _left_out_notes(metrics: Sequence[Metric], kernels: Iterable[Kernel]) -> Iterable[str]:
+def _left_out_notes(metrics: Sequence[Metric], kernels: Iterable[Kernel]) -> Iterator[Note]:
     """Yield which metrics are left out of a kernel and why, in the order they stand in."""
-    uneven = [one for one in metrics if not one.is_even]
-    for one in uneven:
-        yield (
-            f"line {one.line}: {one.name} is left out of one kernel: its average does not fit its "
-            "minimum and maximum"
-        )
-    known = {(one.kernel, one.name) for one in uneven}
+    uneven = [row for row in metrics if not row.is_even]
+    for row in uneven:
+        yield Note(kind="uneven-metric", values={"line": row.line, "metric": row.name})
+    known = {(row.kernel, row.name) for row in uneven}
     kept = {kernel.name: kernel.metrics for kernel in kernels}
-    lacking = (one for one in metrics if one.name not in kept[one.kernel])
-    for name in dict.fromkeys(one.name for one in lacking if (one.kernel, one.name) not in known):
-        yield f"{name} is left out of a kernel: one process or GPU counted it and another did not"
+    lacking = (row for row in metrics if row.name not in kept[row.kernel])
+    for name in dict.fromkeys(row.name for row in lacking if (row.kernel, row.name) not in known):
+        yield Note(kind="metric-of-some", values={"metric": name})
+
+
+def _check(part: Part, *, file: str) -> None:
+    """Refuse a report that was cut, holds rows twice, or whose columns contradict each other."""
+    for section in ("GPU activities", "API calls"):
+        rows = [row for row in part.activities if row.section == section]
+        _refuse_doubles(((row.line, (row.name,)) for row in rows), file)
+        _check_shares(rows, file)
+    for row in part.activities:
+        _check_row(row, file)
+    if part.lacks_calls and "API calls" in part.announced:
+        why = "API calls are announced, and none follows"
+        raise refusal(file, line=part.activities[-1].line, why=why, hint=_CUT)
+    metrics = part.metrics
+    _refuse_doubles(((row.line, (row.device, row.kernel, row.name)) for row in metrics), file)
+    for metric in metrics:
+        _check_order(metric, file)
+    _check_invocations(metrics, file)
+    _check_last_kernel(metrics, file)
+
+
+def _refuse_cut_end(
+    last: str, part: Part, *, widths: Collection[int], file: str, line: int
+) -> None:
+    """Refuse a last line without an end that is no whole row; a row that is whole may lack it.
+
+    Editors and uploads drop the last end of line; what tells a row that was cut is its own form:
+    columns of numbers end where those of all other rows do, and a name closes its brackets. That of
+    a kernel ends with its parameters, unless its quotes show that it is whole.
+    """
+    rows: tuple[Activity | Metric, ...] = (*part.activities, *part.metrics)
+    if not rows or rows[-1].line != line:
+        is_of_table = last.strip() and last.startswith(_OF_NVPROF) and not _SAID.match(last)
+        if not is_of_table and not part.is_empty:
+            return  # the program's own output, or a word of nvprof behind its tables
+        why = "the last line has no end, and is no row of a table: the log was cut off"
+        raise refusal(file, line=line, why=why, hint=_CUT)
+    row = rows[-1]
+    if isinstance(row, Activity):
+        pairs = (("(", ")"), ("[", "]"), ("<", ">"))[: 2 if "operator" in row.name else 3]
+        is_cut = any(row.name.count(left) != row.name.count(right) for left, right in pairs)
+    else:
+        # a number before its unit is whole, whether or not it fits its range
+        is_cut = not row.has_one_unit or (not row.average.unit and not row.is_even)
+        is_cut = is_cut or (len(widths) == 1 and len(last.rstrip()) < min(widths))
+    if is_cut:
+        why = f"the last row has no end, and is not whole: {last.strip()!r}"
+        raise refusal(file, line=line, why=why, hint=_CUT)
+    if isinstance(row, Activity) and row.is_kernel and not last.rstrip().endswith('"'):
+        _refuse_unsure_name(row, file)
+
+
+def _refuse_unsure_name(row: Activity, file: str) -> None:
+    if not _WHOLE_NAME.fullmatch(row.name):
+        why = f"the last row has no end, and its name may be cut: {row.name!r}"
+        raise refusal(file, line=row.line, why=why, hint=_UNSURE)
+
+
+def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> None:
+    seen: set[tuple[str, ...]] = set()
+    for line, key in keys:
+        if key in seen:
+            cut = any(part.endswith("$") for part in key)
+            raise refusal(
+                file,
+                line=line,
+                why=f"{' / '.join(key)} stands there twice",
+                hint=_NAMES if cut else "",
+            )
+        seen.add(key)
+
+
+def _check_shares(rows: Sequence[Activity], file: str) -> None:
+    """Refuse shares that do not add up to 100 %, or do not fit the times beside them."""
+    total = sum(row.time.value for row in rows)
+    if not total:
+        return
+    share = sum(row.percent.value for row in rows)
+    if abs(share - 100) > share_slack(rows):
+        why = f"the shares of the {rows[0].section} add up to {share:.2f} %, not to 100 %"
+        raise refusal(file, line=rows[-1].line, why=why, hint=_CUT)
+    unsure = sum(row.time.step for row in rows)
+    for row in rows:
+        expected = 100 * row.time.value / total
+        allowed = max(row.percent.step, _SHARE_STEP) + 100 * (row.time.step + unsure) / total
+        if abs(row.percent.value - expected) > allowed:
+            why = f"{row.name} has {row.percent.value:g} % of the time, but took {expected:g} %"
+            raise refusal(file, line=row.line, why=why)
+
+
+def _check_row(row: Activity, file: str) -> None:
+    """Refuse a row whose average is not its time over its calls, or lies outside its range."""
+    product = row.calls * row.average.value
+    allowed = row.calls * max(row.average.step, _WHOLE_NS) + row.time.step
+    if abs(product - row.time.value) > allowed:
+        why = f"{row.calls} calls of {row.average.value:g} ns are not {row.time.value:g} ns"
+        raise refusal(file, line=row.line, why=f"{row.name}: {why}")
+    low = row.least.value - row.least.step - row.average.step
+    high = row.most.value + row.most.step + row.average.step
+    if not low <= row.average.value <= high:
+        why = f"the average of {row.name} lies outside its minimum and maximum"
+        raise refusal(file, line=row.line, why=why)
+
+
+def _check_order(row: Metric, file: str) -> None:
+    """Refuse a count whose average lies outside its range; a rate is left out by itself."""
+    if not row.is_count or row.is_even:
+        return
+    why = f"the average of {row.name} lies outside its minimum and maximum"
+    if not row.has_one_unit:
+        why = f"{row.name} has a unit in one column and another in the next"
+    raise refusal(file, line=row.line, why=why)
+
+
+def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    for row in metrics:
+        first = counts.setdefault((row.device, row.kernel), row.invocations)
+        if first != row.invocations:
+            why = f"{row.kernel} has {first} invocations in one row and {row.invocations} here"
+            raise refusal(file, line=row.line, why=why)
+
+
+def _check_last_kernel(metrics: Sequence[Metric], file: str) -> None:
+    """Refuse a log whose last kernel lacks what every other has."""
+    names: dict[tuple[str, str], set[str]] = {}
+    for one in metrics:
+        names.setdefault((one.device, one.kernel), set()).add(one.name)
+    sets = list(names.values())
+    if len(sets) < 2:
+        return
+    lacking = set.intersection(*sets[:-1]) - sets[-1]
+    if lacking:
+        why = f"the last kernel lacks {min(lacking)}, which all others have"
+        raise refusal(file, line=metrics[-1].line, why=why, hint=_CUT)

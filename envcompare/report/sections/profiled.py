@@ -33,6 +33,7 @@ from envcompare.report.sections.quantitytables import (
     unmeasured,
 )
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.report.wording.profilewords import by_arms
 from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
 from envcompare.run_folder.records import FactDifference
@@ -75,7 +76,7 @@ def pass_row(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRo
     """Return one profile in words, with its raw files."""
     steps = counted(one.steps, "step") if one.steps else "steps not known"
     untimed = "" if one.has_time else "its times are not used: counting slows kernels down"
-    told = (one.tool, steps, untimed, *one.notes)
+    told = (one.tool, steps, untimed, *note_sentences(one.notes))
     missing = one_line(one.reason) or "no reason was recorded"
     return PassRow(
         arm=arm.arm,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from ncutexts import DATA
 
+from envcompare.profile_files import read
 from envcompare.profile_files.derive import with_quantities
-from envcompare.profile_files.reading import read
 from envcompare.run_folder.profiles import Copy, Device, Kernel, Profile, Quantity
 
 TENSOR = "sm__inst_executed_pipe_tensor.sum"

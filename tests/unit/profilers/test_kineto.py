@@ -24,8 +24,9 @@ from kinetotraces import (
     write,
 )
 
+from envcompare.profile_files import read as read_any
 from envcompare.profile_files.kineto import read
-from envcompare.profile_files.reading import read as read_any
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 DATA = Path(__file__).resolve().parents[2] / "data/profiles"
@@ -56,7 +57,9 @@ def test_a_trace_without_a_gpu_says_so() -> None:
     """No CUDA data is a state, not an error."""
     profile = read(DATA / "kineto-cpu.json")
     assert (profile.kernels, profile.span_ns, profile.busy_ns) == ((), None, None)
-    assert profile.notes == ("no GPU data: the trace tells of no kernel, copy or memset",)
+    assert note_sentences(profile.notes) == (
+        "no GPU data: the trace tells of no kernel, copy or memset",
+    )
 
 
 def test_times_are_nanoseconds(tmp_path: Path) -> None:
@@ -194,7 +197,7 @@ def test_counters_come_without_times(tmp_path: Path) -> None:
     (found,) = profile.kernels
     assert (found.calls, found.total_ns, found.metrics) == (2, None, {FFMA: 128.0})
     assert (profile.has_time, profile.busy_ns) == (False, None)
-    assert any(AVERAGE in note for note in profile.notes)
+    assert any(AVERAGE in note for note in note_sentences(profile.notes))
 
 
 def test_ranges_of_the_profiler_are_no_launches(tmp_path: Path) -> None:
@@ -240,7 +243,7 @@ def test_head_tells_device_and_rank(tmp_path: Path) -> None:
     assert (profile.devices[0].name, profile.devices[0].compute_capability) == (
         "NVIDIA A100-SXM4-40GB", "8.0",
     )  # fmt: skip
-    assert "of a distributed program: rank 1 of 8, backend nccl" in profile.notes
+    assert "of a distributed program: rank 1 of 8, backend nccl" in note_sentences(profile.notes)
 
 
 @pytest.mark.parametrize("spaces", [0, 1 << 21], ids=["short", "long"])
@@ -253,7 +256,7 @@ def test_devices_are_known_wherever_they_stand(tmp_path: Path, spaces: int) -> N
     path.write_text(json.dumps(content), encoding="utf-8")
     profile = read(path)
     assert [one.name for one in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
-    assert "of a distributed program: rank 3 of 4, backend ?" in profile.notes
+    assert "of a distributed program: rank 3 of 4, backend ?" in note_sentences(profile.notes)
 
 
 def test_device_list_that_is_empty_before_the_events_is_read_behind_them(tmp_path: Path) -> None:

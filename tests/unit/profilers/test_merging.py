@@ -8,7 +8,9 @@ import pytest
 from ncutexts import BYTES, DATA, TIME, launch, raw
 
 from envcompare.errors import ConfigError, ProfileError
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
+from envcompare.report.wording.profilenotes import note_sentences
+from envcompare.run_folder.profiles import Note
 
 FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 
@@ -45,7 +47,7 @@ def test_passes_give_intensity_with_the_time_of_the_one_that_has_it(order: tuple
     assert found["arithmetic_intensity"] == pytest.approx((5080 + 1_026_500) / 2_406_400)
     assert found["tensor_core_share"] == 95
     assert [device.name for device in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
-    assert not any("no time is taken" in note for note in profile.notes)
+    assert Note(kind="no-time") not in profile.notes
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_tool_that_writes_one_file_takes_one(tmp_path: Path) -> None:
 def test_what_the_caller_knows_stands_in_the_profile(tmp_path: Path) -> None:
     """The version goes into the source of each quantity, the controls in the place of the note."""
     paths = files(tmp_path, memory("a"))
-    assert any("upper bound" in note for note in read("ncu", paths).notes)
-    profile = read("ncu", paths, version="2024.1", controls="caches are kept")
-    assert profile.notes == ("caches are kept",)
+    assert any("upper bound" in note for note in note_sentences(read("ncu", paths).notes))
+    profile = read("ncu", paths, version="2024.1", controls=Note(kind="controls-off"))
+    assert profile.notes == (Note(kind="controls-off"),)
     assert {one.source for one in profile.quantities} == {"ncu 2024.1"}

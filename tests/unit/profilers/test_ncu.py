@@ -13,6 +13,7 @@ from ncutexts import BYTES, DATA, TIME, details, launch, raw, row
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files import ncu
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -94,7 +95,7 @@ def test_summary_is_average_times_invocations() -> None:
     kernel = profile.kernels[0]
     assert (kernel.calls, kernel.total_ns) == (4, 8000)
     assert kernel.metrics == {BYTES: 19_200, OCCUPANCY: 75}
-    assert "lts__t_sector_hit_rate.pct is left out" in profile.notes[0]
+    assert "lts__t_sector_hit_rate.pct is left out" in note_sentences(profile.notes)[0]
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
@@ -117,15 +118,15 @@ def test_metric_that_one_launch_lacks_is_left_out_of_its_kernel(tmp_path: Path) 
     text = raw({TIME: "ns", BYTES: "byte"}, launch(0, 10, 64), launch(1, 10, "n/a"))
     profile = profile_of(tmp_path, text)
     assert profile.kernels[0].metrics == {}
-    assert f"{BYTES} is missing in 1 launches" in profile.notes
+    assert f"{BYTES} is missing in 1 launch" in note_sentences(profile.notes)
 
 
 def test_launches_that_are_not_in_the_file_are_told(tmp_path: Path) -> None:
     """A filter leaves them out, and so does a line that was lost."""
     text = raw({TIME: "ns"}, launch(0, 10), launch(1, 10), launch(4, 10))
     expected = "2 launches are not in the file: filtered out, or lost"
-    assert expected in profile_of(tmp_path, text).notes
-    assert len(ncu.read(DATA / "ncu_raw_2024.csv").notes) == 1
+    assert expected in note_sentences(profile_of(tmp_path, text).notes)
+    assert len(note_sentences(ncu.read(DATA / "ncu_raw_2024.csv").notes)) == 1
 
 
 def test_name_with_commas_and_quotes_stays_whole(tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_odd_metric_of_no_quantity_is_left_out_with_a_note(
     (kernel,) = profile.kernels
     assert (kernel.calls, kernel.metrics[BYTES]) == (2, 2_100_000)
     assert metric not in kernel.metrics
-    (note,) = (one for one in profile.notes if metric in one)
+    (note,) = (one for one in note_sentences(profile.notes) if metric in one)
     assert note.startswith("left out because the value is impossible and no quantity uses it: ")
 
 
@@ -178,7 +179,7 @@ def test_odd_metric_of_a_summary_is_left_out_with_a_note(tmp_path: Path) -> None
     last[-5:] = ["smsp__conflicts.sum", "", "-1141", "0", "-570.5"]
     profile = profile_of(tmp_path, text + row(last))
     assert profile.kernels == ncu.read(DATA / "ncu_summary_2024.csv").kernels
-    assert any("smsp__conflicts.sum (-570.5)" in note for note in profile.notes)
+    assert any("smsp__conflicts.sum (-570.5)" in note for note in note_sentences(profile.notes))
 
 
 def test_cell_of_two_lines_belongs_to_one_row(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
     """The reason of the system is told."""
     with pytest.raises(ProfileError) as told:
         ncu.read(tmp_path / "none.csv")
-    assert told.value.details == "No such file or directory"
+    assert told.value.details == "it cannot be opened: No such file or directory"
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

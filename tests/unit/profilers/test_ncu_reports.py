@@ -12,8 +12,8 @@ from ncutexts import refusing_program
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files import ncu
-from envcompare.profile_files.ncu.launches import UNPATCHED_TIME
 from envcompare.profilers.ncu import choose, offered_metrics
+from envcompare.run_folder.profiles import Note
 
 SAMPLES = sorted(Path("/usr/share/doc/nsight-compute/examples").glob("*/*.ncu-rep"))
 PROGRAM = shutil.which("ncu")
@@ -53,7 +53,7 @@ def test_report_with_the_full_set_tells_the_time(sample: Path) -> None:
     (kernel,) = profile.kernels
     read, rate = (kernel.metrics[f"dram__bytes_read.sum{end}"] for end in ("", ".per_second"))
     assert any("sass_" in name for name in kernel.metrics)
-    assert UNPATCHED_TIME in profile.notes
+    assert Note(kind="unpatched-time") in profile.notes
     assert kernel.total_ns == pytest.approx(read / rate * 1e9, rel=1e-6)
 
 

@@ -8,8 +8,7 @@ import pytest
 from ncutexts import BYTES, HEAD, TIME, launch, raw, row
 
 from envcompare.profile_files import ncu
-from envcompare.profile_files.ncu.launches import NO_TIME, UNPATCHED_TIME
-from envcompare.run_folder.profiles import Profile
+from envcompare.run_folder.profiles import Note, Profile
 
 FMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 
@@ -28,9 +27,9 @@ def test_summary_has_time_beside_counters_of_memory(tmp_path: Path) -> None:
     told = {TIME: "ns", FMA: "inst", BYTES: "byte"}
     lines = [row((1, "train", "h", "a", 2, name, unit, 8, 8, 8)) for name, unit in told.items()]
     whole = profile_of(tmp_path, row(head) + "".join(lines))
-    assert (whole.kernels[0].total_ns, whole.notes[0]) == (16, UNPATCHED_TIME)
+    assert (whole.kernels[0].total_ns, whole.notes[0]) == (16, Note(kind="unpatched-time"))
     alone = profile_of(tmp_path, row(head) + "".join(lines[:2]))
-    assert (alone.kernels[0].total_ns, alone.notes[0]) == (None, NO_TIME)
+    assert (alone.kernels[0].total_ns, alone.notes[0]) == (None, Note(kind="no-time"))
 
 
 def test_no_time_is_taken_where_instructions_are_counted(tmp_path: Path) -> None:
@@ -48,8 +47,8 @@ def test_time_beside_counters_of_memory_is_of_a_pass_without_counting(tmp_path: 
     text = raw(metrics, launch(0, 1000, 64_000, 64e9, 5), launch(1, 3000, 64_000, 21.3e9, 5))
     profile = profile_of(tmp_path, text)
     assert profile.kernels[0].total_ns == 4000
-    assert UNPATCHED_TIME in profile.notes
-    assert NO_TIME not in profile.notes
+    assert Note(kind="unpatched-time") in profile.notes
+    assert Note(kind="no-time") not in profile.notes
     stretched = raw(metrics, launch(0, 146_000, 64_000, 64e9, 5))
     assert not profile_of(tmp_path, stretched).has_time
 

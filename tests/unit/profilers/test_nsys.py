@@ -24,6 +24,7 @@ from nsysexports import (
 )
 
 from envcompare.profile_files.nsys import read
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 
@@ -126,7 +127,7 @@ def test_two_gpus_are_never_merged(tmp_path: Path) -> None:
     assert (profile.span_ns, profile.busy_ns, profile.launch_gap_ns) == (None, None, None)
     assert busy == {"GPU 0": 175, "GPU 1": 300}
     assert [device.uuid for device in profile.devices] == ["GPU-0", "GPU-1"]
-    assert any("2 GPUs" in note for note in profile.notes)
+    assert any("2 GPUs" in note for note in note_sentences(profile.notes))
 
 
 def marked() -> Trace:
@@ -147,7 +148,7 @@ def test_only_what_was_launched_inside_the_marks_counts(tmp_path: Path) -> None:
     assert [kernel.name for kernel in profile.kernels] == ["k1", "k2"]
     assert profile.copies == ()
     assert [(call.name, call.calls) for call in profile.api_calls] == [("cudaLaunchKernel", 2)]
-    assert any("2 of 3 kernels" in note for note in profile.notes)
+    assert any("2 of 3 kernels" in note for note in note_sentences(profile.notes))
 
 
 def test_marks_of_another_process_do_not_count(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_no_cuda_data_is_a_state_of_its_own(tmp_path: Path) -> None:
     absent = read(Trace().write(tmp_path / "absent.sqlite", without=without))
     for profile in (empty, absent):
         assert (profile.kernels, profile.span_ns, profile.busy_ns) == ((), None, None)
-        assert any("no CUDA data" in note for note in profile.notes)
+        assert any("no CUDA data" in note for note in note_sentences(profile.notes))
 
 
 def test_graphs_traced_as_wholes_are_told(tmp_path: Path) -> None:
@@ -195,13 +196,13 @@ def test_graphs_traced_as_wholes_are_told(tmp_path: Path) -> None:
     )
     profile = read(path)
     assert (profile.busy_ns, profile.kernel_busy_ns) == (265, 160)
-    assert any("--cuda-graph-trace=node" in note for note in profile.notes)
+    assert any("--cuda-graph-trace=node" in note for note in note_sentences(profile.notes))
 
 
 def test_launches_without_a_kernel_are_told(export: Path) -> None:
     """A trace that lost kernels says how many."""
     change(export, f"DELETE FROM {KERNEL} WHERE rowid IN (3, 4)")
-    assert any("2 launches have no kernel" in note for note in read(export).notes)
+    assert any("2 launches have no kernel" in note for note in note_sentences(read(export).notes))
 
 
 def test_unknown_columns_of_a_known_schema_are_no_hindrance(export: Path) -> None:

@@ -11,6 +11,7 @@ from nsysexports import KERNEL, MEMCPY, MEMSET, RUNTIME, change, plain
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files.nsys import read
+from envcompare.report.wording.profilenotes import note_sentences
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_an_export_with_more_columns_than_known_is_read_with_a_note(
 ) -> None:
     """A second number that rises adds columns."""
     sql = f"UPDATE EXPORT_META_DATA SET value = '{schema}' WHERE name = 'EXPORT_SCHEMA_VERSION'"
-    notes = read(change(export, sql)).notes
+    notes = note_sentences(read(change(export, sql)).notes)
     assert any("its schema is newer than 3.24" in note for note in notes) == is_told
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.numbers import decide, is_missing
-from envcompare.profile_files.units import read_unit
+from envcompare.profile_files.printednumbers import decide, is_missing, read_unit
 
 LOCALES = {
     "C": ("", "."),
@@ -19,6 +18,7 @@ LOCALES = {
     "sv_SE": ("\u00a0", ","),
     "de_CH": ("'", "."),
 }
+READ = ("C", "de_DE", "en_US")
 COUNTS = st.integers(min_value=0, max_value=10**13)
 
 
@@ -48,13 +48,25 @@ def test_number_of_any_locale_is_read_back_or_refused(
     assert expected == [convention.value(text) for text in texts]
 
 
-@given(numbers=st.lists(COUNTS, min_size=1), locale=st.sampled_from(sorted(LOCALES)))
+@given(numbers=st.lists(COUNTS, min_size=1), locale=st.sampled_from(READ))
 def test_file_with_one_decisive_number_is_never_refused(numbers: list[int], locale: str) -> None:
     """A number with groups and decimals settles the convention of all others."""
     decisive = written(1234567, "25", locale)
     texts = [written(number, "", locale) for number in numbers]
     convention = decide(enumerate([*texts, decisive], 1), file="a.csv")
     assert [float(number) for number in numbers] == [convention.value(text) for text in texts]
+
+
+@given(numbers=st.lists(COUNTS, max_size=5), locale=st.sampled_from(sorted({*LOCALES} - {*READ})))
+def test_file_of_another_locale_is_refused_with_what_to_do(numbers: list[int], locale: str) -> None:
+    """A number with groups and decimals shows that the file was written for other readers."""
+    texts = [written(number, "", locale) for number in numbers]
+    with pytest.raises(ProfileError) as told:
+        decide(enumerate([*texts, written(1234567, "25", locale)], 1), file="a.csv")
+    assert "is no number as the lines above write them" in told.value.details or (
+        "may be" in told.value.details
+    )
+    assert "LC_ALL=C" in told.value.hint
 
 
 @pytest.mark.parametrize("text", ["1.234", "1,234"])
@@ -81,10 +93,12 @@ def test_scaled_value_is_read_with_a_point_beside_grouped_ones() -> None:
     assert read == [1_200_000.0, 25.170048]
 
 
-def test_indian_groups_are_read() -> None:
-    """Groups of two digits before the last three are groups as well."""
-    convention = decide([(1, "62,39,72,574")], file="a.csv")
-    assert convention.value("62,39,72,574") == 623_972_574
+def test_indian_groups_are_refused_with_what_to_do() -> None:
+    """Groups of two digits before the last three are of no locale that is read."""
+    with pytest.raises(ProfileError) as told:
+        decide([(1, "62,39,72,574")], file="a.csv")
+    assert told.value.details.startswith("line 1: '62,39,72,574' is no number")
+    assert "LC_ALL=C" in told.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "n/a", "nan", "-nan", "inf"])

@@ -9,6 +9,7 @@ import pytest
 from ncutexts import DATA
 
 from envcompare.profile_files import nvprof
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profiles import Profile
 
 GEMM = "void gemm<float, int=128>(float const *, float*, int)"
@@ -88,9 +89,11 @@ def test_time_is_not_taken_from_a_run_that_counts() -> None:
 
 def test_rounding_of_large_counts_is_told_for_text_and_not_for_csv() -> None:
     """Text prints 2.1092e+10 where CSV prints every digit."""
-    assert any("rounded" in note for note in nvprof.read(DATA / "nvprof_metrics.log").notes)
+    assert any(
+        "rounded" in note for note in note_sentences(nvprof.read(DATA / "nvprof_metrics.log").notes)
+    )
     exact = nvprof.read(DATA / "nvprof_metrics.csv")
-    assert exact.notes == ()
+    assert note_sentences(exact.notes) == ()
     assert exact.kernels[0].metrics["flop_count_sp"] == 200 * 21_092_123_456
 
 
@@ -98,7 +101,7 @@ def test_several_processes_are_added_up(tmp_path: Path) -> None:
     """Each process has its own tables."""
     profile = profile_of(tmp_path, SUMMARY + SUMMARY.replace("4711", "4712"))
     assert [(one.calls, one.total_ns) for one in profile.kernels] == [(400, 2e9), (200, 1e9)]
-    assert "2 processes are added up" in profile.notes
+    assert "2 processes are added up" in note_sentences(profile.notes)
 
 
 def test_metric_that_one_process_alone_counted_is_left_out(tmp_path: Path) -> None:
@@ -109,7 +112,9 @@ def test_metric_that_one_process_alone_counted_is_left_out(tmp_path: Path) -> No
     kernel = profile.kernels[0]
     assert (kernel.calls, kernel.metrics["dram_write_transactions"]) == (400, 400 * 500_000)
     assert "dram_read_transactions" not in kernel.metrics
-    assert any("dram_read_transactions is left out" in note for note in profile.notes)
+    assert any(
+        "dram_read_transactions is left out" in note for note in note_sentences(profile.notes)
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("HtoA", "HtoD"), ("AtoH", "DtoH"), ("AtoA", "DtoD")])
@@ -143,8 +148,9 @@ def test_unified_memory_is_named_and_not_compared(tmp_path: Path) -> None:
     place = next(n for n, line in enumerate(lines) if "API calls" in line)
     profile = profile_of(tmp_path, "".join([*lines[:place], managed, *lines[place:]]))
     note = "not compared: unified memory (4 × Host To Device, 12 × Gpu page fault groups)"
+    assert note_sentences(profile.notes) == (note,)
     assert profile == msgspec.structs.replace(
-        nvprof.read(DATA / "nvprof_summary_old.log"), files=("a.log",), notes=(note,)
+        nvprof.read(DATA / "nvprof_summary_old.log"), files=("a.log",), notes=profile.notes
     )
 
 
@@ -157,7 +163,7 @@ def test_unified_memory_at_the_end_may_lack_its_last_end_of_line(tmp_path: Path)
         '"Tesla P40 (0)",48,170.666667,4.000000,1020.000000,8.000000,843.866000,"Host To Device"'
     )
     profile = profile_of(tmp_path, (DATA / "nvprof_summary.csv").read_text("utf-8") + managed)
-    assert profile.notes[0] == "not compared: unified memory (48 × Host To Device)"
+    assert note_sentences(profile.notes)[0] == "not compared: unified memory (48 × Host To Device)"
     assert len(profile.kernels) == 2
 
 
@@ -167,7 +173,7 @@ def test_log_without_its_last_end_of_line_is_read(tmp_path: Path, name: str) -> 
     text = (DATA / name).read_text(encoding="utf-8")
     found, whole = profile_of(tmp_path, text.rstrip("\n")), profile_of(tmp_path, f"{text}\n")
     assert (found.kernels, found.api_calls) == (whole.kernels, whole.api_calls)
-    assert any("the last line has no line ending" in note for note in found.notes)
+    assert any("the last line has no line ending" in note for note in note_sentences(found.notes))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +207,7 @@ def test_uneven_row_of_a_rate_is_left_out_alone(tmp_path: Path, was: str, writte
     assert "dram_read_throughput" not in gemm.metrics
     assert gemm.metrics["dram_read_transactions"] == 200 * 1_100_000
     assert relu.metrics["dram_read_throughput"] == pytest.approx(222.94e6)
-    notes = profile_of(tmp_path, METRICS.replace(was, written)).notes
+    notes = note_sentences(profile_of(tmp_path, METRICS.replace(was, written)).notes)
     (note,) = (note for note in notes if "left out" in note)
     assert note.startswith("line 13: dram_read_throughput is left out of one kernel: its average")
 
@@ -209,7 +215,9 @@ def test_uneven_row_of_a_rate_is_left_out_alone(tmp_path: Path, was: str, writte
 def test_names_cut_to_the_terminal_are_told(tmp_path: Path) -> None:
     """What ends in $ may stand for several kernels."""
     profile = profile_of(tmp_path, SUMMARY.replace(RELU, "relu_kern$"))
-    assert profile.notes == ("some names end in $: nvprof cut them to the width of the terminal",)
+    assert note_sentences(profile.notes) == (
+        "some names end in $: nvprof cut them to the width of the terminal",
+    )
 
 
 def test_summary_of_the_gpu_alone_is_read_with_a_note(tmp_path: Path) -> None:
@@ -218,6 +226,6 @@ def test_summary_of_the_gpu_alone_is_read_with_a_note(tmp_path: Path) -> None:
     whole = nvprof.read(DATA / "nvprof_summary.log")
     assert (profile.kernels, profile.copies) == (whole.kernels, whole.copies)
     assert profile.api_calls == ()
-    (note,) = profile.notes
+    (note,) = note_sentences(profile.notes)
     assert "--print-gpu-summary" in note
     assert "less than 0.051 % of the GPU's time" in note

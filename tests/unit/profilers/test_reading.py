@@ -12,9 +12,8 @@ from nsysexports import plain
 from profilefuzz import NAMES, Seed, seeds
 
 from envcompare.errors import ConfigError, ProfileError
-from envcompare.profile_files.plausible import refuse_impossible
-from envcompare.profile_files.reading import SEVERAL, read
-from envcompare.profile_files.recognising import recognise
+from envcompare.profile_files import SEVERAL, checked, read, recognise
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profiles import Kernel, Profile
 
 SEEDS = [pytest.param(name, seed, id=seed.name) for name in NAMES for seed in seeds(name)]
@@ -155,7 +154,7 @@ def test_wrong_usage_is_said(tool: str, count: int, tmp_path: Path) -> None:
 def test_an_impossible_number_is_refused_whoever_read_it(kernel: Kernel) -> None:
     """The last look at what any reader returns."""
     with pytest.raises(ProfileError, match="cannot trust a"):
-        refuse_impossible(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
+        checked(Profile(tool="ncu", files=("a",), kernels=(kernel,)))
 
 
 def test_a_launch_of_unknown_name_is_no_kernel(tmp_path: Path) -> None:
@@ -167,5 +166,5 @@ def test_a_launch_of_unknown_name_is_no_kernel(tmp_path: Path) -> None:
     assert found.kernels == read("nsys", [plain(4).write(tmp_path / "b.sqlite")]).kernels
     assert "[Unknown]" not in {found.kernels[place].name for place in found.sequence}
     assert len(found.sequence) == 4
-    said = "1 launch named [Unknown] was left out: the tool did not record which kernel ran"
-    assert said in found.notes
+    said = "left out: 1 launch named [Unknown], where the tool did not record which kernel ran"
+    assert said in note_sentences(found.notes)

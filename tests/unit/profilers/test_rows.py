@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.profile_files.activity import ROW, in_launch_order
-from envcompare.profile_files.rows import columns, first_duplicate, keys
+from envcompare.profile_files.columns import columns, first_duplicate, keys
 
 SMALL = st.integers(-2, 2)
 ANY = st.integers(-(2**63), 2**63 - 1)

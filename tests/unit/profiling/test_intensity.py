@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ncutexts import DATA
 
 from envcompare.analysis.profiles.quantities import joined_intensity, quantity_rows
-from envcompare.profile_files.reading import read
+from envcompare.profile_files import read
 from envcompare.run_folder.profiles import Profile, ProfileRecord
 
 PASSES = ("ncu_raw_2024.csv", "ncu_raw_2024_flops.csv")

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.gpu.kernelnames import classify, family, identity, is_truncated, precisions
-from envcompare.gpu.tensorcores import is_tensor_core
+from envcompare.gpu.kernelnames import (
+    classify,
+    family,
+    identity,
+    is_tensor_core,
+    is_truncated,
+    precisions,
+)
 
 BUILT = (
     "void at::native::_GLOBAL__N__51_tmpxft_{}_Activation_compute_{}_cpp1_ii_{}::clamp<float>(int)"

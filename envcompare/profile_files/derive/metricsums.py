@@ -1,4 +1,4 @@
-"""What quantities are derived from: the metrics of all kernels, and how a result is written."""
+"""What quantities are derived from: the metrics of all kernels, summed or averaged."""
 
 from __future__ import annotations
 
@@ -29,15 +29,23 @@ def launched(kernels: Sequence[Kernel]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """A sum over all kernels; without a value there is a reason."""
+    """A sum over all kernels, or a mean; without a value there is a reason."""
 
     value: float | None = None
     reason: str = ""
+    is_partial: bool = False  # some kernels have it
+
+
+def sum_of(totals: Iterable[Total]) -> Total:
+    """Return the sum of sums; one that is not known makes it unknown."""
+    known = list(totals)
+    lacking = next((total for total in known if total.value is None), None)
+    return lacking or Total(value=sum(total.value or 0.0 for total in known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """A profile with what all quantities need of it."""
+class MetricSums:
+    """A profile with the sums of its metrics, and what all quantities need of it."""
 
     profile: Profile
     names: frozenset[str]
@@ -47,8 +55,8 @@ class Facts:
     scope: str
 
     @classmethod
-    def of(cls, profile: Profile) -> Facts:
-        """Return the facts of a profile; metrics of nvprof by the names of Nsight Compute."""
+    def of(cls, profile: Profile) -> MetricSums:
+        """Return the sums of a profile; metrics of nvprof by the names of Nsight Compute."""
         if profile.tool == "nvprof":
             profile = msgspec.structs.replace(
                 profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
@@ -85,40 +93,41 @@ class Facts:
 
     def total(self, metric: str) -> Total:
         """Return the sum of a metric over all kernels; one kernel without it makes it unknown."""
-        values = [
-            kernel.metrics[metric] for kernel in self.profile.kernels if metric in kernel.metrics
-        ]
-        lacking = len(self.profile.kernels) - len(values)
+        values = self._values(metric)
+        return values if isinstance(values, Total) else Total(value=sum(values))
+
+    def _values(self, metric: str) -> list[float] | Total:
+        """Return the metric of each kernel, or why not all have it."""
+        kernels = self.profile.kernels
+        values = [kernel.metrics[metric] for kernel in kernels if metric in kernel.metrics]
         if not values:
             return Total(reason=f"{metric} was not collected")
+        lacking = len(kernels) - len(values)
         if lacking:
-            return Total(
-                reason=f"{metric} is missing for {lacking} of {lacking + len(values)} kernels"
-            )
-        return Total(value=sum(values))
+            why = f"{metric} is missing for {lacking} of {len(kernels)} kernels"
+            return Total(reason=why, is_partial=True)
+        return values
 
     def first_total(self, metrics: Iterable[str]) -> Total:
         """Return the sum of the first metric that can be summed, else why the first cannot."""
         totals = [self.total(metric) for metric in metrics]
-        told = next((one for one in totals if one.value is not None), None)
-        partial = next((one for one in totals if "not collected" not in one.reason), None)
-        return told or partial or totals[0]
+        known = next((total for total in totals if total.value is not None), None)
+        partial = next((total for total in totals if total.is_partial), None)
+        return known or partial or totals[0]
 
     def mean(self, metric: str) -> Total:
         """Return the mean of a rate, weighted by the time of the kernels."""
-        kernels = self.profile.kernels
-        if not any(metric in kernel.metrics for kernel in kernels):
-            return Total(reason=f"{metric} was not collected")
-        values = [kernel.metrics.get(metric) for kernel in kernels]
-        if len(kernels) == 1 and values[0] is not None:
+        values = self._values(metric)
+        if isinstance(values, Total) and not values.is_partial:
+            return values
+        if isinstance(values, list) and len(values) == 1:
             return Total(value=values[0])
-        if self.kernel_ns is None or not self.kernel_ns:
+        if not self.kernel_ns:
             return Total(reason=f"rates are weighted by time, and {self.why_no_time}")
-        lacking = sum(value is None for value in values)
-        if lacking:
-            return Total(reason=f"{metric} is missing for {lacking} of {len(kernels)} kernels")
-        pairs = zip(values, kernels, strict=True)
-        weighted = sum((value or 0.0) * (kernel.total_ns or 0.0) for value, kernel in pairs)
+        if isinstance(values, Total):
+            return values
+        pairs = zip(values, self.profile.kernels, strict=True)
+        weighted = sum(value * (kernel.total_ns or 0.0) for value, kernel in pairs)
         return Total(value=weighted / self.kernel_ns)
 
     def ok(  # noqa: PLR0913 — the parts of a quantity

@@ -1,28 +1,33 @@
 """What nvprof printed, as text or CSV, cut into the reports of each process.
 
 Lines that begin with ==PID== say which report follows; a table begins at its header. Text has a
-unit in each cell, CSV a row of units below the header.
+unit in each cell, CSV a row of units below the header. Each number says how exactly it is known.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn
 
-from envcompare.profile_files.nvprof.cells import Number, is_no_number, read_number
-from envcompare.profile_files.nvprof.rows import (
-    SECTIONS,
-    Activity,
-    Metric,
-    Part,
-    Section,
-    is_count,
+from envcompare.profile_files.printednumbers import read_unit
+from envcompare.profile_files.rawfiles import csv_row, refusal
+
+Section = Literal["GPU activities", "API calls", "other"]
+_SECTIONS: Final[dict[str, Section]] = {
+    "GPU activities": "GPU activities", "API calls": "API calls",
+}  # fmt: skip
+_NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
+_NO_RATE: Final = frozenset({"nan", "-nan", "inf", "-inf", "<OVERFLOW>"})
+_LEVEL: Final = re.compile(r"(?:Idle|Low|Mid|High|Max) \((\d+)\)")
+_SHARE_ROUNDING: Final = 1e-3
+_RATE_SLACK: Final = 1e-3  # 6.4094GB/s was seen beside a minimum and maximum of 6.4101GB/s
+_COUNT: Final = re.compile(
+    r"flop_count_\w+|\w+_(?:transactions|bytes|requests)|inst_(?!per_warp|replay)\w+"
+    r"|issue_slots|cf_(?:issued|executed)|ldst_(?:issued|executed)"
 )
-from envcompare.profile_files.refusing import refusal
-from envcompare.profile_files.tables import csv_row
-
 _SAID: Final = re.compile(r'^"?==+(\d*)==+ (.*)$')
 _TEXT_SUMMARY: Final = re.compile(
     r"^\s*(?:Type\s+)?Time\(%\)\s+Time\s+Calls\s+Avg\s+Min\s+Max\s+Name\s*$"
@@ -53,7 +58,138 @@ _NO_CALLS: Final = "No API activities were profiled"
 _MIXED: Final = "let the program print elsewhere: `nvprof --log-file out.log …`, or use --csv"
 
 
-class Reader:
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A value in its base unit, and by how much the last printed digit counts."""
+
+    value: float
+    step: float
+    unit: str
+
+    @property
+    def is_rounded(self) -> bool:
+        """Say whether whole counts are lost in it, as in 2.1092e+10."""
+        return not self.unit and self.step > 1
+
+
+def _is_no_number(text: str) -> bool:
+    """Say whether nvprof wrote that it could not compute a rate, as of no time or no cycles."""
+    return text.strip().rstrip("%").removesuffix("B/s") in _NO_RATE
+
+
+def _read_number(text: str) -> Number | None:
+    """Return the number in a cell, with its unit behind it.
+
+    None for a text that is none, or whose unit is not known. A level as `Mid (5)` is its number.
+    """
+    level = _LEVEL.fullmatch(text.strip())
+    if level:
+        return Number(float(level[1]), 0.0, "")
+    match = _NUMBER.fullmatch(text.strip())
+    measured = read_unit(match[4]) if match else None
+    if match is None or measured is None:
+        return None
+    step = 10.0 ** (int(match[3] or 0) - len(match[2] or ""))
+    return Number(float(match[1]) * measured.factor, step * measured.factor, measured.base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """One row of a summary: a kernel, a copy or a function of the API."""
+
+    line: int
+    section: Section
+    percent: Number
+    time: Number
+    calls: int
+    average: Number
+    least: Number
+    most: Number
+    name: str
+
+    @property
+    def is_kernel(self) -> bool:
+        """Say whether it is a kernel: what else the GPU does stands in brackets."""
+        return self.section == "GPU activities" and not self.name.startswith("[CUDA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric of one kernel, over its invocations."""
+
+    line: int
+    device: str
+    kernel: str
+    invocations: int
+    name: str
+    least: Number
+    most: Number
+    average: Number
+
+    @property
+    def is_count(self) -> bool:
+        """Say whether the metric adds up over launches; any other is a rate or a level."""
+        return is_count(self.name)
+
+    @property
+    def has_one_unit(self) -> bool:
+        """Say whether all three numbers are of one unit; 0 may have none."""
+        numbers = (self.least, self.most, self.average)
+        return len({number.unit for number in numbers if number.value}) < 2
+
+    @property
+    def is_even(self) -> bool:
+        """Say whether its average lies within its range; a rate's may lie a little beside it."""
+        if not self.has_one_unit:
+            return False
+        slack = self.average.step + _RATE_SLACK * self.average.value
+        low = self.least.value - self.least.step - slack
+        return low <= self.average.value <= self.most.value + self.most.step + slack
+
+
+def is_count(metric: str) -> bool:
+    """Say whether a metric adds up over launches."""
+    return _COUNT.fullmatch(metric) is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class Part:
+    """What one process wrote: its summary, its metrics, and what it said besides.
+
+    `sections` holds those whose rows, or whose lack of rows, were read; `announced` those a title
+    promised.
+    """
+
+    line: int
+    process: str
+    activities: list[Activity] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    sections: set[Section] = field(default_factory=set)
+    announced: set[Section] = field(default_factory=set)
+    has_events: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether it holds neither a summary nor metrics."""
+        return not self.activities and not self.metrics
+
+    @property
+    def lacks_calls(self) -> bool:
+        """Say whether there are activities and no API calls, as --print-gpu-summary prints."""
+        return bool(self.activities) and "API calls" not in self.sections
+
+    @property
+    def unseen_percent(self) -> float:
+        """Return the share of time that rows may have which the sum of shares would not miss."""
+        return share_slack(row for row in self.activities if row.section == "GPU activities")
+
+
+def share_slack(rows: Iterable[Activity]) -> float:
+    """Return by how much the shares of rows may miss 100 %, each being rounded."""
+    return sum(row.percent.step for row in rows) + _SHARE_ROUNDING
+
+
+class LogReader:
     """Goes through the lines of one file, once; `parts` holds what each process wrote.
 
     `unread` holds the titles of tables that are not read, with what their rows count, `widths` how
@@ -99,9 +235,9 @@ class Reader:
 
     def _unread(self, text: str) -> None:
         """Note a row of a table that is not read, by its count and name."""
-        found = next((one for one in (pattern.match(text) for pattern in _UNREAD) if one), None)
-        if found:
-            self.unread[self._title].append(f"{found[1]} × {found[2]}")
+        row = next(filter(None, (pattern.match(text) for pattern in _UNREAD)), None)
+        if row:
+            self.unread[self._title].append(f"{row[1]} × {row[2]}")
 
     def _table(self, number: int, text: str, rows: Iterator[tuple[int, str]]) -> None:
         """Read the table that a line begins; any other line is output of the program."""
@@ -118,11 +254,11 @@ class Reader:
         elif _TRACE.match(text):
             why = "this is a trace of single calls; only summaries and metrics are read"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
-        elif self._is_row(text):
+        elif self._looks_like_row(text):
             why = f"a row behind the end of its table: {text.strip()!r}"
             self._refuse(number, why, _MIXED)
 
-    def _is_row(self, text: str) -> bool:
+    def _looks_like_row(self, text: str) -> bool:
         """Say whether a line looks like a row of a table, of which none is open."""
         if self.is_csv:
             return _CELL.match(text) is not None
@@ -159,7 +295,7 @@ class Reader:
         return not text.strip() or _OUTPUT.match(text) is not None
 
     def _begin(self, number: int, process: str) -> None:
-        twice = next((one for one in self.parts if process and one.process == process), None)
+        twice = next((part for part in self.parts if process and part.process == process), None)
         if twice is None and self._part.process == process and not self._part.is_empty and process:
             twice = self._part
         if twice is not None:
@@ -173,13 +309,13 @@ class Reader:
         for number, text in rows:
             if self._ends(number, text):
                 return
-            found = _ACTIVITY.match(text)
-            if found is None:
+            cells = _ACTIVITY.match(text)
+            if cells is None:
                 why = f"a row that is cut, or output of the program in the table: {text.strip()!r}"
                 self._refuse(number, why, _MIXED)
-            if found[1]:
-                self._section = SECTIONS.get(found[1], "other")
-            self._add_activity(number, found[8], found.group(2, 3, 4, 5, 6, 7))
+            if cells[1]:
+                self._section = _SECTIONS.get(cells[1], "other")
+            self._add_activity(number, cells[8], cells.group(2, 3, 4, 5, 6, 7))
 
     def _text_metrics(self, rows: Iterator[tuple[int, str]], *, is_events: bool) -> None:
         device = kernel = ""
@@ -198,11 +334,11 @@ class Reader:
                 continue
             if number < len(self._lines):
                 self.widths.add(len(text.rstrip()))
-            found = _METRIC.match(text)
-            if found is None or not kernel:
+            cells = _METRIC.match(text)
+            if cells is None or not kernel:
                 why = f"a row that is cut, or of no kernel: {text.strip()!r}"
                 self._refuse(number, why, _MIXED)
-            self._add_metric(number, (device, kernel), found.group(1, 2, 4, 5, 6))
+            self._add_metric(number, (device, kernel), cells.group(1, 2, 4, 5, 6))
 
     def _csv(self, number: int, header: str, rows: Iterator[tuple[int, str]]) -> None:
         columns = csv_row(number, header, file=self._file).cells
@@ -235,7 +371,7 @@ class Reader:
 
     def _csv_activity(self, line: int, told: Mapping[str, str], units: Mapping[str, str]) -> None:
         if "Type" in told:
-            self._section = SECTIONS.get(told["Type"], "other")
+            self._section = _SECTIONS.get(told["Type"], "other")
         numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
         self._add_activity(line, told["Name"], numbers)
 
@@ -282,15 +418,15 @@ class Reader:
 
     def _cell(self, line: int, metric: str, text: str) -> Number:
         """Return the number in a cell of a metric; a rate may be none."""
-        if not is_count(metric) and is_no_number(text):
+        if not is_count(metric) and _is_no_number(text):
             return Number(math.nan, 0.0, "")
         return self._number(line, text)
 
     def _number(self, line: int, text: str, base: str | None = None) -> Number:
-        found = read_number(text)
-        if found is None or (base is not None and found.unit != base):
+        number = _read_number(text)
+        if number is None or (base is not None and number.unit != base):
             self._refuse(line, f"{text!r} is no number with a unit that is known here")
-        return found
+        return number
 
     def _count(self, line: int, text: str) -> int:
         if not text.isascii() or not text.isdigit() or not int(text):

@@ -1,4 +1,4 @@
-"""Text files of profilers as lines, and quoted CSV as rows that know their first line."""
+"""The files of profilers as they lie on disk: opened, decoded, cut into rows of CSV, or refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envcompare.profile_files.refusing import refusal
+from envcompare.errors import ProfileError
+from envcompare.text import shortened, visible_line
 
+GZIP: Final = b"\x1f\x8b"
+SQLITE: Final = b"SQLite format 3\0"
 _SAMPLE_BYTES: Final = 256
 
 
@@ -20,6 +23,29 @@ class Row:
 
     line: int
     cells: tuple[str, ...]
+
+
+def refusal(file: str, *, why: str, line: int | None = None, hint: str = "") -> ProfileError:
+    """Return the error for a file that cannot be read or trusted: which line, why, what to do."""
+    place = "" if line is None else f"line {line}: "
+    return ProfileError(
+        f"cannot trust {file}",
+        details=place + visible_line(shortened(why, most=600)),
+        hint=hint or "write the file again with the profiler, and import it whole",
+    )
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """Return what a file begins with; raises ProfileError where it cannot be opened."""
+    try:
+        with path.open("rb") as file:
+            return file.read(count)
+    except OSError as error:
+        raise refusal(
+            path.name,
+            why=f"it cannot be opened: {error.strerror or error}",
+            hint="name a file that is there and may be read",
+        ) from error
 
 
 def encoding_of(head: bytes) -> str:
@@ -33,11 +59,9 @@ def encoding_of(head: bytes) -> str:
 
 def read_lines(path: Path) -> tuple[str, ...]:
     """Return the lines of a text file with their ends; raises ProfileError where it is none."""
+    content = first_bytes(path, -1)
     try:
-        content = path.read_bytes()
         text = content.decode(encoding_of(content))
-    except OSError as error:
-        raise refusal(path.name, why=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         raise refusal(
             path.name,
