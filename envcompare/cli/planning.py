@@ -8,10 +8,10 @@ from dataclasses import replace
 from envcompare import __version__
 from envcompare.command import shell_text
 from envcompare.config.catalogue import catalogue
-from envcompare.config.choice import Known
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings, parse_settings, settings_toml
+from envcompare.config.workloads import Known
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
@@ -32,8 +32,7 @@ SHOWN_ROUNDS = 3
 
 def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
     """Return the experiment that the flags ask for over the file, and its hosts."""
-    workloads = {name: info.parameters for name, info in catalogue().items()}
-    known = Known(environments=tuple(ENVIRONMENTS), workloads=workloads)
+    known = Known(environments=tuple(ENVIRONMENTS), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
     hosts = parse_hosts(experiment.hosts)
     return standalone(experiment, tuple(str(host) for host in hosts)), hosts

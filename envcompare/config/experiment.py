@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from envcompare.config.arms import (
     expand_stacks,
     parse_arms,
 )
-from envcompare.config.choice import Known, Workload, choose_workloads
-from envcompare.config.programs import LONGEST_S, WorkloadTable, table_of
 from envcompare.config.settings import (
     DEFAULTS,
     PRESETS,
@@ -30,14 +27,16 @@ from envcompare.config.settings import (
     Preset,
     Settings,
     Variant,
+    WorkloadTable,
+    check_ranges,
     listed,
     merge,
 )
+from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice
 
 MAX_CELLS = 200
-MAX_THREADS = 4096  # what a worker accepts
 MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -83,6 +82,13 @@ class Experiment:
     accept_new_host_keys: bool
     connect_timeout_s: float
     settings: Settings
+
+
+_SAME = (
+    {field.name for field in fields(Experiment)}
+    & {field.name for field in msgspec.structs.fields(Settings)}
+) - {"reference", "hosts", "workloads", "preset", "margin", "target", "pin", "out"}
+"""What an experiment takes from the settings as it is."""
 
 
 def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
@@ -143,7 +149,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
     margin = values.margin if settings.margin is None else settings.margin / 100
     target = settings.target / 100 if settings.target is not None else margin / 2
     budget = values.budget_s if settings.budget is None else settings.budget
-    _check_ranges(settings, margin=margin, target=target, budget_s=budget)
+    check_ranges(settings)
     _check_together(settings)
     return {
         "preset": preset,
@@ -153,30 +159,6 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "min_restarts": values.min_restarts,
         "pin": parse_cpus(settings.pin),
     }
-
-
-def _check_ranges(settings: Settings, *, margin: float, target: float, budget_s: float) -> None:
-    """Refuse numbers out of range; a comparison with `nan` never holds, so that is refused too."""
-    pressure, load = settings.quiet_pressure or 0, settings.quiet_load
-    timeout_s, threads = settings.connect_timeout or 0, settings.threads or 0
-    seconds = f"seconds above 0, {LONGEST_S:.0f} (30 days) at most"
-    checks = (
-        (0 < margin < 1, "margin", "a percentage above 0 and below 100"),
-        (0 < target < 1, "target", "a percentage above 0 and below 100"),
-        (0 < budget_s <= LONGEST_S, "budget", seconds),
-        (1 <= threads <= MAX_THREADS, "threads", f"a whole number from 1 to {MAX_THREADS}"),
-        (0 < pressure < math.inf, "quiet_pressure", "a finite percentage above 0"),
-        (load is None or 0 < load < math.inf, "quiet_load", "a finite number above 0"),
-        (0 < timeout_s <= LONGEST_S, "connect_timeout", seconds),
-    )
-    for holds, key, wanted in checks:
-        if not holds:
-            flag, value = f"--{key.replace('_', '-')}", getattr(settings, key)
-            raise ConfigError(
-                f"{flag} {value} is out of range",
-                details=f"it must be {wanted}",
-                hint=f"give {flag} such a number, or leave it out",
-            )
 
 
 def _check_together(settings: Settings) -> None:
@@ -237,15 +219,8 @@ def _rest(settings: Settings) -> dict[str, Any]:
             "--download is for the bundled workloads alone",
             hint="give your own workload a static make(folder), or use --data",
         )
-    same = (
-        "seed", "stabilise", "threads", "generation", "device", "title", "data", "download",
-        "base_image", "variant", "sif_compression", "python", "vm_python", "host_python",
-        "allow_mismatch", "ssh_config",
-        "accept_new_host_keys", "screen",
-        "cold_start", "profile", "quiet_gate", "quiet_pressure", "quiet_load",
-    )  # fmt: skip
     return {
-        **{name: getattr(settings, name) for name in same},
+        **{name: getattr(settings, name) for name in _SAME},
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,

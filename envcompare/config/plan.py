@@ -7,8 +7,8 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from envcompare.config.choice import Workload
 from envcompare.config.experiment import MAX_CELLS, Experiment
+from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
 from envcompare.run_folder.results import count_comparisons

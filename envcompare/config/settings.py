@@ -1,26 +1,88 @@
-"""Flags and TOML become one frozen experiment; each error names file, key and remedy."""
+"""The options of an experiment, each declared once: flags, TOML keys, defaults, ranges and help."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 import tomli_w
 
-from envcompare.config.programs import WorkloadTable, table_keys
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar
 
+_MAX_THREADS = 4096  # what a worker accepts
+LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
 Preset = Literal["quick", "default", "strict"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda"]
+Group = Literal["where", "what", "how", "stack", "ssh"]
+"""Environments and hosts; workloads; how they are measured; software; connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberRange:
+    """The numbers that an option takes, above its lower end; `text` says so in an error."""
+
+    text: str
+    above: float = 0
+    most: float = math.inf
+
+    def holds(self, number: float) -> bool:
+        """Tell whether a number is in range; nan and infinity never are."""
+        return math.isfinite(number) and self.above < number <= self.most
+
+
+_SECONDS = NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
+_PERCENT = NumberRange(text="a percentage above 0 and below 100", most=math.nextafter(100, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How an option is given and what it means; flags, defaults and checks are made of it."""
+
+    help: str
+    metavar: str | None = None
+    _: KW_ONLY
+    group: Group = "how"
+    default: Any = None
+    default_text: str = ""  # where the default is found later
+    off: str = ""  # the flag that turns it off, where that is not --no-NAME
+    is_repeated: bool = False
+    range: NumberRange | None = None
+
+
+_Words = str | tuple[str, ...]
+_Values = dict[str, dict[str, Scalar | tuple[Scalar, ...]]]
+
+
+class WorkloadTable(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="kebab",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """`[workloads.NAME]` of the file; without `command` it is a bundled workload."""
+
+    command: str | tuple[str, ...] | None = None
+    measures: dict[str, str] = {}
+    cwd: str | None = None
+    timeout: float | None = None
+
+
+def table_keys() -> tuple[str, ...]:
+    """Return the keys a table of a workload may hold."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(WorkloadTable))
 
 
 class Settings(
@@ -28,44 +90,212 @@ class Settings(
 ):
     """What flags and file may hold; a key is spelt as its flag, `None` means not given."""
 
-    envs: str | tuple[str, ...] | None = None
-    stacks: str | tuple[str, ...] | None = None
-    reference: str | None = None
-    hosts: str | tuple[str, ...] | None = None
-    workloads: str | tuple[str, ...] | dict[str, WorkloadTable] | None = None
-    workload: str | tuple[str, ...] | None = None
-    set: dict[str, dict[str, Scalar | tuple[Scalar, ...]]] | None = None
-    preset: Preset | None = None
-    margin: float | None = None
-    target: float | None = None
-    budget: float | None = None
-    seed: int | None = None
-    screen: bool | None = None
-    threads: int | None = None
-    pin: str | tuple[int, ...] | None = None
-    generation: Generation | None = None
-    device: Device | None = None
-    startup: bool | None = None
-    cold_start: bool | None = None
-    profile: ProfileChoice | None = None
-    quiet_gate: bool | None = None
-    quiet_pressure: float | None = None
-    quiet_load: float | None = None
-    stabilise: bool | None = None
-    title: str | None = None
-    out: str | None = None
-    data: str | None = None
-    download: bool | None = None
-    base_image: str | None = None
-    variant: Variant | None = None
-    sif_compression: Compression | None = None
-    python: str | None = None
-    vm_python: str | None = None
-    host_python: str | None = None
-    allow_mismatch: bool | None = None
-    ssh_config: str | None = None
-    accept_new_host_keys: bool | None = None
-    connect_timeout: float | None = None
+    envs: Annotated[
+        _Words | None,
+        Option(
+            "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference.",
+            "ARM,…",
+            default=("vm", "docker", "singularity"),
+            group="where",
+        ),
+    ] = None
+    stacks: Annotated[
+        _Words | None,
+        Option(
+            "image, host, or image,host: every plain ENV of --envs in each.",
+            "STACK,…",
+            default=("image",),
+            group="where",
+        ),
+    ] = None
+    reference: Annotated[
+        str | None, Option("The arm all others are compared with.", "ARM", group="what")
+    ] = None
+    hosts: Annotated[
+        _Words | None,
+        Option(
+            "user@host[:port], names from ~/.ssh/config, or a file with one host a line.",
+            "HOST,…",
+            default_text="this machine",
+            group="where",
+        ),
+    ] = None
+    workloads: Annotated[
+        _Words | dict[str, WorkloadTable] | None,
+        Option("Bundled workloads.", "NAME,…", default=("cnn", "rnn"), group="what"),
+    ] = None
+    workload: Annotated[
+        _Words | None,
+        Option(
+            "A workload of your own; may be repeated.",
+            "FILE.py:CLASS",
+            is_repeated=True,
+            group="what",
+        ),
+    ] = None
+    set: Annotated[
+        _Values | None,
+        Option(
+            "Set a parameter, as in rnn.hidden=64,128; several values make several cells.",
+            "W.NAME=V,…",
+            is_repeated=True,
+            group="what",
+        ),
+    ] = None
+    preset: Annotated[Preset | None, Option("", default="default")] = None
+    margin: Annotated[
+        float | None, Option("Differences below it count as equal.", "PERCENT", range=_PERCENT)
+    ] = None
+    target: Annotated[
+        float | None,
+        Option("Half-width to reach.", "PERCENT", range=_PERCENT, default_text="margin/2"),
+    ] = None
+    budget: Annotated[float | None, Option("Time a cell may take.", "SECONDS", range=_SECONDS)] = (
+        None
+    )
+    seed: Annotated[int | None, Option("Seed of every random choice.")] = None
+    screen: Annotated[
+        bool | None,
+        Option(
+            "Find what differs among many comparisons: Benjamini-Hochberg at 5 %.", default=False
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Option(
+            "Computing threads in every arm.",
+            default=1,
+            range=NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
+        ),
+    ] = None
+    pin: Annotated[
+        str | tuple[int, ...] | None, Option("CPU set of all arms, as in 0,2-3.", "CPUS")
+    ] = None
+    generation: Annotated[
+        Generation | None, Option("How a generation starts fresh.", default="auto")
+    ] = None
+    device: Annotated[Device | None, Option("What the workload computes on.", default="auto")] = (
+        None
+    )
+    startup: Annotated[bool | None, Option("Measure the start-up too.", default=True)] = None
+    cold_start: Annotated[
+        bool | None,
+        Option(
+            "Also measure the start-up with a cold page cache, which root has to empty.",
+            default=False,
+        ),
+    ] = None
+    profile: Annotated[
+        ProfileChoice | None,
+        Option(
+            "What to profile after the timing, in workers of its own: all that the host "
+            "allows, all but hardware counters, or nothing.",
+            default="auto",
+        ),
+    ] = None
+    quiet_gate: Annotated[
+        bool | None,
+        Option("Wait for a quiet machine, a fifth of the budget at most.", default=True),
+    ] = None
+    quiet_pressure: Annotated[
+        float | None,
+        Option(
+            "Treat the machine as busy above this CPU pressure.",
+            "PERCENT",
+            default=10.0,
+            range=NumberRange(text="a finite percentage above 0"),
+        ),
+    ] = None
+    quiet_load: Annotated[
+        float | None,
+        Option(
+            "Treat the machine as busy if this many tasks want a CPU.",
+            "N",
+            default_text="CPUs + 1",
+            range=NumberRange(text="a finite number above 0"),
+        ),
+    ] = None
+    stabilise: Annotated[
+        bool | None,
+        Option("Fix the allocator's thresholds and the hash seed in every arm.", default=True),
+    ] = None
+    title: Annotated[str | None, Option("Title of the report.", default="")] = None
+    out: Annotated[str | None, Option("Where run folders go.", "DIR", default="results")] = None
+    data: Annotated[str | None, Option("Folder of real data on the host.", "DIR")] = None
+    download: Annotated[bool | None, Option("Fetch the real data on the host.", default=False)] = (
+        None
+    )
+    base_image: Annotated[
+        str | None, Option("Base of the workload image.", "IMAGE", group="stack")
+    ] = None
+    variant: Annotated[
+        Variant | None,
+        Option(
+            "Build of torch in the wheels; auto is what each host can use.",
+            default="auto",
+            group="stack",
+        ),
+    ] = None
+    sif_compression: Annotated[
+        Compression | None,
+        Option(
+            "Compression of a SIF. It changes import time, so it is recorded.",
+            default="zstd",
+            group="stack",
+        ),
+    ] = None
+    python: Annotated[
+        str | None,
+        Option("Python version of the locked wheels.", "3.X", default="3.11", group="stack"),
+    ] = None
+    vm_python: Annotated[
+        str | None, Option("Interpreter of vm, on the host.", "PATH", group="stack")
+    ] = None
+    host_python: Annotated[
+        str | None, Option("Interpreter of the stack `host`.", "PATH", group="stack")
+    ] = None
+    allow_mismatch: Annotated[
+        bool | None,
+        Option(
+            "Go on where software that should be the same differs, between environments or "
+            "since the run was interrupted, and say so.",
+            default=False,
+            off="refuse-mismatch",
+            group="stack",
+        ),
+    ] = None
+    ssh_config: Annotated[
+        str | None,
+        Option("OpenSSH configuration file.", "FILE", default_text="~/.ssh/config", group="ssh"),
+    ] = None
+    accept_new_host_keys: Annotated[
+        bool | None,
+        Option(
+            "Accept the key of a host that is not known yet; a changed key never is.",
+            default=False,
+            off="check-host-keys",
+            group="ssh",
+        ),
+    ] = None
+    connect_timeout: Annotated[
+        float | None,
+        Option(
+            "Time limit to connect.",
+            "SECONDS",
+            default=10.0,
+            range=_SECONDS,
+            group="ssh",
+        ),
+    ] = None
+
+
+@cache
+def options() -> dict[str, tuple[Option, tuple[Any, ...]]]:
+    """Return each setting's option by its name, and the types that its value may have."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {
+        name: (hint.__metadata__[0], get_args(hint.__origin__)[:-1]) for name, hint in hints.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,31 +318,21 @@ PRESETS: dict[Preset, PresetValues] = {
     "strict": PresetValues(margin=0.01, target=0.005, budget_s=1800, min_restarts=6),
 }
 
-DEFAULTS = Settings(
-    envs=("vm", "docker", "singularity"),
-    stacks=("image",),
-    workloads=("cnn", "rnn"),
-    preset="default",
-    screen=False,
-    threads=1,
-    generation="auto",
-    device="auto",
-    startup=True,
-    cold_start=False,
-    profile="auto",
-    quiet_gate=True,
-    quiet_pressure=10.0,
-    stabilise=True,
-    title="",
-    out="results",
-    download=False,
-    variant="auto",
-    sif_compression="zstd",
-    python="3.11",
-    allow_mismatch=False,
-    accept_new_host_keys=False,
-    connect_timeout=10.0,
-)
+DEFAULTS = Settings(**{name: option.default for name, (option, _) in options().items()})
+
+
+def check_ranges(settings: Settings) -> None:
+    """Refuse numbers out of the range of their option; raises ConfigError naming the flag."""
+    for name, (option, _) in options().items():
+        value = getattr(settings, name)
+        if option.range is None or value is None or option.range.holds(value):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(
+            f"{flag} {value} is out of range",
+            details=f"it must be {option.range.text}",
+            hint=f"give {flag} such a number, or leave it out",
+        )
 
 
 def read_settings(path: Path) -> Settings:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.command import Command
-from envcompare.config.choice import Workload
 from envcompare.config.experiment import Experiment
+from envcompare.config.workloads import Workload
 from envcompare.environments import Mount, new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import Site

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.config.programs import Program
+from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
 from envcompare.measure.context import CellContext, Facts, Values, failure_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan
-from envcompare.config.programs import Program
+from envcompare.config.workloads import Program
 from envcompare.console import Display
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.words import entries

@@ -10,7 +10,7 @@ import benches
 from benches import Kept, Measured, bench
 
 from envcompare.analysis.compare import compare_run
-from envcompare.config.programs import Program
+from envcompare.config.workloads import Program
 from envcompare.measure.context import CellContext
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.worker import Worker

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from experiments import known
 
 from envcompare.config.arms import parse_arms
-from envcompare.config.choice import Known
+from envcompare.config.catalogue import Range
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
-from envcompare.config.programs import WorkloadTable, parse_program, tables_of
-from envcompare.config.settings import Settings, parse_settings
+from envcompare.config.settings import DEFAULTS, Settings, check_ranges, parse_settings
+from envcompare.config.workloads import WorkloadTable, parse_program, tables_of
 from envcompare.errors import ConfigError
+from envcompare.run_folder.records import Scalar
 
-KNOWN = Known(environments=("vm", "docker", "singularity"), workloads={"cnn": {"lr": 0.1}})
+KNOWN = known(cnn={"lr": 0.1})
 
 
 def resolved(**given: object) -> Experiment:
@@ -125,3 +127,58 @@ def test_hint_for_an_image_of_the_stack_host_is_accepted_in_turn() -> None:
     assert caught.value.hint == "use docker@host, or mine=docker:foo"
     arms = parse_arms(("docker@host", "mine=docker:foo"), KNOWN.environments)
     assert [arm.id for arm in arms] == ["docker-host", "mine"]
+
+
+RANGES: dict[str, Range] = {"lr": (0, None), "batch": (1, 65536), "optimizer": ("sgd", "adam")}
+DECLARED = known(cnn={"batch": 64, "lr": 0.1, "optimizer": "sgd"}, ranges={"cnn": RANGES})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("batch", 0, "at least 1 and at most 65536"),
+        ("batch", (64, 65537), "at least 1 and at most 65536"),
+        ("lr", -0.1, "at least 0"),
+        ("optimizer", "momentum", "one of sgd, adam"),
+    ],
+)
+def test_value_that_a_workload_cannot_run_with_is_refused(
+    name: str, value: Scalar | tuple[Scalar, ...], wanted: str
+) -> None:
+    """It is seen before anything is made, by the range that the workload declares."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(Settings(set={"cnn": {name: value}}), Settings(workloads=("cnn",)), known=DECLARED)
+    refused_value = value[-1] if isinstance(value, tuple) else value
+    assert caught.value.brief == f"cnn.{name}={refused_value} is out of range"
+    assert wanted in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch", (1, 65536)), ("lr", 0.0), ("lr", 1e9), ("optimizer", "adam")]
+)
+def test_value_at_the_ends_of_a_declared_range_is_accepted(
+    name: str, value: Scalar | tuple[Scalar, ...]
+) -> None:
+    """Both ends belong to the range; None is an open end."""
+    chosen = resolve(
+        Settings(set={"cnn": {name: value}}), Settings(workloads=("cnn",)), known=DECLARED
+    )
+    values = value if isinstance(value, tuple) else (value,)
+    assert chosen.workloads[0].parameters == ((name, values),)
+
+
+def test_range_that_a_workload_of_the_users_own_declares_is_kept(tmp_path: Path) -> None:
+    """A class of the user's own is held to what stands in its file."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Mine:\n    PARAMS = {'size': 8}\n    RANGES = {'size': (1, None)}\n",
+        encoding="utf-8",
+    )
+    flags = Settings(workload=f"{file}:Mine", set={"mine-Mine": {"size": 0}})
+    with pytest.raises(ConfigError, match=r"mine-Mine\.size=0 is out of range"):
+        resolve(flags, Settings(), known=DECLARED)
+
+
+def test_every_default_is_in_the_range_of_its_option() -> None:
+    """A default that were refused would stop every run."""
+    check_ranges(DEFAULTS)

@@ -11,8 +11,8 @@ import pytest
 from recording import Recorder
 
 from envcompare.cli.planning import resolved
-from envcompare.config.choice import Workload
 from envcompare.config.settings import Settings
+from envcompare.config.workloads import Workload
 from envcompare.environments import Check, Mount
 from envcompare.errors import WorkloadError
 from envcompare.hosts.folders import CellFolders, Entry

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.command import Command
 from envcompare.config.arms import expand_stacks
-from envcompare.config.choice import Known
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings, parse_settings
 from envcompare.environments import Isolation, Mount
@@ -28,7 +28,7 @@ from envcompare.stack.host import Found, find_python, layout, left_out, prepare_
 from envcompare.stack.skeleton import Layout, archive
 from envcompare.transport.local import LOCAL
 
-KNOWN = Known(environments=("vm", "docker", "singularity"), workloads={"cnn": {}, "rnn": {}})
+KNOWN = known(cnn={}, rnn={})
 DEBIAN = Found(
     path="/home/ann/venv/bin/python",
     version="3.11.2",

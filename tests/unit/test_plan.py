@@ -6,22 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import ENVIRONMENTS, known
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.cli.planning import PROFILES, plan_lines
 from envcompare.config.arms import parse_arms
-from envcompare.config.choice import Known
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
 from envcompare.config.plan import derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError
 
-ENVIRONMENTS = ("vm", "docker", "singularity")
-KNOWN = Known(
-    environments=ENVIRONMENTS,
-    workloads={"cnn": {"batch": 64, "lr": 1.0}, "rnn": {"hidden": 40, "optimizer": "sgd"}},
-)
+KNOWN = known(cnn={"batch": 64, "lr": 1.0}, rnn={"hidden": 40, "optimizer": "sgd"})
 
 
 def experiment(**flags: Any) -> Experiment:

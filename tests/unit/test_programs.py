@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.cli.options import settings_of
 from envcompare.cli.planning import plan_lines
-from envcompare.config.choice import Known
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import make_plan
-from envcompare.config.programs import Program, WorkloadTable, parse_program, tables_of
 from envcompare.config.settings import Settings, parse_settings, settings_toml
+from envcompare.config.workloads import Program, WorkloadTable, parse_program, tables_of
 from envcompare.errors import ConfigError
 
-KNOWN = Known(
-    environments=("vm", "docker", "singularity"), workloads={"cnn": {"batch": 64}, "rnn": {}}
-)
+KNOWN = known(cnn={"batch": 64}, rnn={})
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +104,7 @@ def test_words_arrive_as_they_were_quoted(words: list[str]) -> None:
         ({"commands": ("cnn",)}, "is a bundled workload"),
         ({"measures": ("x=(1)",)}, "belong to a --command"),
         ({"command_dir": "/data"}, "belong to a --command"),
-        ({"commands": ("ls",), "set_": ("ls.size=1",)}, "no parameters"),
+        ({"commands": ("ls",), "set": ("ls.size=1",)}, "no parameters"),
     ],
 )
 def test_impossible_command_is_refused_with_a_remedy(values: dict[str, Any], message: str) -> None:

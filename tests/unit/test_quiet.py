@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from benches import Kept, bench, measure, on_this_machine
+from experiments import known
 
 from envcompare.command import Command, CommandResult
-from envcompare.config.choice import Known
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings
 from envcompare.errors import ConfigError, InterruptedRunError
@@ -197,9 +197,9 @@ def test_thresholds_are_those_of_the_user(gate: Gate, changes: dict[str, Any], a
 @pytest.mark.parametrize("flags", [{"quiet_pressure": 0.0}, {"quiet_load": -1.0}])
 def test_threshold_that_cannot_be_meant_is_refused(flags: dict[str, float]) -> None:
     """The error names the flag and a remedy."""
-    known = Known(environments=("vm",), workloads={"cnn": {}, "rnn": {}})
+    names = known("vm", cnn={}, rnn={})
     with pytest.raises(ConfigError, match=next(iter(flags)).replace("_", "-")):
-        resolve(Settings(envs="vm", **flags), Settings(), known=known)
+        resolve(Settings(envs="vm", **flags), Settings(), known=names)
 
 
 def test_load_alone_decides_where_the_kernel_has_no_pressure(gate: Gate) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from benches import Kept, Measured, bench, measure, on_this_machine
 from builders import CELL, design, run_record
+from experiments import known
 
 from envcompare.analysis.model.comparison import RunComparison, StartupPart, StartupSummary
 from envcompare.analysis.timing.descriptive import startup_summaries
 from envcompare.command import CommandResult
-from envcompare.config.choice import Known
 from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
@@ -238,9 +238,9 @@ def test_refused_drop_leaves_the_warm_launches_and_says_why(tmp_path: Path) -> N
 
 def test_cold_start_is_off_unless_asked_for() -> None:
     """Emptying the page cache harms others on a shared machine."""
-    known = Known(environments=("vm", "docker"), workloads={"cnn": {}, "rnn": {}})
+    names = known("vm", "docker", cnn={}, rnn={})
     for asked in (None, True):
-        experiment = resolve(Settings(envs="vm,docker", cold_start=asked), Settings(), known=known)
+        experiment = resolve(Settings(envs="vm,docker", cold_start=asked), Settings(), known=names)
         plan = make_plan(experiment, ("local",), accept_many=False)
         assert plan.design.cold_start is bool(asked)
 

@@ -1,0 +1,359 @@
+"""Which workloads run, with which values of their parameters: bundled, a class, or a command."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from envcompare.config.catalogue import Range, WorkloadInfo, classes, workload_info
+from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable, closest, listed
+from envcompare.errors import ConfigError
+from envcompare.run_folder.records import Scalar
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_SETTING = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_SHELL_WORDS = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1"})
+_INTERPRETERS = re.compile(r"python[\d.]*|torchrun|accelerate|env|nice|time|numactl|taskset")
+_Given = dict[str, Scalar | tuple[Scalar, ...]]
+# Shown from the host, these would hide what a container is made of.
+_SYSTEM_FOLDERS = frozenset({
+    "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
+    "/sys", "/tmp", "/usr", "/usr/local", "/var",  # noqa: S108 — nothing is written there
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs in every arm, where, for how long at most, and what is read from its output."""
+
+    argv: tuple[str, ...]
+    cwd: str  # on the host; shown read-only to containers at the same path
+    measures: tuple[tuple[str, str], ...] = ()  # name, regular expression with one group
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A workload and its parameter values; several values of one parameter make several cells."""
+
+    name: str
+    path: Path | None = None  # of the user's own file
+    class_name: str = ""
+    program: Program | None = None  # a plain command
+    parameters: tuple[tuple[str, tuple[Scalar, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The names an experiment may use: environments, and what each workload declares."""
+
+    environments: tuple[str, ...]
+    workloads: dict[str, WorkloadInfo]
+
+
+def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
+    """Return the workloads that run; raises ConfigError for what cannot."""
+    names = tuple(known.workloads)
+    given = settings.set or {}
+    chosen: list[Workload] = []
+    for name, table in _tables(settings).items():
+        if table != WorkloadTable():
+            chosen.append(_command(name, table, names=names, has_values=name in given))
+            continue
+        if name not in known.workloads:
+            raise ConfigError(f"unknown workload `{name}`", hint=closest(name, names))
+        parameters = _parameters(known.workloads[name], given.get(name, {}))
+        chosen.append(Workload(name=name, parameters=parameters))
+    chosen += [_own_workload(item, given) for item in listed(settings.workload)]
+    if not chosen:
+        raise ConfigError("no workload is named", hint=closest("", names))
+    taking_part = tuple(workload.name for workload in chosen)
+    twice = {name for name in taking_part if taking_part.count(name) > 1}
+    if twice:
+        raise ConfigError(
+            f"two workloads are called {min(twice)}", hint="rename one of the files or classes"
+        )
+    unknown = set(given) - set(taking_part)
+    if unknown:
+        word = min(unknown)
+        raise ConfigError(
+            f"--set names `{word}`, which does not run", hint=closest(word, taking_part)
+        )
+    return tuple(chosen)
+
+
+def _tables(settings: Settings) -> dict[str, WorkloadTable]:
+    if isinstance(settings.workloads, dict):
+        return settings.workloads
+    return {name: WorkloadTable() for name in listed(settings.workloads)}
+
+
+def _command(
+    name: str, table: WorkloadTable, *, names: tuple[str, ...], has_values: bool
+) -> Workload:
+    if name in names:
+        raise ConfigError(
+            f"{name} is a bundled workload", hint=f"give [workloads.{name}] another name"
+        )
+    if has_values:
+        raise ConfigError(
+            f"--set names {name}, but a command has no parameters",
+            hint="write its arguments into the command; each command makes a cell of its own",
+        )
+    return Workload(name=name, program=parse_program(name, table))
+
+
+def _parameters(
+    info: WorkloadInfo, given: _Given, *, is_complete: bool = True
+) -> tuple[tuple[str, tuple[Scalar, ...]], ...]:
+    """Return the values that are given, checked against what a workload declares.
+
+    A class that takes parameters from another one does not declare them all.
+    """
+    checked: list[tuple[str, tuple[Scalar, ...]]] = []
+    for name, value in sorted(given.items()):
+        if is_complete and name not in info.parameters:
+            raise ConfigError(
+                f"{info.name} has no parameter `{name}`",
+                hint=closest(name, tuple(info.parameters)),
+            )
+        values = _values(f"{info.name}.{name}", value)
+        for each in values:
+            if name in info.parameters:
+                _check_type(f"{info.name}.{name}", each, info.parameters[name])
+            if name in info.ranges:
+                _check_range(f"{info.name}.{name}", each, info.ranges[name])
+        checked.append((name, values))
+    return tuple(checked)
+
+
+def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    values = value if isinstance(value, tuple) else (value,)
+    if not values or len(set(values)) < len(values):
+        raise ConfigError(
+            f"{key} has no value, or one of them twice",
+            hint="each value makes a cell of its own: name each once",
+        )
+    for one in values:
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ConfigError(
+                f"{key}={one} is no finite number",
+                details="the run folder is JSON, which holds no other",
+                hint="give a finite number",
+            )
+    return values
+
+
+def _check_type(key: str, value: Scalar, default: Scalar) -> None:
+    accepted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, accepted):
+        raise ConfigError(
+            f"{key}={value} is of the wrong kind",
+            details=f"it is {type(value).__name__}; the default is {default!r}",
+            hint=f"give a value like {default!r}",
+        )
+
+
+def _check_range(key: str, value: Scalar, accepted: Range) -> None:
+    """Refuse a value that the workload could not run with, before anything is made for it."""
+    least, most = accepted[0], accepted[-1]
+    if isinstance(least, str) or isinstance(most, str):
+        holds, wanted = value in accepted, f"one of {', '.join(map(str, accepted))}"
+    else:
+        holds = isinstance(value, int | float) and (
+            (least is None or value >= least) and (most is None or value <= most)
+        )
+        ends = (("at least", least), ("at most", most))
+        wanted = " and ".join(f"{word} {end:g}" for word, end in ends if end is not None)
+    if not holds:
+        raise ConfigError(
+            f"{key}={value} is out of range",
+            details=f"the workload declares that it takes {wanted}",
+            hint=f"give a value in that range, as in --set {key}={_suggestion(accepted)}",
+        )
+
+
+def _suggestion(accepted: Range) -> str:
+    ends = (end for end in accepted if end is not None)
+    return f"{next(ends, 1)}"
+
+
+def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
+    text, colon, class_name = item.rpartition(":")
+    path = Path(text).expanduser()
+    if not colon or not class_name.isidentifier():
+        raise ConfigError(
+            f"--workload {item} is not understood", hint="the form is path/to/file.py:Class"
+        )
+    name = f"{path.stem}-{class_name}"
+    try:
+        declared = classes(path)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigError(
+            f"the workload file {path} cannot be read",
+            details=str(error),
+            hint="check the path and the syntax of the file",
+        ) from error
+    if class_name not in declared:
+        hint = closest(class_name, tuple(declared)) if declared else "it defines no class at all"
+        raise ConfigError(f"{path} has no class {class_name}", hint=hint)
+    try:
+        info = workload_info(declared[class_name], name=name)
+    except ValueError:  # computed as the class is made: the worker checks them
+        info = WorkloadInfo(name=name, summary="", parameters={})
+    return Workload(
+        name=name,
+        path=path.resolve(),
+        class_name=class_name,
+        parameters=_parameters(info, given.get(name, {}), is_complete=False),
+    )
+
+
+def parse_program(name: str, table: WorkloadTable) -> Program:
+    """Check a table and return its program; raises ConfigError naming the workload."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"`{name}` is no name for a command",
+            hint="use letters, digits, dots, underscores and hyphens",
+        )
+    argv = _words(table.command) if isinstance(table.command, str) else table.command or ()
+    if not argv or not argv[0]:
+        raise ConfigError(
+            f"the command of the workload `{name}` is empty",
+            details="its first word must be a program",
+            hint="name a program and its arguments",
+        )
+    if table.timeout is not None and not 0 < table.timeout <= LONGEST_S:
+        raise ConfigError(
+            f"the timeout {table.timeout:g} of {name} is out of range",
+            details=f"it must be seconds above 0, {LONGEST_S:.0f} (30 days) at most",
+            hint="give --command-timeout, or `timeout` in the file, such a number",
+        )
+    return Program(
+        argv=argv,
+        cwd=_folder(name, table.cwd),
+        measures=tuple((key, _pattern(key, text)) for key, text in table.measures.items()),
+        timeout_s=table.timeout,
+    )
+
+
+def table_of(program: Program) -> WorkloadTable:
+    """Return the table that says the same in any working directory."""
+    return WorkloadTable(
+        command=program.argv,
+        measures=dict(program.measures),
+        cwd=program.cwd,
+        timeout=program.timeout_s,
+    )
+
+
+def tables_of(
+    commands: tuple[str, ...], *, measures: tuple[str, ...], cwd: str | None, timeout: float | None
+) -> dict[str, WorkloadTable]:
+    """Return the tables that the flags `--command` and its companions say.
+
+    Raises ConfigError for a command that is empty or cannot be split, and for a measure without a
+    name or of a name that is taken.
+    """
+    patterns = _patterns(measures)
+    tables: dict[str, WorkloadTable] = {}
+    for text in commands:
+        argv = _words(text)
+        if not argv or not argv[0]:
+            raise ConfigError(
+                f"--command {text!r} is empty",
+                details="it names no program",
+                hint="give a program and its arguments, as in --command 'python train.py'",
+            )
+        name = base = _name(argv)
+        for number in range(2, len(commands) + 2):
+            if name not in tables:
+                break
+            name = f"{base}-{number}"
+        tables[name] = WorkloadTable(command=argv, measures=patterns, cwd=cwd, timeout=timeout)
+    return tables
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Split a command line as a shell would; NAME=VALUE in front of it sets a variable."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"the command {text!r} cannot be split into words",
+            details=str(error),
+            hint="close every quote",
+        ) from error
+    for word in words:
+        if word in _SHELL_WORDS:
+            raise ConfigError(
+                f"the command {text!r} holds `{word}`, but no shell runs it",
+                hint="give it to one: --command \"sh -c '…'\"",
+            )
+    return ("env", *words) if words and _SETTING.fullmatch(words[0]) else tuple(words)
+
+
+def _name(argv: tuple[str, ...]) -> str:
+    """Name a command after its program, or after what an interpreter is given to run."""
+    words = [word for word in argv if not _SETTING.fullmatch(word)]
+    while len(words) > 1 and _INTERPRETERS.fullmatch(PurePosixPath(words[0]).name):
+        rest = [word for word in words[1:] if word == "-c" or not word.startswith("-")]
+        if not rest or rest[0] == "-c":
+            break
+        words = rest
+    path = PurePosixPath(words[0] if words else "command")
+    name = path.stem if path.suffix in {".py", ".sh"} else path.name
+    return _NOT_IN_NAME.sub("-", name).strip(".-") or "command"
+
+
+def _patterns(items: tuple[str, ...]) -> dict[str, str]:
+    patterns: dict[str, str] = {}
+    for name, pattern in map(_measure, items):
+        if name in patterns:
+            raise ConfigError(
+                f"two --measure are called `{name}`",
+                details=f"{patterns[name]} and {pattern}",
+                hint="give each measure a name of its own, or leave one out",
+            )
+        patterns[name] = pattern
+    return patterns
+
+
+def _measure(item: str) -> tuple[str, str]:
+    name, equals, pattern = item.partition("=")
+    if not (equals and pattern and _NAME.fullmatch(name)):
+        raise ConfigError(
+            f"--measure {item} is not understood",
+            details="the form is NAME=REGEX, with the number in the first group",
+            hint="for example --measure 'loss=loss: ([0-9.]+)'",
+        )
+    return name, pattern
+
+
+def _pattern(name: str, text: str) -> str:
+    hint = r"put the number in parentheses, as in loss: ([0-9.]+)"
+    try:
+        groups = re.compile(text.encode()).groups  # output is searched as bytes
+    except re.error as error:
+        raise ConfigError(
+            f"the measure {name} is no regular expression", details=f"{text}: {error}", hint=hint
+        ) from error
+    if groups < 1:
+        raise ConfigError(f"the measure {name} has no group", details=text, hint=hint)
+    return text
+
+
+def _folder(name: str, given: str | None) -> str:
+    folder = os.path.normpath(Path(given or ".").expanduser().absolute())
+    if folder in _SYSTEM_FOLDERS:
+        raise ConfigError(
+            f"the command {name} cannot run in {folder}",
+            details="shown inside, that folder would hide the container's own",
+            hint="change into the folder of the program, or name it with --command-dir",
+        )
+    return folder

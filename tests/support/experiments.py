@@ -1,0 +1,24 @@
+"""What an experiment of a test may name: environments, and workloads with their parameters."""
+
+from __future__ import annotations
+
+from envcompare.config.catalogue import Range, WorkloadInfo
+from envcompare.config.workloads import Known
+from envcompare.run_folder.records import Scalar
+
+ENVIRONMENTS = ("vm", "docker", "singularity")
+
+
+def known(
+    *environments: str,
+    ranges: dict[str, dict[str, Range]] | None = None,
+    **workloads: dict[str, Scalar],
+) -> Known:
+    """Return the names that may be used; each workload with its parameters and their defaults."""
+    infos = {
+        name: WorkloadInfo(
+            name=name, summary="", parameters=parameters, ranges=(ranges or {}).get(name, {})
+        )
+        for name, parameters in workloads.items()
+    }
+    return Known(environments=environments or ENVIRONMENTS, workloads=infos)
