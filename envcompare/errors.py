@@ -24,6 +24,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     details: str = ""
     hint: str = ""
 
+    @property
+    def reason(self) -> str:
+        """What is wrong and why, in one line."""
+        return f"{self.brief}: {self.details}" if self.details else self.brief
+
     def lines(self, word: str = "error") -> tuple[str, ...]:
         """Return `error:`, `why:` and `try:` lines; a missing part has no line."""
         parts = ((word, self.brief), ("  why", self.details), ("  try", self.hint))

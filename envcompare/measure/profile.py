@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
-from envcompare.environments import Check
 from envcompare.errors import (
     EnvcompareError,
+    Problem,
     ProfileError,
     StillRunningError,
     TransportError,
@@ -23,14 +23,14 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.context import CellContext, Values, failure_of
-from envcompare.measure.protocol import Hello
+from envcompare.measure.protocol import Hello, Profiled
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers import Answer, Profiler
 from envcompare.profilers.shelf import KEPT_BYTES, MOST_BYTES, READ_LOG, Shelf, shelf
 from envcompare.profilers.tool import Pass, ProfilerRun
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import raw_path, write_profile
-from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord
+from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Failure
 from envcompare.run_folder.results import RunFolder
 from envcompare.transport import Transport
@@ -56,8 +56,13 @@ INSIDE: Final[dict[PassName, tuple[str, Pass]]] = {
 }
 """The passes in the worker itself, each with the name of its profiler, in their order."""
 
-_TOO_LARGE = f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"
-_UNKNOWN = "no worker came as far as telling which GPU it uses"
+_TOO_LARGE: Final = Lacking(
+    why="raw-not-kept",
+    problem=Problem(brief=f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"),
+)
+_NO_HELLO: Final = Lacking(
+    why="failed", problem=Problem(brief="no worker came as far as telling which GPU it uses")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ class ProfilePass:
         try:
             self._profile()
         except StillRunningError as error:
-            self.decline(self.arms, *reason_and_hint(error), is_failure=True)
+            self.decline(self.arms, failed(error))
         return summary(tuple(self._kept.values()), self.kinds)
 
     def _profile(self) -> None:
@@ -131,14 +136,12 @@ class ProfilePass:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
 
-    def decline(
-        self, arms: tuple[str, ...], reason: str, hint: str, *, is_failure: bool = False
-    ) -> None:
+    def decline(self, arms: tuple[str, ...], lacks: Lacking) -> None:
         """Keep for every pass of these arms, but those there are, why there will be none."""
         for arm in arms:
             for kind in self.kinds:
                 if self._is_missing(arm, kind):
-                    self._keep(self._lacking(arm, kind, reason, hint, is_failure=is_failure))
+                    self._keep(self._missing(arm, kind, lacks))
 
     def _is_missing(self, arm: str, kind: PassName) -> bool:
         return (arm, kind) not in self._kept
@@ -164,7 +167,7 @@ class ProfilePass:
         """Let a new worker run its steps with a profiler around it."""
         self.context.check_interruption()
         if self._hello is None:
-            self._keep(self._lacking(arm, kind, _UNKNOWN, "", is_failure=True))
+            self._keep(self._missing(arm, kind, _NO_HELLO))
             return
         # of a name that is new: files of root, of a pass that was killed, could not be removed
         folder = f"{self.stand.scratch(arm)}/{kind}-{secrets.token_hex(4)}"
@@ -174,8 +177,8 @@ class ProfilePass:
             compute_capability=self._hello.compute_capability,
             folder=folder,
         )
-        if isinstance(prepared, Check):
-            self._keep(self._lacking(arm, kind, prepared.reason, prepared.hint))
+        if isinstance(prepared, Lacking):
+            self._keep(self._missing(arm, kind, prepared))
             return
         try:
             make_new_folder(self.stand.transport, folder)
@@ -229,17 +232,15 @@ class ProfilePass:
             )
             profile = WORKER_PROFILERS[name].read(answer)
         except ProfileError as error:
-            return self._failed(worker.arm, kind, error)
+            return self._missing(worker.arm, kind, failed(error))
         if profile is None:
-            return self._lacking(
-                worker.arm, kind, reply.reason, reply.hint, is_failure=reply.has_failed
-            )
+            return self._missing(worker.arm, kind, _unanswered(reply))
         if raw and raw.stat().st_size > KEPT_BYTES:
             raw.unlink()
             raw = None
         record = self._record(worker.arm, kind, hello, profile, raw)
-        reason = _TOO_LARGE if reply.file and raw is None else reply.reason
-        return msgspec.structs.replace(record, reason=reason, hint=reply.hint)
+        lacks = _TOO_LARGE if reply.file and raw is None else _partial(reply)
+        return msgspec.structs.replace(record, lacks=lacks)
 
     def _seen_around(self, arm: str, prepared: ProfilerRun) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
@@ -259,7 +260,7 @@ class ProfilePass:
         profile, raw = self._exported(arm, prepared, worker.tail(SAID_LINES))
         profile = msgspec.structs.replace(profile, steps=steps)
         record = self._record(arm, asked.name, hello, profile, raw)
-        record = msgspec.structs.replace(record, reason="" if raw else _TOO_LARGE)
+        record = msgspec.structs.replace(record, lacks=None if raw else _TOO_LARGE)
         return cut_at(asked.most_launches, record)
 
     def _counted_steps(self, asked: Pass) -> int:
@@ -315,21 +316,9 @@ class ProfilePass:
             profile=profile,
         )
 
-    def _failed(
-        self, arm: str, kind: PassName, error: EnvcompareError, profiler: Profiler | None = None
-    ) -> ProfileRecord:
-        return self._lacking(arm, kind, *reason_and_hint(error, profiler), is_failure=True)
-
-    def _lacking(
-        self, arm: str, kind: PassName, reason: str, hint: str, *, is_failure: bool = False
-    ) -> ProfileRecord:
+    def _missing(self, arm: str, kind: PassName, lacks: Lacking) -> ProfileRecord:
         return msgspec.structs.replace(
-            self._bare(arm, kind),
-            state="missing",
-            reason=reason or "nothing was found, and no reason given",
-            hint=hint,
-            steps=self._steps or None,
-            is_failure=is_failure,
+            self._bare(arm, kind), state="missing", lacks=lacks, steps=self._steps or None
         )
 
     def _bare(self, arm: str, kind: PassName) -> ProfileRecord:
@@ -352,13 +341,13 @@ class ProfilePass:
         if isinstance(error, WorkloadError) and error.phase == "protocol":
             failure = failure_of(error)
         for kind in kinds:
-            self._keep(self._failed(arm, kind, error, profiler), failure)
+            self._keep(self._missing(arm, kind, failed(error, profiler)), failure)
             failure = None  # it is one, whatever it has cost
 
     def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
         write_profile(self.stand.folder, record)
         self._kept[record.arm, record.kind] = record
-        text = f"{record.kind}: {record.reason}" if record.reason else record.kind
+        text = f"{record.kind}: {record.lacks.problem.reason}" if record.lacks else record.kind
         values: Values = {"state": record.state}
         self.context.note("profiled", arm=record.arm, text=text, values=values, failure=failure)
 
@@ -418,33 +407,50 @@ def cut_at(most: int | None, record: ProfileRecord) -> ProfileRecord:
     launches = sum(kernel.calls for kernel in record.profile.kernels) if record.profile else 0
     if most is None or launches < most or record.profile is None:
         return record
-    reason = f"only the first {most} launches of kernels were counted: not all of the steps"
+    brief = f"only the first {most} launches of kernels were counted: not all of the steps"
+    lacks = Lacking(why="launches-cut", problem=Problem(brief=brief))
     profile = msgspec.structs.replace(record.profile, steps=None)
-    return msgspec.structs.replace(record, steps=None, reason=reason, profile=profile)
+    return msgspec.structs.replace(record, steps=None, lacks=lacks, profile=profile)
 
 
 def summary(records: tuple[ProfileRecord, ...], kinds: tuple[PassName, ...]) -> str:
     """Return what there is of a cell, and once each reason for what is missing of which arms."""
     there = [k for k in kinds if any(r.kind == k and r.state == "ok" for r in records)]
-    reasons = dict.fromkeys(r.reason for r in records if r.state == "missing")
+    missing = [(r, r.lacks.problem) for r in records if r.state == "missing" and r.lacks]
     parts = [f"profiled by {', '.join(there) or 'nothing'}"]
-    for reason in reasons:
-        lacking = [r for r in records if r.state == "missing" and r.reason == reason]
+    for problem in dict.fromkeys(problem for _, problem in missing):
+        lacking = [record for record, other in missing if other == problem]
         names = [kind for kind in kinds if any(r.kind == kind for r in lacking)]
         arms = dict.fromkeys(r.arm for r in lacking)
         where = f" of {', '.join(arms)}" if set(names) & set(there) else ""
-        parts.append(f"without {', '.join(names)}{where} ({reason})")
+        parts.append(f"without {', '.join(names)}{where} ({problem.reason})")
     return "; ".join(parts)
 
 
-def reason_and_hint(error: EnvcompareError, profiler: Profiler | None = None) -> tuple[str, str]:
+def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
     """Return why a profile failed, and what to try.
 
     The details of a worker's end are its log, of which only what its profiler complained of counts.
     """
-    if not isinstance(error, WorkloadError):
-        return f"{error.brief}: {error.details}" if error.details else error.brief, error.hint
-    complaint = profiler.explain(error.details) if profiler else None
-    if complaint is None or not complaint.details:
-        return error.brief, error.hint
-    return f"{error.brief}: {complaint.details}", complaint.hint
+    problem = error.problem
+    if isinstance(error, WorkloadError):
+        complaint = profiler.explain(error.details) if profiler else None
+        details = complaint.details if complaint else ""
+        hint = complaint.hint if complaint and details else error.hint
+        problem = Problem(brief=error.brief, details=details, hint=hint)
+    return Lacking(why="failed", problem=problem)
+
+
+def _unanswered(reply: Profiled) -> Lacking:
+    """Return why a worker found nothing."""
+    brief = reply.reason or "nothing was found, and no reason given"
+    why: Lack = "failed" if reply.has_failed else "not-measured"
+    return Lacking(why=why, problem=Problem(brief=brief, hint=reply.hint))
+
+
+def _partial(reply: Profiled) -> Lacking | None:
+    """Return what the answer of a worker lacks; None where it is whole."""
+    if not reply.reason and not reply.hint:
+        return None
+    brief = reply.reason or "some counters could not be read"
+    return Lacking(why="partial", problem=Problem(brief=brief, hint=reply.hint))

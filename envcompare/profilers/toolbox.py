@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from envcompare.environments import Check
+from envcompare.errors import Problem
 from envcompare.profilers import Profiler, WorkerProfiler, ncu, nsys
 from envcompare.profilers.host import HostCounters
-from envcompare.profilers.permissions import Permission, Rights, find_rights, permission
+from envcompare.profilers.permissions import Rights, find_rights, permission
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.profilers.torch import Torch
-from envcompare.run_folder.profiles import PassName
+from envcompare.run_folder.profiles import Lacking, PassName
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.transport import Transport
 
@@ -22,9 +23,12 @@ PROFILERS: Final[Mapping[str, Profiler]] = {nsys.NAME: nsys.Nsys(), ncu.NAME: nc
 WORKER_PROFILERS: Final[Mapping[str, WorkerProfiler]] = {"host": HostCounters(), "torch": Torch()}
 """What the worker itself can do, in the order of its passes."""
 
-_ON_CPU = Check(is_usable=False, reason="the workload ran on the CPU: no GPU to look into")
-_NOT_ASKED = Check(
-    is_usable=False, reason="hardware counters were not asked for", hint="give --profile auto"
+_ON_CPU: Final = Lacking(
+    why="no-gpu", problem=Problem(brief="the workload ran on the CPU: no GPU to look into")
+)
+_NOT_REQUESTED: Final = Lacking(
+    why="not-requested",
+    problem=Problem(brief="hardware counters were not asked for", hint="give --profile auto"),
 )
 
 
@@ -49,8 +53,8 @@ class Toolbox:
 
     def prepare(
         self, kind: PassName, *, environment: str, compute_capability: str, folder: str
-    ) -> ProfilerRun | Check:
-        """Return how a pass is started that writes to `folder`; a check says why it cannot be.
+    ) -> ProfilerRun | Lacking:
+        """Return how a pass is started that writes to `folder`, or why it cannot be.
 
         The compute capability is empty where the workload uses no GPU.
         """
@@ -58,17 +62,18 @@ class Toolbox:
         if asked.needs_gpu and not compute_capability:
             return _ON_CPU
         if asked.is_counting and self.choice == "trace":
-            return _NOT_ASKED
+            return _NOT_REQUESTED
         tool = self._tool(name, compute_capability)
-        if isinstance(tool, Check):
-            return tool
-        prepared = self.profilers[name].wrap(tool, asked, folder=folder)
-        if isinstance(prepared, Check) or not asked.is_counting:
-            return prepared
-        allowed = self._allowed(environment)
-        if isinstance(allowed, Check):
-            return allowed
-        return replace(prepared, capabilities=allowed.capabilities)
+        run = (
+            tool
+            if isinstance(tool, Check)
+            else self.profilers[name].wrap(tool, asked, folder=folder)
+        )
+        if isinstance(run, ProfilerRun) and asked.is_counting:
+            run = self._permitted(run, environment)
+        if isinstance(run, Check):
+            return Lacking(why="not-usable", problem=Problem(brief=run.reason, hint=run.hint))
+        return run
 
     def _tool(self, name: str, compute_capability: str) -> Tool | Check:
         key = name, compute_capability
@@ -76,9 +81,12 @@ class Toolbox:
             self._tools[key] = self.profilers[name].discover(self.transport, compute_capability)
         return self._tools[key]
 
-    def _allowed(self, environment: str) -> Permission | Check:
+    def _permitted(self, run: ProfilerRun, environment: str) -> ProfilerRun | Check:
+        """Return a run with the capabilities that it needs to read counters in an environment."""
         self._rights = self._rights or find_rights(self.transport)
         if isinstance(self._rights, Check):
             return self._rights
         allowed = permission(environment, self._rights)
-        return allowed if allowed.check.is_usable else allowed.check
+        if not allowed.check.is_usable:
+            return allowed.check
+        return replace(run, capabilities=allowed.capabilities)

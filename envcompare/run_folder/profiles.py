@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from envcompare.errors import Problem
 from envcompare.run_folder.records import SCHEMA
 
 Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
@@ -160,6 +161,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 PassName = Literal["nsys", "ncu-memory", "ncu-flops", "torch", "flops", "host", "imported"]
 
 
+Lack = Literal[
+    "no-gpu", "not-requested", "no-steps", "not-usable", "gpu-not-known", "arm-failed", "failed",
+    "not-measured", "raw-not-kept", "launches-cut", "partial",
+]  # fmt: skip
+"""Why a pass left no profile, or, from `raw-not-kept` on, what its profile lacks."""
+
+
+class Lacking(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a profile is missing, or what it lacks: as data, and in words with what mends it."""
+
+    why: Lack
+    problem: Problem
+
+
 class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """profiles/<cell>/<arm>/<name>.json: one profile of one arm, or why there is none."""
 
@@ -169,11 +184,9 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     kind: PassName
     name: Annotated[str, Meta(description="of the file; the kind, or with a number behind it")]
     state: Literal["ok", "missing"] = "ok"
-    reason: Annotated[str, Meta(description="why it is missing, or what it lacks")] = ""
-    hint: Annotated[str, Meta(description="the command or setting that mends it")] = ""
-    is_failure: Annotated[
-        bool, Meta(description="true where it was tried in vain: a resumed run tries again")
-    ] = False
+    lacks: Annotated[
+        Lacking | None, Meta(description="why it is missing, or what it lacks; null: nothing")
+    ] = None
     steps: Annotated[int | None, Meta(description="steps of the workload between the marks")] = None
     batch: Annotated[int | None, Meta(description="samples in a step")] = None
     code_hash: Annotated[str, Meta(description="of the profiled program; empty: not known")] = ""
@@ -183,6 +196,11 @@ class ProfileRecord(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     profile: Profile | None = None
     schema: Literal[2] = SCHEMA
+
+    @property
+    def is_failure(self) -> bool:
+        """Tell whether it was tried in vain, so that a resumed run tries it again."""
+        return self.lacks is not None and self.lacks.why == "failed"
 
 
 class Roofs(msgspec.Struct, frozen=True, kw_only=True):

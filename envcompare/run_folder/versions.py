@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.profiles import Page, ProfileRecord
+from envcompare.run_folder.profiles import Lack, Page, ProfileRecord
 from envcompare.run_folder.records import SCHEMA
 
 OLDEST: Final = 1
@@ -27,6 +27,17 @@ _PAGES: Final[dict[str, Page]] = {
     "csv raw": "raw", "csv details": "details", "csv summary": "summary",
     "report by ncu": "raw", "report by ncu_report": "raw",
 }  # fmt: skip
+
+_PART_MISSING: Final = "some counters could not be read"
+_LACKS: Final[dict[str, Lack]] = {  # by how the words of version 1 begin
+    "the workload ran on the CPU": "no-gpu",
+    "hardware counters were not asked for": "not-requested",
+    "a plain command has no steps": "no-steps",
+    "nothing was found, and no reason given": "not-measured",
+    "the workload does not use PyTorch": "not-measured",
+    "its raw file is larger than": "raw-not-kept",
+    "only the first": "launches-cut",
+}
 
 
 class _Head(msgspec.Struct):
@@ -83,8 +94,20 @@ def _keep_notes(record: _Json) -> None:
         profile["notes"] = [{"kind": "text", "values": {"text": text}} for text in notes]
 
 
+def _name_lacks(record: _Json) -> None:
+    """Version 1 told in words alone why a profile is missing, or what it lacks."""
+    reason, hint = record.pop("reason", ""), record.pop("hint", "")
+    is_failure = record.pop("is_failure", False)
+    if not reason and not hint:
+        return
+    is_there = record.get("state", "ok") == "ok"
+    known = next((why for start, why in _LACKS.items() if reason.startswith(start)), None)
+    why = "failed" if is_failure else known or ("partial" if is_there else "not-usable")
+    record["lacks"] = {"why": why, "problem": {"brief": reason or _PART_MISSING, "hint": hint}}
+
+
 _FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
-    ProfileRecord: (_name_gpus, _name_pages, _keep_notes),
+    ProfileRecord: (_name_gpus, _name_pages, _keep_notes, _name_lacks),
 }
 """By the type that is read, what changes a record of version 1, in place, into one of version 2.
 

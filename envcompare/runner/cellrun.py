@@ -12,6 +12,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan
 from envcompare.config.workloads import Program
 from envcompare.console import Display
+from envcompare.errors import Problem
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.words import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, Entry
@@ -31,6 +32,7 @@ from envcompare.profilers.tool import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.eventlog import elapsed_s, waited_s
 from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
+from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     Block,
     CellState,
@@ -49,8 +51,13 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
 
-_NO_STEPS = "a plain command has no steps that could be marked"
-_NO_STEPS_HINT = "profile it by hand and give the file to envcompare import"
+_NO_STEPS = Lacking(
+    why="no-steps",
+    problem=Problem(
+        brief="a plain command has no steps that could be marked",
+        hint="profile it by hand and give the file to envcompare import",
+    ),
+)
 _UNSEEN = "ended before its software could be compared with that of the first part"
 _SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
 
@@ -172,10 +179,11 @@ class CellRun:
         )
         profiles = ProfilePass(context, stand, read_profiles(self.folder, self.cell.id))
         if self.cell.workload.program is not None:
-            profiles.decline(profiles.arms, _NO_STEPS, _NO_STEPS_HINT)
+            profiles.decline(profiles.arms, _NO_STEPS)
             return
         for arm, failure in roster.failed.items():
-            profiles.decline((arm,), failure.brief, failure.hint)
+            problem = Problem(brief=failure.brief, hint=failure.hint)
+            profiles.decline((arm,), Lacking(why="arm-failed", problem=problem))
         self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
         self.display.say(f"  {self.cell.id}: {profiles.measure()}")
         roofs = read_roofs(self.folder)

@@ -160,8 +160,8 @@ def test_the_secret_is_as_it_was(attacked: Done, host: Transport, secret: str) -
 def test_the_profile_fails_with_its_reason(attacked: Done, arm: str) -> None:
     """Only the profile that was tampered with; the others of the arm stay."""
     torch = record(attacked, arm, "torch")
-    assert (torch["state"], torch["is_failure"]) == ("missing", True)
-    assert REASONS[arm] in torch["reason"]
+    assert (torch["state"], torch["lacks"]["why"]) == ("missing", "failed")
+    assert REASONS[arm] in ": ".join(torch["lacks"]["problem"].values())
     assert torch["hint"]
     assert record(attacked, arm, "host")["state"] == "ok"
 

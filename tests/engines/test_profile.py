@@ -74,7 +74,7 @@ class TestWithoutGpu:
         }
         for kind in ("host", "flops", "torch"):
             one = found[arm, kind]
-            assert (one["state"], one["steps"], one["batch"]) == ("ok", 5, 64), one["reason"]
+            assert (one["state"], one["steps"], one["batch"]) == ("ok", 5, 64), one["lacks"]
             assert {one["code_hash"]} == codes
 
     def test_model_flops_are_the_same_in_every_environment(self, profiled: Done) -> None:
@@ -100,7 +100,8 @@ class TestWithoutGpu:
         for arm in ARMS:
             for kind in GPU_PASSES:
                 assert found[arm, kind]["state"] == "missing"
-                assert "no GPU" in found[arm, kind]["reason"]
+                assert found[arm, kind]["lacks"]["why"] == "no-gpu"
+                assert "no GPU" in found[arm, kind]["lacks"]["problem"]["brief"]
 
     def test_an_interrupted_run_does_the_missing_profiles_alone(self, profiled: Done) -> None:
         """The timing that is whole is not done again."""
@@ -124,11 +125,12 @@ class TestWithoutGpu:
         assert profiled.folder is not None
         before = len(profiled.lines("samples.jsonl"))
         path = profiled.folder / "profiles" / "lab-h1_cnn_default" / "docker" / "flops.json"
-        broken = {"state": "missing", "reason": "it died", "is_failure": True, "profile": None}
+        lacks = {"why": "failed", "problem": {"brief": "it died"}}
+        broken = {"state": "missing", "lacks": lacks, "profile": None}
         path.write_text(json.dumps({**json.loads(path.read_text()), **broken}))
         resume(profiled.folder)
         found = records(profiled)["docker", "flops"]
-        assert (found["state"], found["is_failure"], found["steps"]) == ("ok", False, 5)
+        assert (found["state"], found["lacks"], found["steps"]) == ("ok", None, 5)
         assert len(profiled.lines("samples.jsonl")) == before
 
 

@@ -105,7 +105,9 @@ def profiles(records: Records, workload: str, kind: str) -> dict[str, Profile]:
     assert len(found) == len(environments())
     for arm, record in found.items():
         if record.profile is None or record.profile.steps is None:
-            pytest.skip(f"{kind} of {arm}: {record.reason}; try: {record.hint}")
+            assert record.lacks is not None
+            problem = record.lacks.problem
+            pytest.skip(f"{kind} of {arm}: {problem.reason}; try: {problem.hint}")
     return {arm: one.profile for arm, one in found.items() if one.profile is not None}
 
 

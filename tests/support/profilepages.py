@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from traces import lacking
 
 from envcompare.analysis.model.comparison import ArmSummary, CellSummary, RunComparison
 from envcompare.analysis.model.profiling import (
@@ -291,8 +292,9 @@ def passes(*, has_counters: bool = True) -> tuple[PassState, ...]:
         kind="ncu-memory",
         name="ncu-memory",
         state="missing",
-        reason="ERR_NVGPUCTRPERM: no permission to read counters",
-        hint="docker run --cap-add=SYS_ADMIN",
+        lacks=lacking(
+            "ERR_NVGPUCTRPERM: no permission to read counters", "docker run --cap-add=SYS_ADMIN"
+        ),
     )
     return trace, refused
 

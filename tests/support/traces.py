@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from envcompare.run_folder.profiles import Kernel, Profile, ProfileRecord
+from envcompare.errors import Problem
+from envcompare.run_folder.profiles import Kernel, Lack, Lacking, Profile, ProfileRecord
 
 CELL = "local/cnn/default"
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_ffma_kernel_cudnn"
@@ -65,3 +66,8 @@ def record(profile: Profile | None, *, arm: str = "vm", **changes: Any) -> Profi
         "profile": profile,
     }
     return ProfileRecord(**{**fields, **changes})
+
+
+def lacking(reason: str, hint: str = "", *, why: Lack = "not-usable") -> Lacking:
+    """Return why a profile is missing."""
+    return Lacking(why=why, problem=Problem(brief=reason, hint=hint))

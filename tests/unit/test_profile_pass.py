@@ -11,10 +11,12 @@ import pytest
 from benches import Kept, bench, launch
 from nsysexports import plain
 from runs import LIGHT
+from traces import lacking
 
 from envcompare.environments import Check
 from envcompare.errors import (
     InterruptedRunError,
+    Problem,
     ProfileError,
     StackError,
     WorkloadError,
@@ -31,8 +33,8 @@ from envcompare.measure.profile import (
     Stand,
     counted_steps,
     cut_at,
+    failed,
     limit_s,
-    reason_and_hint,
     started,
     steps_that_fit,
     summary,
@@ -46,7 +48,7 @@ from envcompare.profilers.shelf import shelf
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
-from envcompare.run_folder.profiles import Kernel, PassName, Profile, ProfileRecord
+from envcompare.run_folder.profiles import Kernel, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Event
 from envcompare.transport.local import LOCAL
 
@@ -224,11 +226,12 @@ def test_every_arm_but_the_control_is_profiled(
 def test_what_is_missing_has_its_reason(tmp_path: Path, workload: Callable[[str], str]) -> None:
     """A workload without PyTorch has no operators, and on a CPU there is no GPU to look into."""
     records = {r.kind: r for r in _profiled(tmp_path, workload("Light")) if r.arm == "vm"}
-    assert records["torch"].reason == "the workload does not use PyTorch"
-    assert records["flops"].reason == "the workload does not use PyTorch"
+    assert why(records["torch"]) == ("not-measured", "the workload does not use PyTorch")
+    assert why(records["flops"]) == ("not-measured", "the workload does not use PyTorch")
     for kind in AROUND:
         assert records[kind].state == "missing"
-        assert records[kind].reason == "the workload ran on the CPU: no GPU to look into"
+        expected = ("no-gpu", "the workload ran on the CPU: no GPU to look into")
+        assert why(records[kind]) == expected
 
 
 def test_a_step_that_fails_under_a_profiler_leaves_a_reason_and_no_error(
@@ -237,7 +240,7 @@ def test_a_step_that_fails_under_a_profiler_leaves_a_reason_and_no_error(
     """The timing stands, whatever a profile lacks."""
     records = {r.kind: r for r in _profiled(tmp_path, workload("RaisesWhenProfiled"))}
     assert records["host"].state == "missing"
-    assert records["host"].reason == "ValueError: no further step"
+    assert why(records["host"]) == ("failed", "ValueError: no further step")
 
 
 def test_a_workload_that_cannot_start_leaves_its_reason_for_each_kind(
@@ -245,8 +248,8 @@ def test_a_workload_that_cannot_start_leaves_its_reason_for_each_kind(
 ) -> None:
     """The reason is the worker's own."""
     records = _profiled(tmp_path, workload("RaisesInSetup"))
-    reasons = {r.reason for r in records if r.arm == "docker" and r.kind in INSIDE}
-    assert reasons == {"docker: ValueError: no such layer"}
+    reasons = {why(r) for r in records if r.arm == "docker" and r.kind in INSIDE}
+    assert reasons == {("failed", "docker: ValueError: no such layer")}
 
 
 def test_a_resumed_pass_does_what_is_missing_alone(
@@ -276,7 +279,7 @@ def test_a_resumed_pass_tries_again_what_failed(
     _measure(made, stand)
     first = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
     assert {key for key, r in first.items() if r.is_failure} == {("vm", kind) for kind in INSIDE}
-    assert "exit code 7" in first["vm", "host"].reason
+    assert "exit code 7" in why(first["vm", "host"])[1]
     launched.clear()
     _measure(made, stand, tuple(first.values()))
     again = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
@@ -303,20 +306,20 @@ def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
     assert "without torch (no room on local: the disk is full)" in profiles.measure()
     stand.folder.close()
     found = [r for r in read_profiles(stand.folder) if r.kind == "torch"]
-    assert {(r.reason, r.hint, r.is_failure) for r in found} == {
-        ("no room on local: the disk is full", "free some", True)
-    }
+    problem = Problem(brief="no room on local", details="the disk is full", hint="free some")
+    assert [r.lacks for r in found] == [Lacking(why="failed", problem=problem)] * 2
 
 
 def test_a_failure_tells_what_the_tool_said_and_not_the_log_of_the_worker() -> None:
     """A reason is a sentence: the log is in the run folder."""
     log = "epoch 1\n==ERROR== ERR_NVGPUCTRPERM - no permission\nepoch 2"
     told = WorkloadError("vm: the worker ended", details=log, hint="read its log")
-    reason, hint = reason_and_hint(told, Ncu())
-    assert reason == "vm: the worker ended: ERR_NVGPUCTRPERM - no permission"
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in hint
+    problem = failed(told, Ncu()).problem
+    assert problem.reason == "vm: the worker ended: ERR_NVGPUCTRPERM - no permission"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in problem.hint
     silent = WorkloadError("vm: the worker ended", details="epoch 1", hint="read its log")
-    assert reason_and_hint(silent, Ncu()) == ("vm: the worker ended", "read its log")
+    expected = Problem(brief="vm: the worker ended", hint="read its log")
+    assert failed(silent, Ncu()).problem == expected
 
 
 def test_a_pass_ends_between_two_profiles_when_the_user_stops(
@@ -337,12 +340,19 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     launched: list[str] = []
     stand = _stand(made, tmp_path, launched)
     profiles = ProfilePass(made, stand)
-    profiles.decline(("docker",), "it hangs", "mend it")
+    lacks = lacking("it hangs", "mend it", why="arm-failed")
+    profiles.decline(("docker",), lacks)
     profiles.measure()
     stand.folder.close()
     assert launched == ["vm"]
-    found = {(r.state, r.reason) for r in read_profiles(stand.folder) if r.arm == "docker"}
-    assert found == {("missing", "it hangs")}
+    found = [(r.state, r.lacks) for r in read_profiles(stand.folder) if r.arm == "docker"]
+    assert found == [("missing", lacks)] * len((*INSIDE, *AROUND))
+
+
+def why(record: ProfileRecord) -> tuple[str, str]:
+    """Return why a profile is missing, as data and in words."""
+    assert record.lacks is not None
+    return record.lacks.why, record.lacks.problem.reason
 
 
 def _attacked(path: Path, name: str) -> tuple[dict[PassName, ProfileRecord], list[Event]]:
@@ -365,8 +375,10 @@ def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name
     """Only a plain file of the name that was asked for comes here; other profiles stay."""
     records, events = _attacked(tmp_path, name)
     assert (records["torch"].state, records["torch"].is_failure) == ("missing", True)
-    assert WITHOUT_PROFILE[name] in records["torch"].reason
-    assert records["torch"].hint
+    lacks = records["torch"].lacks
+    assert lacks is not None
+    assert WITHOUT_PROFILE[name] in lacks.problem.reason
+    assert lacks.problem.hint
     assert records["torch"].raw == ()
     assert records["host"].state == "ok"
     assert (tmp_path / "secret").read_text() == SECRET
@@ -376,7 +388,7 @@ def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name
         return
     (failure,) = failures
     assert exit_code_of(failure.phase) == 4
-    assert failure.brief == records["torch"].reason
+    assert failure.brief == lacks.problem.reason
     assert failure.brief.startswith("docker: ")
     assert failure.details
     assert failure.hint
@@ -385,7 +397,7 @@ def test_an_arm_does_not_say_which_file_of_the_host_is_read(tmp_path: Path, name
 def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     """It leaves the scratch folder for the run folder."""
     records, events = _attacked(tmp_path, "LeavesATrace")
-    assert (records["torch"].state, records["torch"].reason) == ("ok", "")
+    assert (records["torch"].state, records["torch"].lacks) == ("ok", None)
     (raw,) = records["torch"].raw
     (found,) = (tmp_path / "run").rglob("torch.json.gz")
     assert str(found).endswith(raw)
@@ -428,7 +440,7 @@ def test_what_a_tool_leaves_is_read_and_kept_without_a_trace_on_the_host(tmp_pat
     records, events = _traced(tmp_path, "LinksTheExport")
     for arm in ("vm", "docker"):
         one = records[arm]
-        assert (one.state, one.reason, one.steps) == ("ok", "", STEPS)
+        assert (one.state, one.lacks, one.steps) == ("ok", None, STEPS)
         assert one.profile is not None
         assert sum(kernel.calls for kernel in one.profile.kernels) == 60
         (raw,) = one.raw
@@ -444,7 +456,8 @@ def test_a_report_that_an_arm_has_replaced_by_a_link_is_not_exported(tmp_path: P
     records, events = _traced(tmp_path, "LinksTheReport")
     assert records["vm"].state == "ok"
     assert (records["docker"].state, records["docker"].raw) == ("missing", ())
-    assert "docker: the profile trace.nsys-rep is a symbolic link" in records["docker"].reason
+    reason = why(records["docker"])[1]
+    assert "docker: the profile trace.nsys-rep is a symbolic link" in reason
     (failure,) = (event.failure for event in events if event.failure is not None)
     assert exit_code_of(failure.phase) == 4
     assert (tmp_path / "secret").read_text() == SECRET
@@ -481,7 +494,8 @@ def test_a_count_that_was_cut_has_no_steps() -> None:
     assert cut.steps is None
     assert cut.profile is not None
     assert cut.profile.steps is None
-    assert "first 2000 launches" in cut.reason
+    assert why(cut)[0] == "launches-cut"
+    assert "first 2000 launches" in why(cut)[1]
     assert cut_at(MOST_LAUNCHES + 1, record) == record
 
 
@@ -742,6 +756,7 @@ def _record(
     state: str = "ok",
 ) -> ProfileRecord:
     return ProfileRecord(
-        host="local", cell="c", arm=arm, kind=kind, name=kind, reason=reason, steps=steps,
-        profile=profile, state="ok" if state == "ok" else "missing",
+        host="local", cell="c", arm=arm, kind=kind, name=kind, steps=steps,
+        lacks=lacking(reason) if reason else None, profile=profile,
+        state="ok" if state == "ok" else "missing",
     )  # fmt: skip

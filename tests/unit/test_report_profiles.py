@@ -24,6 +24,7 @@ from profilepages import (
     quantity,
     roofline,
 )
+from traces import lacking
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, PassState
@@ -112,7 +113,7 @@ def kernels_of(arm: str, **changes: Any) -> Any:
 
 def missing(reason: str, hint: str = "") -> CellProfiles:
     """Return a cell in which no profile could be taken."""
-    refused = PassState(kind="nsys", name="nsys", state="missing", reason=reason, hint=hint)
+    refused = PassState(kind="nsys", name="nsys", state="missing", lacks=lacking(reason, hint))
     arms = tuple(ArmProfiles(arm=arm, passes=(refused,)) for arm in ("vm", "docker"))
     cell = profiled_run().cells[0].id
     return CellProfiles(cell=cell, host="lab01", reference="vm", arms=arms)
@@ -342,7 +343,7 @@ def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
     """Six refusals of one cause are one sentence."""
     names = ("nsys", "ncu-memory")
     refused = tuple(
-        PassState(kind=name, name=name, state="missing", reason="no GPU to look into")
+        PassState(kind=name, name=name, state="missing", lacks=lacking("no GPU to look into"))
         for name in names
     )
     arms = tuple(ArmProfiles(arm=arm, passes=refused) for arm in ("vm", "docker"))

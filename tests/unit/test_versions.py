@@ -87,6 +87,37 @@ def test_pages_of_an_older_record_are_told_by_its_format(tmp_path: Path) -> None
     assert profile.pages == ("raw", "details")
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"reason": "the workload ran on the CPU: no GPU to look into"}, "no-gpu"),
+        ({"reason": "ncu is not installed", "hint": "install it"}, "not-usable"),
+        ({"reason": "vm: the worker ended", "is_failure": True}, "failed"),
+        ({"reason": "only the first 2000 launches were counted", "state": "ok"}, "launches-cut"),
+        ({"reason": "not counted: quantized_lstm", "state": "ok"}, "partial"),
+        ({"reason": "", "hint": "sudo sysctl", "state": "ok"}, "partial"),
+        ({"reason": "", "state": "ok"}, None),
+    ],
+)
+def test_what_an_older_profile_lacks_is_told_as_data(
+    tmp_path: Path, fields: dict[str, object], expected: str | None
+) -> None:
+    """Its words stay; a pass that failed is tried again as before."""
+    shutil.copytree(V1 / "measured", tmp_path / "run")
+    path = next((tmp_path / "run").rglob("vm/nsys.json"))
+    older = {**json.loads(path.read_text()), "hint": "", "state": "missing", **fields}
+    path.write_text(json.dumps(older))
+    records = read_profiles(RunFolder.open(tmp_path / "run"))
+    (record,) = (r for r in records if (r.arm, r.kind) == ("vm", "nsys"))
+    assert (record.lacks.why if record.lacks else None) == expected
+    assert record.is_failure == (expected == "failed")
+    if record.lacks and fields["reason"]:
+        assert (record.lacks.problem.brief, record.lacks.problem.hint) == (
+            fields["reason"],
+            older["hint"],
+        )
+
+
 @pytest.mark.parametrize("damage", [[1], {"tool": 1}, {"quantities": {"a": 1}}, "text"])
 def test_damage_in_an_older_record_is_said_as_damage(tmp_path: Path, damage: object) -> None:
     """Records are upgraded before their types are checked."""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from envcompare.gpu.kernelnames import KernelClass
-from envcompare.run_folder.profiles import Dim, Note, PassName, Rule, Status, Tool
+from envcompare.run_folder.profiles import Dim, Lacking, Note, PassName, Rule, Status, Tool
 from envcompare.run_folder.records import FactDifference
 
 Part = Literal[
@@ -36,8 +36,9 @@ class PassState(msgspec.Struct, frozen=True, kw_only=True):
     kind: PassName
     name: Annotated[str, Meta(description="of the record, below profiles/<cell>/<arm>/")]
     state: Literal["ok", "missing"]
-    reason: str = ""
-    hint: str = ""
+    lacks: Annotated[
+        Lacking | None, Meta(description="why it is missing, or what it lacks; null: nothing")
+    ] = None
     tool: Annotated[str, Meta(description="tool and version, such as ncu 2024.1")] = ""
     steps: int | None = None
     has_time: bool = True

@@ -197,10 +197,10 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
     """Return why there is neither a trace of a GPU nor a roof of a CPU."""
     reasons = [one.reason for one in cpus if one.reason]
     traces = [
-        record.reason
+        record.lacks.problem.reason
         for records in by_arm.values()
         for record in records
-        if record.kind == "nsys" and record.reason
+        if record.kind == "nsys" and record.lacks
     ]
     why = (*reasons, *traces, "no profile names kernels, and no roof of a CPU was measured")
     return why[0]
@@ -378,4 +378,5 @@ def _uncounted(
 def _why(records: Records, kinds: tuple[str, ...], otherwise: str) -> str:
     """Return what the pass that would tell it says of itself."""
     missing = (one for one in records if one.kind in kinds and one.state == "missing")
-    return next((f"{otherwise}: {one.reason}" for one in missing if one.reason), otherwise)
+    reasons = (one.lacks.problem.reason for one in missing if one.lacks)
+    return next((f"{otherwise}: {reason}" for reason in reasons), otherwise)

@@ -77,13 +77,13 @@ def pass_row(arm: ArmProfiles, one: PassState, files: tuple[str, ...]) -> PassRo
     steps = counted(one.steps, "step") if one.steps else "steps not known"
     untimed = "" if one.has_time else "its times are not used: counting slows kernels down"
     told = (one.tool, steps, untimed, *note_sentences(one.notes))
-    missing = one_line(one.reason) or "no reason was recorded"
+    missing = one_line(one.lacks.problem.reason) if one.lacks else "no reason was recorded"
     return PassRow(
         arm=arm.arm,
         name=one.name,
         state=one.state,
         text="; ".join(text for text in told if text) if one.state == "ok" else missing,
-        hint=one_line(one.hint),
+        hint=one_line(one.lacks.problem.hint) if one.lacks else "",
         files=tuple(found for name in one.raw if (found := link(name, files)) is not None),
     )
 

@@ -280,7 +280,7 @@ def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
 def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
     """Return why the pass that gives a quantity is missing in an arm, or that it does not say."""
     same = [one for one in arm.passes if one.kind == like.kind]
-    missing = [one.reason for one in same if one.state == "missing" and one.reason]
+    missing = [one.lacks.problem.reason for one in same if one.state == "missing" and one.lacks]
     if missing:
         return one_line(missing[0])
     return "no profile of it says so" if same else "no such profile was taken"

@@ -307,7 +307,8 @@ def _gap(
 
 
 def _reasons(arm: ArmProfiles) -> list[str]:
-    return [one_line(one.reason) for one in arm.passes if one.state != "ok" and one.reason]
+    missing = (one.lacks for one in arm.passes if one.state != "ok" and one.lacks)
+    return [one_line(lacks.problem.reason) for lacks in missing]
 
 
 def _pointers(run: RunComparison, rows: list[Row], rest: list[Row]) -> list[Pointer]:

@@ -109,7 +109,7 @@ def missing_sentence(run: RunComparison) -> str:
     if any(found.state == "ok" for found in passes):
         where = _where(run).removeprefix("Where")
         return f"The profiles that were taken do not say where{where}."
-    missing = [found for found in passes if found.reason]
+    missing = [found.lacks.problem for found in passes if found.lacks]
     if not missing:
         return f"{_where(run)} is not measured: {NOT_PROFILED}."
     reason = sentence(one_line(missing[0].reason))

@@ -18,7 +18,7 @@ from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_repo
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
-from envcompare.run_folder.profiles import Profile, ProfileRecord, Quantity
+from envcompare.run_folder.profiles import Lacking, Profile, ProfileRecord, Quantity
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
@@ -136,7 +136,7 @@ def test_a_profiler_of_one_file_leaves_its_record_in_the_run_folder(
     assert "profiled by host, imported" in said
     assert set(records) == {"vm", "docker"}
     for record in records.values():
-        assert (record.state, record.reason, record.steps) == ("ok", "", STEPS)
+        assert (record.state, record.lacks, record.steps) == ("ok", None, STEPS)
         assert record.profile is not None
         (quantity,) = record.profile.quantities
         assert (quantity.name, quantity.source) == ("user_ns", "stopwatch 1.2")
@@ -148,5 +148,6 @@ def test_a_profiler_of_one_file_leaves_its_record_in_the_run_folder(
 def test_a_profiler_that_is_not_there_is_a_reason_of_each_arm(tmp_path: Path) -> None:
     """What it says of itself stands in the records."""
     _, records, _ = profiled(tmp_path, Stopwatch(root=str(tmp_path)))
-    found = {(r.state, r.reason, r.hint) for r in records.values()}
-    assert found == {("missing", "no stopwatch is installed", "buy one")}
+    problem = Problem(brief="no stopwatch is installed", hint="buy one")
+    lacks = Lacking(why="not-usable", problem=problem)
+    assert [(r.state, r.lacks) for r in records.values()] == [("missing", lacks)] * 2

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from envcompare.environments import Check
+from envcompare.errors import Problem
 from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.permissions import Rights
 from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.profiles import PassName
+from envcompare.run_folder.profiles import Lacking, PassName
 from envcompare.transport.local import LOCAL
 
 NSYS = Tool(name="nsys", program="/n/target-linux-x64/nsys", folder="/n", version="2024.5.1")
@@ -37,7 +38,7 @@ def toolbox(**changes: Any) -> Toolbox:
 
 
 def chosen(box: Toolbox, kind: PassName, *, where: str = "docker", gpu: str = "8.0") -> Any:
-    """Return the profiler of a pass, or the check that says why there is none."""
+    """Return how a pass is started, or why it cannot be."""
     return box.prepare(kind, environment=where, compute_capability=gpu, folder="/scratch")
 
 
@@ -45,7 +46,8 @@ def chosen(box: Toolbox, kind: PassName, *, where: str = "docker", gpu: str = "8
 def test_a_workload_on_the_cpu_needs_no_tool(kind: PassName) -> None:
     """Nothing is looked for on the host."""
     found = chosen(toolbox(_tools={}), kind, gpu="")
-    assert found.reason == "the workload ran on the CPU: no GPU to look into"
+    assert found.why == "no-gpu"
+    assert found.problem.reason == "the workload ran on the CPU: no GPU to look into"
 
 
 def test_each_counter_pass_asks_for_its_own_metrics() -> None:
@@ -65,27 +67,30 @@ def test_a_trace_needs_no_right() -> None:
 def test_counters_that_may_not_be_read_are_said_with_the_remedy() -> None:
     """The container gets nothing that would be of no use."""
     found = chosen(toolbox(), "ncu-memory", where="singularity")
-    assert isinstance(found, Check)
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.hint
+    assert isinstance(found, Lacking)
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.problem.hint
 
 
 def test_counters_are_left_out_where_only_a_trace_was_asked_for() -> None:
     """The trace is taken all the same."""
     box = toolbox(choice="trace")
-    assert chosen(box, "ncu-flops").reason == "hardware counters were not asked for"
+    assert chosen(box, "ncu-flops").why == "not-requested"
+    assert chosen(box, "ncu-flops").problem.reason == "hardware counters were not asked for"
     assert isinstance(chosen(box, "nsys"), ProfilerRun)
 
 
 def test_a_tool_that_is_missing_is_the_reason() -> None:
     """With what installs it."""
     missing = Check(is_usable=False, reason="not installed", hint="install it")
-    assert chosen(toolbox(_tools={("nsys", "8.0"): missing}), "nsys") == missing
+    problem = Problem(brief="not installed", hint="install it")
+    expected = Lacking(why="not-usable", problem=problem)
+    assert chosen(toolbox(_tools={("nsys", "8.0"): missing}), "nsys") == expected
 
 
 def test_an_old_gpu_has_a_trace_and_no_counters() -> None:
     """Nsight Compute does not read those of Pascal and older."""
     box = toolbox(_tools={("nsys", "6.1"): NSYS, ("ncu", "6.1"): _real_ncu("6.1")})
-    assert "Pascal and older" in chosen(box, "ncu-memory", gpu="6.1").reason
+    assert "Pascal and older" in chosen(box, "ncu-memory", gpu="6.1").problem.reason
     assert isinstance(chosen(box, "nsys", gpu="6.1"), ProfilerRun)
 
 

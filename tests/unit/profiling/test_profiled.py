@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from builders import block, blocks, run_record
 from msgspec.structs import replace
-from traces import ADD, CELL, CONV, kernel, launched, record
+from traces import ADD, CELL, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
@@ -138,14 +138,11 @@ def test_profile_of_another_program_is_a_caution(tmp_path: Path) -> None:
 
 def test_missing_pass_keeps_its_reason_and_hint(tmp_path: Path) -> None:
     """What was not allowed is shown with the command that allows it."""
-    lost = record(None, state="missing", reason="ERR_NVGPUCTRPERM", hint="--cap-add=SYS_ADMIN")
+    lacks = lacking("ERR_NVGPUCTRPERM", "--cap-add=SYS_ADMIN")
+    lost = record(None, state="missing", lacks=lacks)
     found = only(compared(tmp_path, lost, samples=()))
     (state,) = found.arms[0].passes
-    assert (state.state, state.reason, state.hint) == (
-        "missing",
-        "ERR_NVGPUCTRPERM",
-        "--cap-add=SYS_ADMIN",
-    )
+    assert (state.state, state.lacks) == ("missing", lacks)
 
 
 def test_traces_that_cannot_be_divided_say_why(tmp_path: Path) -> None:

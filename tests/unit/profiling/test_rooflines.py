@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from traces import ADD, CONV, kernel, launched, record
+from traces import ADD, CONV, kernel, lacking, launched, record
 
 from envcompare.analysis.model.profiling import Roofline, RooflinePoint
 from envcompare.analysis.profiles.rooflines import TOTAL, kernel_work, roofline
@@ -112,7 +112,7 @@ def test_precision_without_a_roof_has_no_bound_and_it_is_said() -> None:
 
 def test_without_bytes_only_computing_bounds() -> None:
     """The pass that counts bytes says why it is missing."""
-    lost = record(None, kind="ncu-memory", state="missing", reason="ERR_NVGPUCTRPERM")
+    lost = record(None, kind="ncu-memory", state="missing", lacks=lacking("ERR_NVGPUCTRPERM"))
     made = drawn(traced(), FLOPS, lost)
     assert (point(made, CONV).intensity, point(made, CONV).bound) == (None, None)
     assert "ERR_NVGPUCTRPERM" in made.missing[0]
@@ -237,7 +237,7 @@ def test_cpu_is_held_against_its_measured_roof_of_computing() -> None:
 
 def test_roof_of_a_gpu_is_none_of_the_cpu() -> None:
     """Work on the CPU of a machine with a GPU has no roof, and the missing trace says why."""
-    lost = record(None, state="missing", reason="the workload ran on the CPU")
+    lost = record(None, state="missing", lacks=lacking("the workload ran on the CPU"))
     gpu = replace(MEASURED, uuid="GPU-1")
     found = roofline({"vm": (lost,)}, (gpu,), host="local", steps_ns={"vm": 1.0})
     assert found == "the workload ran on the CPU"
