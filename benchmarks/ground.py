@@ -25,6 +25,7 @@ from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
+from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Options
 from envcompare.stack.prepare import prepare
 from envcompare.stats.intervals import Interval
@@ -149,14 +150,16 @@ def read_blocks(path: Path) -> tuple[Block, ...]:
     """Read the blocks that `save` wrote."""
     with gzip.open(path, "rb") as stream:
         lines = (line for line in stream if b'"kind":' in line)  # an event has none
-        found = [msgspec.json.decode(line, type=Sample) for line in lines]
+        decoder = msgspec.json.Decoder(Sample)
+        found = [decode_record(path, line, decoder) for line in lines]
     return tuple(one for one in found if isinstance(one, Block))
 
 
 def read_conditions(path: Path) -> Conditions:
     """Read the conditions that `measure` noted; nothing where an earlier version wrote the file."""
     with gzip.open(path, "rb") as stream:
-        noted = (msgspec.json.decode(line, type=Event) for line in stream if b'"commit":' in line)
+        decoder = msgspec.json.Decoder(Event)
+        noted = (decode_record(path, line, decoder) for line in stream if b'"commit":' in line)
         return next((event.values for event in noted), {})
 
 

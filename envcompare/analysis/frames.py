@@ -66,7 +66,7 @@ _ARM: Final = {
     "stack": Column("text", "Its software: image, or host's own"),
     "reference_arm": Column("text", "What it is compared with"),
 }
-COMPARISONS: Final = {
+_MEASURED: Final = {
     **_RUN,
     **_PLACE,
     **_ARM,
@@ -118,11 +118,8 @@ COMPARISONS: Final = {
     "reference_p05_s": Column("number", "5 % of its steps took at most so long"),
     "reference_p95_s": Column("number", "95 % of its steps took at most so long"),
     "stopped_by": Column("text", "What ended the measuring of the cell"),
-    "reason": Column(
-        "text",
-        "Why it failed, was not run or is inconclusive; of a quantity why it has no value or "
-        "ratio, or what to know of it",
-    ),
+}
+_FAILED: Final = {
     "failure_phase": Column("text", "Where it failed"),
     "exit_code": Column("whole number", "What the failed process exited with"),
     "log": Column("text", "Its log, a file of the run folder"),
@@ -132,6 +129,15 @@ COMPARISONS: Final = {
         "likeliest first, with commas; empty where none does or it is not known",
     ),
 }
+_WHY: Final = {
+    "why": Column(
+        "text",
+        "Why it is inconclusive, failed or was not run: too-few, control-failed, not-selected, "
+        "target-first, failed, reference-failed, cell-ended or no-complete-round",
+    ),
+    "failure": Column("text", "What failed, as it was recorded while measuring"),
+}
+COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY}
 """A row for each comparison and metric; the reference is no row, its times are columns."""
 
 SAMPLES: Final = {
@@ -208,9 +214,20 @@ QUANTITIES: Final = {
 _OF_QUANTITY: Final = (
     "value", "value_per_step", "value_unit", "value_rule", "value_scope", "value_source",
     "value_pass", "value_agreement", "reference_value", "reference_value_per_step",
-    "value_unlike", "value_page",
 )  # fmt: skip
-TABLE: Final = {**COMPARISONS, **{name: QUANTITIES[name] for name in _OF_QUANTITY}}
+TABLE: Final = {
+    **_MEASURED,
+    "reason": Column(
+        "text",
+        "Why it failed, was not run or is inconclusive; of a quantity why it has no value or "
+        "ratio, or what to know of it",
+    ),
+    **_FAILED,
+    **{name: QUANTITIES[name] for name in _OF_QUANTITY},
+    **_WHY,
+    "value_unlike": QUANTITIES["value_unlike"],
+    "value_page": QUANTITIES["value_page"],
+}
 """The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""
 
 
@@ -352,6 +369,8 @@ def _of_comparison(one: Comparison) -> Row:
         "failure_phase": failure and failure.phase,
         "exit_code": failure and failure.exit_code,
         "log": failure and failure.log,
+        "why": one.reason and one.reason.kind,
+        "failure": one.reason and one.reason.brief,
     }
 
 

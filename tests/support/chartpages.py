@@ -16,6 +16,7 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Comparison,
     Estimate,
+    Reason,
     RunComparison,
     StepTimes,
 )
@@ -201,7 +202,7 @@ def hostile_runs(name: str) -> list[RunComparison]:
     other = replace(cell, id=f"{name}2", parameters={name: 2}, step_times=(), step_edges_s=())
     found = (
         compared(name, cell, estimate(8, 7, 9)),
-        compared(name, other, None, reason=name),
+        compared(name, other, None, reason=Reason(kind="failed", brief=name)),
     )
     timed = run_of((cell, other), found)
     profiles = cell_profiles(name, ledgers=(ledger(arm=name),))

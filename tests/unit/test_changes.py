@@ -15,6 +15,7 @@ from envcompare.analysis.model.comparison import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError
 from envcompare.report.export.changewords import change_lines, worded
+from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder
 
@@ -87,7 +88,9 @@ def test_a_failed_control_withdraws_changes_up_to_its_own_size(
     made = (Made(run_id=name, cells=one) for name, one in zip("ab", cells, strict=True))
     found = only(compared(tmp_path, *made))
     assert (found.outcome, found.control_failed) == (outcome, True)
-    assert found.reason.startswith(f"{when}: control failed") == (outcome == "inconclusive")
+    assert reasons_text(found.reasons).startswith(f"{when}: control failed") == (
+        outcome == "inconclusive"
+    )
 
 
 def test_controls_that_failed_in_both_runs_add_up(tmp_path: Path) -> None:
@@ -96,8 +99,8 @@ def test_controls_that_failed_in_both_runs_add_up(tmp_path: Path) -> None:
     made = (Made(run_id=name, cells=one) for name, one in zip("ab", cells, strict=True))
     found = only(compared(tmp_path, *made))
     assert found.outcome == "inconclusive"
-    assert "before: control failed" in found.reason
-    assert "after: control failed" in found.reason
+    assert "before: control failed" in reasons_text(found.reasons)
+    assert "after: control failed" in reasons_text(found.reasons)
 
 
 def test_changes_between_screened_runs_pay_for_all_comparisons(tmp_path: Path) -> None:
@@ -133,7 +136,7 @@ def test_too_few_restarts_in_one_run_leave_it_inconclusive(tmp_path: Path) -> No
     """The run said so itself, whatever its interval."""
     found = only(compared(tmp_path, one_cell("a", 1.0, restarts=2), one_cell("b", 1.3)))
     assert found.outcome == "inconclusive"
-    assert found.reason.startswith("before: 2 of at least 4 restarts")
+    assert reasons_text(found.reasons).startswith("before: 2 of at least 4 restarts")
 
 
 def test_an_arm_that_failed_after_is_failed(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_ratios_judged_on_different_metrics_are_not_compared(tmp_path: Path) -> 
     made = one_cell("b", 1.0, design={"threads": 2})
     found = only(compared(tmp_path, one_cell("a", 1.0), made, allow_mismatch=True))
     assert found.outcome == "not-run"
-    assert found.reason == "not compared: judged on net before and on wall after"
+    assert reasons_text(found.reasons) == "not compared: judged on net before and on wall after"
 
 
 def test_a_run_has_not_changed_against_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
 from envcompare.analysis.frames import TABLE
-from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.comparison import Reason, RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.export import exports
 from envcompare.report.export.exports import FORMULAS, csv_text, parquet_bytes
@@ -57,13 +57,18 @@ def from_parquet(content: bytes) -> list[Row]:
     return found
 
 
-def failed(**fields: Any) -> RunComparison:
+def failed(reason: str = "out of memory") -> RunComparison:
     """Return a run whose only comparison failed."""
     failure = Failure(phase="setup", brief="out of memory", exit_code=137, log="logs/docker.log")
     one = msgspec.structs.replace(
-        SLOWER, outcome="failed", primary=None, secondary=(), reason="out of memory"
+        SLOWER,
+        outcome="failed",
+        primary=None,
+        secondary=(),
+        reason=Reason(kind="failed", brief=reason),
+        failure=failure,
     )
-    return run_of(msgspec.structs.replace(one, failure=failure, **fields))
+    return run_of(one)
 
 
 @SETTINGS

@@ -75,7 +75,8 @@ def test_comparisons_are_those_of_the_analysis() -> None:
     failed = frame[frame["outcome"] == "failed"]
     assert failed["metric"].isna().all()
     assert failed["median_s"].isna().all()
-    assert failed["reason"].notna().all()
+    assert set(failed["why"]) == {"failed"}
+    assert failed["failure"].notna().all()
 
 
 def test_every_step_of_a_block_is_a_row(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from envcompare.analysis.model.comparison import Reason
 from envcompare.analysis.two_runs.gates import (
     Claim,
     Gate,
@@ -21,7 +22,7 @@ from envcompare.report.export.changewords import Naming, gate_lines, worded_gate
 from envcompare.stats.verdicts import verdict
 
 
-def claim(low: float | None, high: float | None, **changes: Any) -> Claim:
+def claim(low: float | None, high: float | None, *, reason: str = "", **changes: Any) -> Claim:
     """Return docker in a cell with an interval in percent, judged with a margin of 2 %."""
     ends = tuple(None if end is None else math.log1p(end / 100) for end in (low, high))
     fields: dict[str, Any] = {
@@ -31,6 +32,7 @@ def claim(low: float | None, high: float | None, **changes: Any) -> Claim:
         "log_ratio": None if None in ends else sum(end or 0.0 for end in ends) / 2,
         "low": ends[0],
         "high": ends[1],
+        "reasons": (Reason(kind="failed", brief=reason),) if reason else (),
     }
     return Claim(**{**fields, **changes})
 

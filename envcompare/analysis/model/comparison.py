@@ -27,6 +27,7 @@ from envcompare.run_folder.records import (
     Scalar,
 )
 
+When = Literal["before", "after"]
 Outcome = Literal[
     "slower", "faster", "equivalent", "inconclusive", "failed", "not-run", "reference"
 ]
@@ -35,7 +36,28 @@ StoppedBy = Literal[
     "target", "equivalent", "decided", "budget", "failure", "interrupted", "unknown"
 ]
 Leaning = Literal["slower", "faster", "none"]
+ReasonKind = Literal[
+    "failed", "reference-failed", "cell-ended", "no-complete-round",  # not measured
+    "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
+    "other-metric", "only-before", "unknown",  # of two runs
+]  # fmt: skip
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a comparison is inconclusive, failed or was not run, with what a kind has to tell."""
+
+    kind: ReasonKind
+    when: When | None = None  # in which of two runs
+    brief: str = ""  # what failed, as it was recorded while measuring
+    arm: str = ""  # the reference that failed
+    unit: Literal["restart", "round"] = "restart"
+    counted: int | None = None  # units that were measured,
+    needed: int | None = None  # that a verdict needs,
+    planned: int | None = None  # that were planned where these are more,
+    missing: int | None = None  # and that are missing before there is an interval
+    control_end: float | None = None  # log ratio by which the reference differs from itself
+    metrics: tuple[str, str] | None = None  # that the two runs were judged on
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +182,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[str, ...] | None = None
     primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
     secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
-    reason: str = ""  # why it failed, was not run, or is inconclusive
+    reason: Reason | None = None  # why it failed, was not run, or is inconclusive
     forecast_s: float | None = None  # more seconds of measuring that would decide
     forecast_generations: int | None = None
     control_failed: bool = False  # then only claims beyond `noise_floor` were kept
@@ -312,7 +334,7 @@ class GateFinding(msgspec.Struct, frozen=True, kw_only=True):
     log_ratio: float | None = None
     low: float | None = None
     high: float | None = None
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     sentence: str = ""
 
 
@@ -333,9 +355,6 @@ class GatedRun(msgspec.Struct, frozen=True, kw_only=True):
     gates: tuple[GateResult, ...] = ()
     exit_code: int = 0
     schema: Literal[2] = SCHEMA
-
-
-When = Literal["before", "after"]
 
 
 class RunSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -387,7 +406,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     level: float | None = None  # the lower of both, before they were widened for looking
     before: Estimate | None = None
     after: Estimate | None = None
-    reason: str = ""  # why it is inconclusive, failed or was not compared
+    reasons: tuple[Reason, ...] = ()  # why it is inconclusive, failed or was not compared
     control_failed: bool = False  # in either run; no claim below its noise floor is kept
     phase: Phase | None = None  # in which it failed in either run, or its reference
     failure: Failure | None = None  # in the run after, which may hold times from before it

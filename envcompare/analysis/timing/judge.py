@@ -17,6 +17,7 @@ from envcompare.analysis.model.comparison import (
     Estimate,
     Leaning,
     Outcome,
+    Reason,
 )
 from envcompare.analysis.timing.cells import CellData, plain_estimate, to_estimate
 from envcompare.run_folder.records import ArmRecord, Design, Failure
@@ -106,8 +107,6 @@ def _pooled(
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
 MIN_RESTARTS = 4
 PLAIN_LEVEL = 0.95
-TARGET_WIDE = "the target was reached first; a smaller --target goes on"
-NOT_SELECTED = "among this many comparisons the screen does not count it as a difference"
 _READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
 
@@ -150,16 +149,16 @@ def _without_result(
     data: CellData, arm: ArmRecord, cell: CellSummary, failure: Failure | None
 ) -> Comparison:
     outcome: Outcome = "failed"
-    reason = ""
     if failure is not None:
         outcome = "not-run" if failure.phase in {"environment", "plan"} else "failed"
-        reason = failure.brief
-    elif (reference := data.failure(data.reference.id)) is not None:
-        reason = f"the reference {data.reference.id} failed: {reference.brief}"
-    else:
+        reason = Reason(kind="failed", brief=failure.brief)
+    elif (lost := data.failure(data.reference.id)) is not None:
+        reason = Reason(kind="reference-failed", arm=data.reference.id, brief=lost.brief)
+    elif cell.state != "ok" and cell.reason:
         # of a cell that ended well its reason is what stopped it, and not why this is missing
-        why = "" if cell.state == "ok" else cell.reason
-        outcome, reason = "not-run", why or "no round was complete"
+        outcome, reason = "not-run", Reason(kind="cell-ended", brief=cell.reason)
+    else:
+        outcome, reason = "not-run", Reason(kind="no-complete-round")
     return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
 
 
@@ -173,11 +172,11 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Prima
     )
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
     if outcome in {"slower", "faster"} and not found.is_selected:
-        outcome, reason = "inconclusive", NOT_SELECTED
+        outcome, reason = "inconclusive", Reason(kind="not-selected")
     is_open = outcome == "inconclusive" and not (control_failed and reason)
     more = _more_generations(data, found.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
-        reason = reason or TARGET_WIDE
+        reason = reason or Reason(kind="target-first")
     others = (
         plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY
@@ -219,7 +218,7 @@ def _more_generations(data: CellData, found: Interval) -> int | None:
 
 def _outcome(
     data: CellData, primary: Estimate, floor: Estimate | None
-) -> tuple[Outcome, str, bool]:
+) -> tuple[Outcome, Reason | None, bool]:
     least = _least_restarts(data)
     if primary.restarts < least:
         return "inconclusive", _too_few(data, primary, least), False
@@ -227,10 +226,10 @@ def _outcome(
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
     end = failed_control_end(floor)
     if end is None:
-        return outcome, "", False
+        return outcome, None, False
     if outcome != "inconclusive" and claimed(outcome, primary.log_ratio, margin=margin) <= end:
-        return "inconclusive", control_reason(end), True
-    return outcome, "", True
+        return "inconclusive", Reason(kind="control-failed", control_end=end), True
+    return outcome, None, True
 
 
 def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
@@ -238,25 +237,16 @@ def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
     return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
 
 
-def control_reason(end: float) -> str:
-    """Say why nothing below the far end of a control that failed is claimed."""
-    return (
-        f"control failed: the reference differs from itself by up to {math.expm1(end):.1%}, so no "
-        "smaller difference is claimed"
-    )
-
-
-def _too_few(data: CellData, primary: Estimate, least: int) -> str:
-    word = "rounds" if primary.unit == "process" else "restarts"
+def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
     planned = data.run.design.min_restarts
-    aim = f" ({planned} were planned)" if planned > least else ""
-    text = (
-        f"{primary.restarts} of at least {least} {word} that a verdict needs{aim} fitted into the "
-        "budget"
+    return Reason(
+        kind="too-few",
+        unit="round" if primary.unit == "process" else "restart",
+        counted=primary.restarts,
+        needed=least,
+        planned=planned if planned > least else None,
+        missing=max(1, 2 - primary.restarts) if primary.low is None else None,
     )
-    if primary.low is not None:
-        return text
-    return f"{text}; at least {max(1, 2 - primary.restarts)} more before there is an interval"
 
 
 def failed_control_end(floor: Estimate | None) -> float | None:

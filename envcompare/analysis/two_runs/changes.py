@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -21,13 +22,14 @@ from envcompare.analysis.model.comparison import (
     Estimate,
     LeftOut,
     Outcome,
+    Reason,
     RunChange,
     RunComparison,
     RunSide,
+    When,
 )
 from envcompare.analysis.timing.judge import (
     claimed,
-    control_reason,
     failed_control_end,
     leaning,
     least_restarts,
@@ -214,7 +216,7 @@ def _generation(run: RunComparison, cell: str) -> str:
 
 Key = tuple[str, str]  # cell, arm
 Both = tuple[Comparison, Comparison]
-_WORDS = ("before", "after")
+_WORDS: Final[tuple[When, When]] = ("before", "after")
 
 
 def judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
@@ -238,8 +240,10 @@ def judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
     if estimates[0] is None or estimates[1] is None:
         return _unmeasured(base, before, after, both)
     if estimates[0].metric != estimates[1].metric:
-        what = f"judged on {estimates[0].metric} before and on {estimates[1].metric} after"
-        return msgspec.structs.replace(base, reason=f"not compared: {what}")
+        metrics = estimates[0].metric, estimates[1].metric
+        return msgspec.structs.replace(
+            base, reasons=(Reason(kind="other-metric", metrics=metrics),)
+        )
     return _measured(base, before, after, both)
 
 
@@ -251,11 +255,11 @@ def _unmeasured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Ch
         if one.primary is None
     ]
     is_failed = any(one.outcome == "failed" for _, one, _ in lacking)
-    reasons = (f"{word}: {one.reason or 'no reason was recorded'}" for word, one, _ in lacking)
+    reasons = (_of_run(word, one.reason or Reason(kind="unknown")) for word, one, _ in lacking)
     return msgspec.structs.replace(
         base,
         outcome="failed" if is_failed else "not-run",
-        reason="; ".join(reasons),
+        reasons=tuple(reasons),
         phase=next((phase for _, _, phase in lacking if phase is not None), None),
     )
 
@@ -269,11 +273,11 @@ def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Chan
     ends = _ends(first, second)
     low, high = (ends.low, ends.high) if ends else (None, None)
     outcome: Outcome = verdict(low, high, margin=runs[1].margin)
-    reasons = {
-        word: text
+    reasons = tuple(
+        _of_run(word, reason)
         for word, run, one in zip(_WORDS, runs, both, strict=True)
-        if (text := _lacking(run, one))
-    }
+        if (reason := _lacking(run, one)) is not None
+    )
     floors = {
         word: end
         for word, run, one in zip(_WORDS, runs, both, strict=True)
@@ -281,7 +285,10 @@ def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Chan
     }
     claim = claimed(outcome, mean, margin=runs[1].margin)
     if not reasons and floors and outcome != "inconclusive" and claim <= sum(floors.values()):
-        reasons = {word: control_reason(end) for word, end in floors.items()}
+        reasons = tuple(
+            Reason(kind="control-failed", when=word, control_end=end)
+            for word, end in floors.items()
+        )
     return msgspec.structs.replace(
         base,
         outcome="inconclusive" if reasons else outcome,
@@ -291,7 +298,7 @@ def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Chan
         low=low,
         high=high,
         level=min(first.level, second.level),
-        reason="; ".join(f"{word}: {text}" for word, text in reasons.items()),
+        reasons=reasons,
         control_failed=bool(floors),
     )
 
@@ -305,14 +312,18 @@ def _ends(before: Estimate, after: Estimate) -> Ends | None:
     )
 
 
-def _lacking(run: RunComparison, one: Comparison) -> str:
-    """Return why no claim can rest on the interval of a run; empty where one can."""
+def _of_run(when: When, reason: Reason) -> Reason:
+    return msgspec.structs.replace(reason, when=when)
+
+
+def _lacking(run: RunComparison, one: Comparison) -> Reason | None:
+    """Return why no claim can rest on the interval of a run; None where one can."""
     primary = one.primary
     assert primary is not None
     needed = least_restarts(preset=run.preset, planned=run.min_restarts)
     if primary.restarts < needed or primary.low is None or primary.high is None:
-        return one.reason or "there is no interval"
-    return ""
+        return one.reason or Reason(kind="no-interval")
+    return None
 
 
 def _floor(run: RunComparison, one: Comparison) -> float | None:

@@ -18,6 +18,7 @@ from envcompare.analysis.model.comparison import (
     GateFinding,
     GateResult,
     Outcome,
+    Reason,
     RunChange,
     RunComparison,
 )
@@ -71,7 +72,7 @@ class Claim:
     is_firm: bool = True  # no failed control speaks against a claim inside the margin
     is_confounded: bool = False
     is_described: bool = True  # there are the fingerprints in which confounders could be found
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     phase: Phase | None = None  # in which it failed, or its reference
     failure: str = ""  # what failed, though there may be times from before it
 
@@ -128,7 +129,7 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
             high=one.primary.high if one.primary else None,
             is_firm=not one.control_failed,
             is_confounded=one.is_confounded,
-            reason=one.reason,
+            reasons=(one.reason,) if one.reason else (),
             phase=phase_of(run, one),
             failure=one.failure.brief if one.failure else "",
         )
@@ -166,14 +167,14 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
             is_firm=not one.control_failed,
             is_confounded=one.is_confounded,
             is_described=one.is_described,
-            reason=one.reason,
+            reasons=one.reasons,
             phase=one.phase,
             failure=one.failure.brief if one.failure else "",
         )
         for one in run.changes
     )
     lost = (
-        Claim(cell=one.cell, arm=one.arm, outcome="not-run", reason="only the run before holds it")
+        Claim(cell=one.cell, arm=one.arm, outcome="not-run", reasons=(Reason(kind="only-before"),))
         for one in run.left_out
         if one.only_in == "before"
     )
@@ -217,7 +218,7 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
             log_ratio=one.log_ratio,
             low=one.low,
             high=one.high,
-            reason=(one.failure or one.reason) if gate.state == "failed" else one.reason,
+            reasons=_reasons(gate, one),
         )
         for one in claims
         if (found := _finding(gate, one)) is not None
@@ -228,6 +229,12 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
         comparisons=len(claims),
         findings=findings,
     )
+
+
+def _reasons(gate: Gate, claim: Claim) -> tuple[Reason, ...]:
+    if gate.state == "failed" and claim.failure:
+        return (Reason(kind="failed", brief=claim.failure),)
+    return claim.reasons
 
 
 def _finding(gate: Gate, claim: Claim) -> Finding | None:

@@ -36,6 +36,7 @@ from envcompare.report.wording.verdicts import (
     WORDS,
     excludes_zero,
     margin_text,
+    reasons_text,
 )
 from envcompare.text import counted, one_line, shortened
 
@@ -160,7 +161,7 @@ def _hit(state: str, one: GateFinding, naming: Naming) -> str:
     name = naming.name(one)
     match state:
         case "inconclusive":
-            reason = one_line(one.reason)
+            reason = one_line(reasons_text(one.reasons))
             why = f"; {reason}" if reason else ""
             return f"{name} is inconclusive ({_interval(one)}){why}"
         case "confounded":
@@ -202,7 +203,7 @@ def _reach(state: str, one: GateFinding) -> str:
 
 
 def _reason(one: GateFinding) -> str:
-    return one_line(one.reason) or "no reason was recorded"
+    return one_line(reasons_text(one.reasons)) or "no reason was recorded"
 
 
 def _interval(one: GateFinding) -> str:
@@ -301,7 +302,7 @@ def _changed_too(one: Change) -> Iterable[str]:
 
 def _sentence(run: RunChange, one: Change, labels: dict[str, str]) -> str:
     name = f"{one.arm} ÷ {run.reference_arm} in {labels.get(one.cell, one.cell)}"
-    reason = one_line(one.reason)
+    reason = one_line(reasons_text(one.reasons))
     if one.outcome in {"failed", "not-run"}:
         why = reason or "no reason was recorded"
         return f"{name}: {WORDS[one.outcome]}: {why}"

@@ -19,6 +19,7 @@ from envcompare.report.charts.steps import step_chart
 from envcompare.report.charts.sweeps import sweep_charts
 from envcompare.report.sections.quantitytables import why_no_ratio
 from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.disk import replace_file, write_error
 from envcompare.text import counted, visible
 
@@ -72,20 +73,21 @@ def parquet_bytes(run: RunComparison) -> bytes:
 
 
 def _table(run: RunComparison) -> Frame:
-    """Return the table of docs/schema/comparisons.md, why there is no ratio as a sentence."""
+    """Return the table of docs/schema/comparisons.md, each reason as a sentence."""
     frame = table_frame(run)
-    reasons = zip(
-        *(
-            frame[name].fillna("")
-            for name in ("reason", "value_unlike", "value_page", "value_rule")
-        ),
-        strict=True,
+    told = {
+        (visible(one.cell), visible(one.arm)): reasons_text((one.reason,))
+        for one in run.comparisons
+        if one.reason is not None
+    }
+    columns = ("cell", "arm", "reason", "value_unlike", "value_page", "value_rule")
+    rows = zip(*(frame[name].fillna("") for name in columns), strict=True)
+    reasons = (
+        (reason, told.get((cell, arm)), why_no_ratio(unlike, page=page, rule=rule))
+        for cell, arm, reason, unlike, page, rule in rows
     )
-    told = [
-        "; ".join(filter(None, (reason, why_no_ratio(unlike, page=page, rule=rule)))) or None
-        for reason, unlike, page, rule in reasons
-    ]
-    return frame.assign(reason=told).astype({"reason": "string"})
+    texts = [visible("; ".join(filter(None, parts))) or None for parts in reasons]
+    return frame.assign(reason=texts).astype({"reason": "string"})
 
 
 def check_parquet() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,8 @@ from envcompare.analysis.model.comparison import (
     Comparison,
     Estimate,
     Outcome,
+    Reason,
+    ReasonKind,
     RunComparison,
 )
 from envcompare.fingerprint.remedies import SEPARATE
@@ -50,6 +53,13 @@ _NO_CANDIDATE: Final = (
 )
 _MOST_CANDIDATES: Final = 3
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
+_REASONS: Final[dict[ReasonKind, str]] = {
+    "no-complete-round": "no round was complete",
+    "not-selected": "among this many comparisons the screen does not count it as a difference",
+    "target-first": "the target was reached first; a smaller --target goes on",
+    "no-interval": "there is no interval",
+    "only-before": "only the run before holds it",
+}
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
 
@@ -312,9 +322,9 @@ def _remark(comparison: Comparison) -> str:
             return _forecast(comparison)
         case "failed":
             brief = one_line(comparison.failure.brief) if comparison.failure else ""
-            return brief or one_line(comparison.reason) or "no error line was recorded"
+            return brief or _reason(comparison) or "no error line was recorded"
         case "not-run":
-            return one_line(comparison.reason) or "no reason was recorded"
+            return _reason(comparison) or "no reason was recorded"
         case _:
             return ""
 
@@ -330,12 +340,12 @@ def _forecast(comparison: Comparison) -> str:
         return f"about {more}{time} would decide {ran}"
     if comparison.forecast_s:
         return f"about {rough_time(comparison.forecast_s)} more would decide {ran}"
-    return one_line(comparison.reason) or f"how much more would decide is not known {ran}"
+    return _reason(comparison) or f"how much more would decide is not known {ran}"
 
 
 def _remarks(comparison: Comparison) -> tuple[str, ...]:
     found = ["control failed"] * comparison.control_failed
-    reason = one_line(comparison.reason)
+    reason = _reason(comparison)
     if reason and reason != one_line(_remark(comparison)) and comparison.outcome != "failed":
         found.append(reason)
     return tuple(found)
@@ -349,3 +359,46 @@ def _consequence(outcomes: frozenset[Outcome]) -> str:
     if "equivalent" in outcomes:
         return "Equal speed is said of environment and software together."
     return "Were there a difference, its cause could not be told apart."
+
+
+def reasons_text(reasons: Iterable[Reason]) -> str:
+    """Return why something is not known, failed or was not compared; empty: no reason."""
+    return "; ".join(map(_reason_text, reasons))
+
+
+def _reason(comparison: Comparison) -> str:
+    return one_line(_reason_text(comparison.reason)) if comparison.reason else ""
+
+
+def _reason_text(reason: Reason) -> str:
+    text = _reason_words(reason)
+    return f"{reason.when}: {text or 'no reason was recorded'}" if reason.when else text
+
+
+def _reason_words(reason: Reason) -> str:
+    match reason.kind:
+        case "reference-failed":
+            return f"the reference {reason.arm} failed: {reason.brief}"
+        case "too-few":
+            return _too_few(reason)
+        case "control-failed":
+            return (
+                "control failed: the reference differs from itself by up to "
+                f"{math.expm1(reason.control_end or 0.0):.1%}, so no smaller difference is claimed"
+            )
+        case "other-metric":
+            before, after = reason.metrics or ("", "")
+            return f"not compared: judged on {before} before and on {after} after"
+        case _:
+            return _REASONS.get(reason.kind, reason.brief)
+
+
+def _too_few(reason: Reason) -> str:
+    aim = f" ({reason.planned} were planned)" if reason.planned else ""
+    text = (
+        f"{reason.counted} of at least {reason.needed} {reason.unit}s that a verdict needs{aim} "
+        "fitted into the budget"
+    )
+    if reason.missing is None:
+        return text
+    return f"{text}; at least {reason.missing} more before there is an interval"

@@ -15,6 +15,7 @@ from envcompare.analysis.model.comparison import (
     Comparison,
     Estimate,
     FailureRow,
+    Reason,
     RunComparison,
     StepTimes,
 )
@@ -47,8 +48,10 @@ def estimate(change: float, low: float | None, high: float | None, **fields: Any
     return Estimate(log_ratio=ratio, low=lower, high=upper, **{**known, **fields})
 
 
-def comparison(outcome: str, primary: Estimate | None = None, **fields: Any) -> Comparison:
-    """Return docker against vm on the cnn."""
+def comparison(
+    outcome: str, primary: Estimate | None = None, *, reason: str = "", **fields: Any
+) -> Comparison:
+    """Return docker against vm on the cnn; `reason` is what failed."""
     known: dict[str, Any] = {
         "cell": "gpu01/cnn/default",
         "host": "gpu01",
@@ -56,6 +59,7 @@ def comparison(outcome: str, primary: Estimate | None = None, **fields: Any) -> 
         "arm": "docker",
         "environment": "docker",
         "stack": "image",
+        "reason": Reason(kind="failed", brief=reason) if reason else None,
     }
     return Comparison(outcome=outcome, primary=primary, **{**known, **fields})  # type: ignore[arg-type]
 
@@ -144,7 +148,7 @@ def random_comparisons(
         )  # fmt: skip
         return Comparison(
             outcome=state,  # type: ignore[arg-type]
-            reason=draw(texts),
+            reason=Reason(kind="failed", brief=draw(texts)),
             failure=failure if state == "failed" else None,
             **fields,
         )
