@@ -16,7 +16,7 @@ from envcompare.errors import UnusableError
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.sides import Pair
 from envcompare.fingerprint.words import INSTALLED_PARTS
-from envcompare.hosts.folders import CellFolders, Entry
+from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import Site
 from envcompare.measure.context import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
@@ -152,8 +152,8 @@ def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, F
         found = {}
         for arm in site.seats:
             name = f"{arm}.log"
-            entry = Entry(variables=variables)
-            worker = folders.launch(arm, entry, log=Path(logs) / name, log_name=name)
+            log = Path(logs) / name
+            worker = folders.launch(arm, log=log, log_name=name, variables=variables)
             facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
             found[arm] = site.fingerprint(arm, cell.id, facts, taken="step")
     return found

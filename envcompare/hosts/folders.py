@@ -17,21 +17,11 @@ from envcompare.measure.protocol import fault_in
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import Scalar
-from envcompare.transport import Process
 from envcompare.transport.operations import make_folder, shell
 
 PREPARE_LIMIT_S = 3600.0
 WORKER = "worker.py"
 LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the image by itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What is started in an arm: a program of the workloads, its variables, what is around it."""
-
-    program: str = WORKER
-    variables: Variables = ()
-    profiler: ProfilerRun | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,27 +98,31 @@ class CellFolders:
             device=experiment.device,
         )
 
-    def launch(self, arm: str, entry: Entry, *, log: Path, log_name: str) -> Worker:
+    def launch(  # noqa: PLR0913 — what is started, and where it writes
+        self,
+        arm: str,
+        program: str = WORKER,
+        *,
+        log: Path,
+        log_name: str,
+        variables: Variables = (),
+        profiler: ProfilerRun | None = None,
+    ) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
         mark = new_worker_mark()
+        seat = self.site.seats[arm]
+        python = seat.prepared.interpreter if program == LAUNCHER else seat.prepared.python
+        command = Command(argv=(python, f"{self.site.workloads}/{program}"), env=variables)
+        wrapped = self.site.wrapped(
+            seat, command, mounts=self.mounts, worker=mark, profiler=profiler
+        )
         return Worker(
-            lambda: self._spawn(arm, entry, mark),
+            lambda: self.site.spawn(wrapped),
             arm=arm,
             log=log,
             log_name=log_name,
             explain=lambda code, text: self.site.explain(arm, code, text),
             end=lambda: self.site.end(arm, mark),
-        )
-
-    def _spawn(self, arm: str, entry: Entry, mark: str) -> Process:
-        """Start a program of the workloads by the same road for every arm."""
-        seat = self.site.seats[arm]
-        prepared = seat.prepared
-        python = prepared.interpreter if entry.program == LAUNCHER else prepared.python
-        argv = (python, f"{self.site.workloads}/{entry.program}")
-        command = Command(argv=argv, env=entry.variables)
-        return self.site.spawn(
-            seat, command, mounts=self.mounts, worker=mark, profiler=entry.profiler
         )
 
     def _show(self, folder: str) -> None:

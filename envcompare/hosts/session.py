@@ -45,12 +45,10 @@ from envcompare.stack.variants import chosen
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import (
-    ANSWER_S,
     FOLDER_S,
     make_folder,
     put_tree,
     read_json,
-    run,
     shell,
 )
 
@@ -303,22 +301,13 @@ class Site:
             self._sent.add(folder)
         return folder
 
-    def spawn(
-        self,
-        seat: Seat,
-        command: Command,
-        *,
-        mounts: tuple[Mount, ...],
-        worker: str,
-        profiler: ProfilerRun | None = None,
-    ) -> Process:
-        """Start the command in the environment of a seat, as `wrapped` gives it.
+    def spawn(self, wrapped: Command) -> Process:
+        """Start a command that `wrapped` has given.
 
-        Who starts it ends it, with `end` and the mark of this worker. Raises StillRunningError
+        Who starts it ends it, with `end` and the mark of its worker. Raises StillRunningError
         where an earlier one goes on: nothing is measured beside it.
         """
         self._require_ended()
-        wrapped = self.wrapped(seat, command, mounts=mounts, worker=worker, profiler=profiler)
         return self.transport.spawn(wrapped)
 
     def run_inside(
@@ -343,16 +332,19 @@ class Site:
 
         Raises StillRunningError where it cannot be shown, as every later start does until it is.
         """
-        name = self.seats[arm].arm.environment
-        self._going_on[worker] = name
-        environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
-        del self._going_on[worker]
+        self._going_on[worker] = self.seats[arm].arm.environment
+        self._sweep_worker(worker)
 
     def _require_ended(self) -> None:
         """See that nothing is measured beside a worker that was given up."""
-        for worker, name in tuple(self._going_on.items()):
-            environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
-            del self._going_on[worker]
+        for worker in tuple(self._going_on):
+            self._sweep_worker(worker)
+
+    def _sweep_worker(self, worker: str) -> None:
+        """Sweep what goes on of a worker, and forget it once it is shown to have ended."""
+        name = self._going_on[worker]
+        environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
+        del self._going_on[worker]
 
     def wrapped(
         self,
@@ -413,7 +405,7 @@ class Site:
 
     def ask(self, script: str) -> CommandResult:
         """Run a fixed script of sh on the host itself, outside every environment."""
-        return run(self.transport, Command(argv=("sh", "-c", script)), timeout_s=ANSWER_S)
+        return shell(self.transport, script)
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> Cause | None:
         """Say why the engine of an arm could not start its worker; None when it did."""

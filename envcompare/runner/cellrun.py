@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from envcompare.config.experiment import Experiment
-from envcompare.config.plan import Cell, Plan
+from envcompare.config.plan import Cell
 from envcompare.config.workloads import Program
-from envcompare.console import Display
 from envcompare.errors import Problem
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.words import entries
-from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders, Entry
+from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import Site
-from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Variables
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
@@ -48,7 +45,7 @@ from envcompare.run_folder.records import (
     Startup,
     Taken,
 )
-from envcompare.run_folder.results import RunFolder
+from envcompare.runner.job import Job
 from envcompare.stats.intervals import Interval
 
 _NO_STEPS = Lacking(
@@ -68,11 +65,7 @@ class CellRun:
 
     cell: Cell
     site: Site
-    plan: Plan
-    experiment: Experiment
-    folder: RunFolder
-    interruption: Interruption
-    display: Display
+    job: Job
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
     folders: CellFolders = field(init=False)
@@ -82,11 +75,10 @@ class CellRun:
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
         self.folders = CellFolders(site=self.site)
-        if self.prior_events:
-            found = self.folder.read_fingerprints()
-            self._first = {one.arm: one for one in found if one.cell == self.cell.id}
+        records = self.job.folder.read_fingerprints() if self.prior_events else ()
+        self._first = {record.arm: record for record in records if record.cell == self.cell.id}
         if self.cell.workload.program is None:  # processes wait for it by themselves
-            self._held = {arm: [] for arm, one in self._first.items() if one.taken == "step"}
+            self._held = {arm: [] for arm, first in self._first.items() if first.taken == "step"}
 
     def run(self) -> tuple[CellState, str]:
         """Return the state the cell ended in, and why.
@@ -94,8 +86,8 @@ class CellRun:
         Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
         and InterruptedRunError when the user stops.
         """
-        if self.plan.reference not in self.site.seats:
-            return "failed", f"the reference {self.plan.reference} is not usable here"
+        if self.job.plan.reference not in self.site.seats:
+            return "failed", f"the reference {self.job.plan.reference} is not usable here"
         if self._lacks_arms():
             return "failed", "no arm to compare with the reference is usable here"
         context = self._context()
@@ -135,8 +127,7 @@ class CellRun:
         return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
 
     def _lacks_arms(self) -> bool:
-        own = {self.plan.reference, self.plan.control}
-        planned = {arm.id for arm in self.plan.arms} - own
+        planned = {arm.id for arm in self.job.plan.arms if not (arm.is_reference or arm.is_control)}
         return bool(planned) and not planned & self.site.seats.keys()
 
     def _measure_startup(self, context: CellContext, roster: Roster) -> None:
@@ -165,7 +156,7 @@ class CellRun:
 
     def _profile(self, context: CellContext, roster: Roster) -> None:
         """Profile what was measured, unless nobody asked for it."""
-        choice = self.plan.design.profile
+        choice = self.job.plan.design.profile
         if choice == "none":
             return
         stand = Stand(
@@ -175,19 +166,19 @@ class CellRun:
             environments={arm: self.site.seats[arm].arm.environment for arm in context.arms},
             scratch=self.site.scratch,
             taken=self.site.taken,
-            folder=self.folder,
+            folder=self.job.folder,
         )
-        profiles = ProfilePass(context, stand, read_profiles(self.folder, self.cell.id))
+        profiles = ProfilePass(context, stand, read_profiles(self.job.folder, self.cell.id))
         if self.cell.workload.program is not None:
             profiles.decline(profiles.arms, _NO_STEPS)
             return
         for arm, failure in roster.failed.items():
             problem = Problem(brief=failure.brief, hint=failure.hint)
             profiles.decline((arm,), Lacking(why="arm-failed", problem=problem))
-        self.display.say(f"  {self.cell.id}: profiling (beside the budget)")
-        self.display.say(f"  {self.cell.id}: {profiles.measure()}")
-        roofs = read_roofs(self.folder)
-        if not any(one.host == self.cell.host and one.is_measured for one in roofs):
+        self.job.display.say(f"  {self.cell.id}: profiling (beside the budget)")
+        self.job.display.say(f"  {self.cell.id}: {profiles.measure()}")
+        roofs = read_roofs(self.job.folder)
+        if not any(roof.host == self.cell.host and roof.is_measured for roof in roofs):
             context.check_interruption()
             self._measure_roofs(context)
 
@@ -195,9 +186,9 @@ class CellRun:
         """Measure the bounds of the device that the reference ran on, once for a host."""
         facts = next(
             (
-                one.facts
-                for one in self.folder.read_fingerprints()
-                if (one.cell, one.arm) == (self.cell.id, context.reference)
+                record.facts
+                for record in self.job.folder.read_fingerprints()
+                if (record.cell, record.arm) == (self.cell.id, context.reference)
             ),
             {},
         )
@@ -208,7 +199,7 @@ class CellRun:
             self.site.workloads,
             device=device,
             threads=context.design.threads,
-            cpus=self.experiment.pin,
+            cpus=self.job.experiment.pin,
         )
         place = Place(
             transport=self.site.transport,
@@ -220,9 +211,9 @@ class CellRun:
             busy=QuietGate(context).busy if device == "cpu" else str,
         )
         roofs = measure_roofs(place, command, facts)
-        write_roofs(self.folder, roofs)
+        write_roofs(self.job.folder, roofs)
         if roofs.reason:
-            self.display.say(f"  {self.cell.id}: {roofs.reason}")
+            self.job.display.say(f"  {self.cell.id}: {roofs.reason}")
 
     def _tuning(self) -> dict[str, float]:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
@@ -234,53 +225,56 @@ class CellRun:
         return Roster(
             context,
             before={event.arm: event.values for event in noted},
-            allow_mismatch=self.experiment.allow_mismatch,
+            allow_mismatch=self.job.experiment.allow_mismatch,
         )
 
     def sample(self, sample: Sample) -> None:
         """Keep one measurement; that of a resumed arm once it is seen to be what it was."""
         held = None if isinstance(sample, GpuReading) else self._held.get(sample.arm)
         if held is None:
-            self.folder.append_sample(sample)
+            self.job.folder.append_sample(sample)
         else:
             held.append(sample)
 
     def event(self, event: Event) -> None:
         """Keep one event; a failure, a caution and a wait are shown at once."""
-        self.folder.append_event(event)
+        self.job.folder.append_event(event)
         is_said = event.what in _SAID or (
-            event.what == "arm-ready" and event.arm == self.plan.reference
+            event.what == "arm-ready" and event.arm == self.job.plan.reference
         )
         said = event.failure.brief if event.failure else event.text * is_said
         if said:
-            self.display.say(f"  {event.cell}: {said}")
+            self.job.display.say(f"  {event.cell}: {said}")
 
-    def fingerprint(self, arm: str, found: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
+    def fingerprint(self, arm: str, facts: Facts, *, taken: Taken) -> tuple[IdentityChange, ...]:
         """Keep what a worker found around itself, with the proof of its stack.
 
         The first part of a resumed run keeps its own: what a later one finds is compared with it,
         and kept with it where it differs. Return in what the software differs.
         """
-        record = self.site.fingerprint(arm, self.cell.id, found, taken=taken)
+        record = self.site.fingerprint(arm, self.cell.id, facts, taken=taken)
         first = self._first.get(arm)
         if first is None:
-            self.folder.write_fingerprint(record)
+            self.job.folder.write_fingerprint(record)
             return ()
         if (first.taken, taken) == ("start", "step") or self._differs(first, record):
-            self.folder.write_fingerprint(record, part=self._part)
+            self.job.folder.write_fingerprint(record, part=self._part)
         changed = tuple(map(_change, changed_software(first, record)))
-        if changed and not self.experiment.allow_mismatch:
+        if changed and not self.job.experiment.allow_mismatch:
             self._held.get(arm, []).clear()
         elif taken == "step":
             for sample in self._held.pop(arm, []):
-                self.folder.append_sample(sample)
+                self.job.folder.append_sample(sample)
         return changed
 
     def _differs(self, first: FingerprintRecord, later: FingerprintRecord) -> bool:
         """Tell whether two fingerprints of an arm differ in more than names and the run's seeds."""
-        own = {"env.PYTHONHASHSEED"} if self.plan.design.stabilise else set()
-        found = compare_fingerprints(first, later)
-        return any(one.fact_class != "identity" and one.key not in own for one in found)
+        seeds = {"env.PYTHONHASHSEED"} if self.job.plan.design.stabilise else set()
+        differences = compare_fingerprints(first, later)
+        return any(
+            difference.fact_class != "identity" and difference.key not in seeds
+            for difference in differences
+        )
 
     @property
     def _part(self) -> int:
@@ -289,7 +283,7 @@ class CellRun:
 
     def _note_held(self, context: CellContext) -> None:
         """Note what is lost of arms that ended before they were seen to be what they were."""
-        what = "the run" if self.interruption.is_requested else "its worker"
+        what = "the run" if self.job.interruption.is_requested else "its worker"
         for arm, samples in self._held.items():
             if samples:
                 text = f"{len(samples)} samples: {what} {_UNSEEN}"
@@ -299,47 +293,57 @@ class CellRun:
         """Show how far the cell is: the live intervals and the time left."""
         left_s = max(0.0, context.remaining_s)
         text = f"{_live(intervals)}; at most {left_s:.0f} s left"
-        self.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
+        self.job.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
 
     def _context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
-        workload = self.cell.workload
+        workload, design = self.cell.workload, self.job.plan.design
         if workload.program is not None:
-            data = self.folders.show_command(workload.program.cwd, self.experiment.data)
+            data = self.folders.show_command(workload.program.cwd, self.job.experiment.data)
         else:
-            data = self.folders.prepare_data(workload, parameters, self.experiment)
+            data = self.folders.prepare_data(workload, parameters, self.job.experiment)
         return CellContext(
             cell=self.cell.id,
             host=self.cell.host,
-            arms=tuple(arm.id for arm in self.plan.arms if arm.id in self.site.seats),
-            reference=self.plan.reference,
-            control=self.plan.control,
+            arms=tuple(arm.id for arm in self.job.plan.arms if arm.id in self.site.seats),
+            reference=self.job.plan.reference,
+            control=self.job.plan.control,
             launch=self._launch,
-            spec=self.folders.spec(workload, parameters, data, self.experiment),
-            design=self.plan.design,
-            seed=self.plan.seed,
-            comparisons=self.plan.comparisons,
+            spec=self.folders.spec(workload, parameters, data, self.job.experiment),
+            design=design,
+            seed=self.job.plan.seed,
+            comparisons=self.job.plan.comparisons,
             recorder=self,
             on_host=self.site.ask,
-            interruption=self.interruption,
-            deadline=time.monotonic() + self.plan.design.budget_s - elapsed_s(self.prior_events),
+            interruption=self.job.interruption,
+            deadline=time.monotonic() + design.budget_s - elapsed_s(self.prior_events),
             waited_s=waited_s(self.prior_events),
         )
 
     def _launch(
         self, arm: str, variables: Variables = (), profiler: ProfilerRun | None = None
     ) -> Worker:
-        log = self.folder.log_path(self.cell.host, self.cell.id, arm)
+        log = self.job.folder.log_path(self.cell.host, self.cell.id, arm)
         program = WORKER if self.cell.workload.program is None else LAUNCHER
-        entry = Entry(program=program, variables=variables, profiler=profiler)
-        log_name = str(log.relative_to(self.folder.path))
-        return self.folders.launch(arm, entry, log=log, log_name=log_name)
+        return self.folders.launch(
+            arm,
+            program,
+            variables=variables,
+            profiler=profiler,
+            log=log,
+            log_name=str(log.relative_to(self.job.folder.path)),
+        )
 
 
-def _change(one: FactDifference) -> IdentityChange:
+def _change(difference: FactDifference) -> IdentityChange:
     """Return a difference between two fingerprints of an arm; a list has what the other lacks."""
-    before, after = (_scalar(value) for value in (one.reference, one.value))
-    return IdentityChange(host=one.host, arm=one.arm, key=one.key, before=before, after=after)
+    return IdentityChange(
+        host=difference.host,
+        arm=difference.arm,
+        key=difference.key,
+        before=_scalar(difference.reference),
+        after=_scalar(difference.value),
+    )
 
 
 def _scalar(value: FingerprintValue) -> Scalar:
@@ -352,11 +356,11 @@ def _why_failed(roster: Roster) -> str:
 
 
 def _live(intervals: dict[str, Interval | None]) -> str:
-    return ", ".join(f"{arm} {_percent(found)}" for arm, found in intervals.items())
+    return ", ".join(f"{arm} {_percent(interval)}" for arm, interval in intervals.items())
 
 
-def _percent(found: Interval | None) -> str:
-    if found is None:
+def _percent(interval: Interval | None) -> str:
+    if interval is None:
         return "not yet known"
-    text = f"{math.expm1(found.mean):+.1%}"
-    return f"{text} ± {found.half_width:.1%}" if math.isfinite(found.half_width) else text
+    text = f"{math.expm1(interval.mean):+.1%}"
+    return f"{text} ± {interval.half_width:.1%}" if math.isfinite(interval.half_width) else text

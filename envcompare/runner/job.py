@@ -1,31 +1,31 @@
-"""A run to be carried out, and the record of what happens to it."""
+"""A run to be carried out, the record of what happens to it, and the threads of its hosts."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-import msgspec
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Plan
 from envcompare.console import Display
-from envcompare.errors import EnvcompareError, Phase, WorkloadError
+from envcompare.errors import EnvcompareError, Phase
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.records import CellState, Event, EventKind, Failure, Scalar
+from envcompare.measure.context import Values, failure_of
+from envcompare.run_folder.records import CellState, Event, EventKind, Failure
 from envcompare.run_folder.results import RunFolder
 from envcompare.transport.hosts import HostSpec
 
-MAX_HOSTS_AT_ONCE = 8
+_MAX_HOSTS_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """What an event is about; an empty part means all of it."""
-
-    host: str = ""
-    cell: str = ""
-    arm: str = ""
+@contextmanager
+def hosts_at_once(display: Display) -> Iterator[ThreadPoolExecutor]:
+    """Give the threads in which hosts are worked at, while their progress is shown."""
+    with display.showing_progress(), ThreadPoolExecutor(_MAX_HOSTS_AT_ONCE) as pool:
+        yield pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,50 +39,47 @@ class Job:
     display: Display
     interruption: Interruption = field(default_factory=Interruption)
 
-    def note(
+    def note(  # noqa: PLR0913 — each is a part of the event
         self,
         what: EventKind,
-        where: Where,
         *,
+        host: str = "",
+        cell: str = "",
+        arm: str = "",
         text: str = "",
         state: CellState | None = None,
-        values: dict[str, Scalar] | None = None,
+        values: Values | None = None,
+        failure: Failure | None = None,
     ) -> None:
-        """Record an event."""
-        event = _event(what, where, text=text, state=state)
-        self.folder.append_event(msgspec.structs.replace(event, values=values or {}))
-
-    def fail(self, what: EventKind, where: Where, error: EnvcompareError, *, phase: Phase) -> None:
-        """Record a failure and show its three sentences; a workload names its phase itself."""
-        log = ""
-        if isinstance(error, WorkloadError):
-            phase, log = error.phase, error.log
-        failure = Failure(
-            phase=phase, brief=error.brief, details=error.details, hint=error.hint, log=log
+        """Record an event; without a host, a cell or an arm it is about all of them."""
+        event = Event(
+            t=time.time(),
+            what=what,
+            host=host,
+            cell=cell,
+            arm=arm,
+            text=text,
+            state=state,
+            values=values or {},
+            failure=failure,
         )
-        self.folder.append_event(_event(what, where, text=error.brief, failure=failure))
+        self.folder.append_event(event)
+
+    def fail(  # noqa: PLR0913 — as in `note`
+        self,
+        what: EventKind,
+        error: EnvcompareError,
+        *,
+        phase: Phase,
+        host: str,
+        cell: str = "",
+        arm: str = "",
+    ) -> None:
+        """Record a failure and show its three sentences; a workload names its phase itself."""
+        failure = failure_of(error, phase)
+        self.note(what, host=host, cell=cell, arm=arm, text=error.brief, failure=failure)
         self.display.error(error)
 
     def check_interruption(self) -> None:
         """Raise InterruptedRunError when the user asked to stop."""
         self.interruption.check()
-
-
-def _event(
-    what: EventKind,
-    where: Where,
-    *,
-    text: str,
-    state: CellState | None = None,
-    failure: Failure | None = None,
-) -> Event:
-    return Event(
-        t=time.time(),
-        what=what,
-        host=where.host,
-        cell=where.cell,
-        arm=where.arm,
-        text=text,
-        state=state,
-        failure=failure,
-    )

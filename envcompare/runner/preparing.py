@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from envcompare.hosts import claims
 from envcompare.hosts.opening import open_site
 from envcompare.hosts.session import Site
 from envcompare.interrupt import Interruption, handling_signals
-from envcompare.runner.job import MAX_HOSTS_AT_ONCE
+from envcompare.runner.job import hosts_at_once
 from envcompare.stack import cache
 from envcompare.stack import sbom as bill
 from envcompare.stack.proof import LOCK, TREE
@@ -99,7 +98,7 @@ def _everywhere(
     task = _Task(experiment=experiment, display=display, action=action, run_id=run_id)
     with handling_signals(task.interruption, display.say, after=_AFTER):
         try:
-            with display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
+            with hosts_at_once(display) as pool:
                 outcomes = tuple(pool.map(task.on_host, hosts))
         finally:
             for site in task.sites:

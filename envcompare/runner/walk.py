@@ -45,7 +45,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.runner.cellrun import CellRun
-from envcompare.runner.job import MAX_HOSTS_AT_ONCE, Job, Where
+from envcompare.runner.job import Job, hosts_at_once
 from envcompare.transport.hosts import HostSpec
 
 
@@ -88,7 +88,7 @@ def run(job: Job) -> int:
     anything any more, measured at the same time; those that share a kernel one after another.
     Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
-    with job.display.showing_progress(), ThreadPoolExecutor(MAX_HOSTS_AT_ONCE) as pool:
+    with hosts_at_once(job.display) as pool:
         sites = _ready_sites(job, pool)
         machines: dict[str, list[Site]] = {}
         for site in sites:
@@ -105,7 +105,7 @@ def _ready_sites(job: Job, pool: ThreadPoolExecutor) -> list[Site]:
     """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
     prior = job.folder.read_events().events
     with job.folder.holding_events() if prior else nullcontext():
-        job.note("run-resumed" if prior else "run-started", Where())
+        job.note("run-resumed" if prior else "run-started")
         sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
         try:
             _check_identities(job, sites, prior)
@@ -119,27 +119,27 @@ def _ready_sites(job: Job, pool: ThreadPoolExecutor) -> list[Site]:
 def _check_identities(job: Job, sites: list[Site], prior: tuple[Event, ...]) -> None:
     """Note what hosts and arms are; raise ConfigError where they are not what was measured."""
     known = first_identities(prior)
-    found: list[IdentityChange] = []
+    changed: list[IdentityChange] = []
     for site in sites:
+        host = site.host.label
         for arm, now in site.identities.items():
-            where = Where(host=site.host.label, arm=arm)
-            first = known.get((where.host, arm))
-            changed = () if first is None else changes(first, now, host=where.host, arm=arm)
-            if first is None or changed:
-                job.note("identity", where, values=now)
-            found += changed
-    if refused(found) and not job.experiment.allow_mismatch:
-        raise refusal(job.folder.path, refused(found))
-    for one in found:
-        job.display.say(f"  {resumed_text(one)}")
+            first = known.get((host, arm))
+            new = () if first is None else changes(first, now, host=host, arm=arm)
+            if first is None or new:
+                job.note("identity", host=host, arm=arm, values=now)
+            changed += new
+    if refused(changed) and not job.experiment.allow_mismatch:
+        raise refusal(job.folder.path, refused(changed))
+    for change in changed:
+        job.display.say(f"  {resumed_text(change)}")
 
 
 def _note_end(job: Job) -> None:
     """Record that the run ended, with the number of its samples: a lost part is seen by it."""
     if job.interruption.is_requested:
-        job.note("interrupted", Where())
+        job.note("interrupted")
     else:
-        job.note("run-ended", Where(), values={"samples": job.folder.count_samples()})
+        job.note("run-ended", values={"samples": job.folder.count_samples()})
 
 
 def _ready(job: Job, host: HostSpec) -> Site | None:
@@ -180,8 +180,7 @@ def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
 
 
 def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> None:
-    known = error if isinstance(error, EnvcompareError) else unexpected(error)
-    job.fail("host-failed", Where(host=host.label), known, phase=phase)
+    job.fail("host-failed", _as_known(error), phase=phase, host=host.label)
 
 
 def _leave(job: Job, site: Site) -> None:
@@ -190,7 +189,7 @@ def _leave(job: Job, site: Site) -> None:
 
 
 def _tell_swept(job: Job, site: Site, text: str) -> None:
-    job.note("swept", Where(host=site.host.label), text=text)
+    job.note("swept", host=site.host.label, text=text)
     job.display.say(f"  {site.host.label}: {text}")
 
 
@@ -207,7 +206,7 @@ def _prepare_host(job: Job, site: Site) -> None:
         site.add_control(job.plan.control, job.plan.reference)
     site.stage()
     site.identify(job.experiment.data)
-    job.note("host-ready", Where(host=site.host.label))
+    job.note("host-ready", host=site.host.label)
 
 
 def _run_host(job: Job, site: Site) -> None:
@@ -227,7 +226,7 @@ def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
     except EnvcompareError as error:
         job.check_interruption()
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
-        job.fail("arm-failed", Where(host=site.host.label, arm=arm.id), error, phase=phase)
+        job.fail("arm-failed", error, phase=phase, host=site.host.label, arm=arm.id)
 
 
 def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
@@ -240,48 +239,50 @@ def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
     run = CellRun(
         cell=cell,
         site=site,
-        plan=job.plan,
-        experiment=job.experiment,
-        folder=job.folder,
-        interruption=job.interruption,
-        display=job.display,
+        job=job,
         prior=tuple(sample for sample in samples if sample.cell == cell.id),
         prior_events=events,
     )
-    where = Where(host=cell.host, cell=cell.id)
-    job.note("cell-started", where)
+    job.note("cell-started", host=cell.host, cell=cell.id)
     try:
-        state, text = _measure(job, run, where)
+        state, text = _measure(job, run)
     except InterruptedRunError:
-        job.note("interrupted", where)
+        job.note("interrupted", host=cell.host, cell=cell.id)
         raise
-    job.note("cell-ended", where, state=state, text=text)
+    job.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
     job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
 
 
-def _measure(job: Job, run: CellRun, where: Where) -> tuple[CellState, str]:
+def _measure(job: Job, run: CellRun) -> tuple[CellState, str]:
     """Return the state a cell ended in; one cell never takes the others with it.
 
     Raises InterruptedRunError when the user stopped it, whatever died of that.
     """
+    state: CellState = "failed"
     try:
         return run.run()
     except InterruptedRunError:
         raise
-    except TransportError as error:
-        job.check_interruption()
-        job.fail("cell-failed", where, error, phase="connect")
-        return "unreachable", error.brief
-    except EnvcompareError as error:
-        job.check_interruption()
-        phase: Phase = "environment" if isinstance(error, UnusableError) else "data"
-        job.fail("cell-failed", where, error, phase=phase)
-        return "failed", error.brief
     except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
         job.check_interruption()
-        fault = unexpected(error)
-        job.fail("cell-failed", where, fault, phase="protocol")
-        return "failed", fault.brief
+        known, phase = _as_known(error), _phase_of(error)
+        if isinstance(error, TransportError):
+            state = "unreachable"
+        job.fail("cell-failed", known, phase=phase, host=run.cell.host, cell=run.cell.id)
+        return state, known.brief
+
+
+def _as_known(error: Exception) -> EnvcompareError:
+    return error if isinstance(error, EnvcompareError) else unexpected(error)
+
+
+def _phase_of(error: Exception) -> Phase:
+    """Return where a cell failed, as far as the error alone tells."""
+    if isinstance(error, TransportError):
+        return "connect"
+    if isinstance(error, UnusableError):
+        return "environment"
+    return "data" if isinstance(error, EnvcompareError) else "protocol"
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:

@@ -15,7 +15,7 @@ from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
 from envcompare.environments import Check, Mount
 from envcompare.errors import WorkloadError
-from envcompare.hosts.folders import CellFolders, Entry
+from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
@@ -153,7 +153,7 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(site: Site, tmp_path
     site.seats["vm"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
     cell = CellFolders(site=site)
     for program in ("worker.py", "measuring.py"):
-        cell.launch("vm", Entry(program=program), log=tmp_path / "log", log_name="log").kill()
+        cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()
     assert [one.argv[-2:] for one in recorder.commands] == [
         ("python3", f"{site.workloads}/worker.py"),
         ("/opt/python3.11", f"{site.workloads}/measuring.py"),
