@@ -144,7 +144,6 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
 
     Raises UnusableError where the search was killed.
     """
-    found: list[Claim] = []
     done = shell(transport, _SURVEY, cache)
     if done.exit_code == _KILLED:
         raise UnusableError(
@@ -152,19 +151,19 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
             details="the command that looks there was killed",
             hint="run the same command again",
         )
-    for line in done.stdout.splitlines():
-        match = _LINE.fullmatch(line)
-        if match is not None and _RUN.fullmatch(match[2]):
-            claim = Claim(
-                run_id=match[2],
-                state=cast("State", match[1]),
-                host=match[3],
-                pid=int(match[4]),
-                node=match[5],
-                environments=_known(match[6]),
-            )
-            found.append(claim)
-    return tuple(found)
+    matches = (_LINE.fullmatch(line) for line in done.stdout.splitlines())
+    return tuple(
+        Claim(
+            run_id=match[2],
+            state=cast("State", match[1]),
+            host=match[3],
+            pid=int(match[4]),
+            node=match[5],
+            environments=_known(match[6]),
+        )
+        for match in matches
+        if match is not None and _RUN.fullmatch(match[2])
+    )
 
 
 def refusal(claim: Claim, host: str) -> UnusableError:
@@ -181,11 +180,11 @@ def remove_dead(transport: Transport, cache: str) -> Removal:
     """Remove what dead runs left on a host; say what there was."""
     known = survey(transport, cache)
     live = {claim.run_id for claim in known if claim.is_live}
-    dead = [one for one in known if one.state == "dead" and one.run_id not in live]
-    found = [remove(transport, cache, claim) for claim in dead]
+    dead = [claim for claim in known if claim.state == "dead" and claim.run_id not in live]
+    removals = [remove(transport, cache, claim) for claim in dead]
     return Removal(
-        removed=tuple(text for one in found for text in one.removed),
-        failed=tuple(text for one in found for text in one.failed),
+        removed=tuple(text for removal in removals for text in removal.removed),
+        failed=tuple(text for removal in removals for text in removal.failed),
     )
 
 

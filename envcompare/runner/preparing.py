@@ -85,112 +85,109 @@ def clean_run(
     return _everywhere(experiment, hosts, display, partial(_clean_run, run_id))
 
 
-Action = Callable[["_Task", Site, Outcome], None]
+@dataclass(slots=True, kw_only=True)
+class _HostTask:
+    """What is done on one host, and what came of it."""
 
-
-def _everywhere(
-    experiment: Experiment,
-    hosts: tuple[HostSpec, ...],
-    display: Display,
-    action: Action,
-) -> Outcome:
-    run_id = f"build-{uuid.uuid4().hex[:8]}"
-    task = _Task(experiment=experiment, display=display, action=action, run_id=run_id)
-    with handling_signals(task.interruption, display.say, after=_AFTER):
-        try:
-            with hosts_at_once(display) as pool:
-                outcomes = tuple(pool.map(task.on_host, hosts))
-        finally:
-            for site in task.sites:
-                site.close()
-    if task.interruption.is_requested:
-        raise InterruptedRunError("interrupted", hint="the same command goes on from here")
-    return Outcome(
-        lines=[line for one in outcomes for line in one.lines],
-        errors=[error for one in outcomes for error in one.errors],
-        locks={lock for one in outcomes for lock in one.locks},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """What is done on every host; what one host made may be fetched for another until the end."""
-
+    host: HostSpec
     experiment: Experiment
     display: Display
-    action: Action
-    run_id: str
-    interruption: Interruption = field(default_factory=Interruption)
-    sites: list[Site] = field(default_factory=list)
+    interruption: Interruption
+    outcome: Outcome = field(default_factory=Outcome)
+    site: Site | None = None
 
-    def on_host(self, host: HostSpec) -> Outcome:
-        """Do it on one host; its errors are its own."""
-        outcome = Outcome()
+    def run(self, action: Action, run_id: str) -> None:
+        """Do it; its errors are its own."""
         try:
             self.interruption.check()
-            site = open_site(host, self.experiment, self.run_id, self.interruption)
-            self.sites.append(site)
-            self.action(self, site, outcome)
+            self.site = open_site(self.host, self.experiment, run_id, self.interruption)
+            action(self, self.site)
         except InterruptedRunError:
             pass
         except EnvcompareError as error:
-            self.keep(error, outcome)
-        return outcome
+            self.keep(error)
 
-    def keep(self, error: EnvcompareError, outcome: Outcome) -> None:
+    def tell(self, text: str) -> None:
+        """Keep a line about the host."""
+        self.outcome.lines.append(f"{self.host.label}: {text}")
+
+    def tell_removal(self, removal: claims.Removal) -> None:
+        """Keep what was removed of a run, and as errors what could not be."""
+        for text in removal.removed:
+            self.tell(text)
+        for text in removal.failed:
+            hint = "see what the host says, then run envcompare clean again"
+            self.keep(UnusableError(f"{self.host.label} is not clean", details=text, hint=hint))
+
+    def keep(self, error: EnvcompareError) -> None:
         """Show an error and remember it; what dies of an interruption is none."""
         if not self.interruption.is_requested:
             self.display.error(error)
-            outcome.errors.append(error)
+            self.outcome.errors.append(error)
 
 
-def _clean(task: _Task, site: Site, outcome: Outcome) -> None:
+Action = Callable[[_HostTask, Site], None]
+
+
+def _everywhere(
+    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: Action
+) -> Outcome:
+    run_id = f"build-{uuid.uuid4().hex[:8]}"
+    interruption = Interruption()
+    tasks = [
+        _HostTask(host=host, experiment=experiment, display=display, interruption=interruption)
+        for host in hosts
+    ]
+    with handling_signals(interruption, display.say, after=_AFTER):
+        try:
+            with hosts_at_once(display) as pool:
+                tuple(pool.map(lambda task: task.run(action, run_id), tasks))
+        finally:  # what one host made may be fetched for another until the end
+            for site in (task.site for task in tasks if task.site is not None):
+                site.close()
+    if interruption.is_requested:
+        raise InterruptedRunError("interrupted", hint="the same command goes on from here")
+    return Outcome(
+        lines=[line for task in tasks for line in task.outcome.lines],
+        errors=[error for task in tasks for error in task.outcome.errors],
+        locks={lock for task in tasks for lock in task.outcome.locks},
+    )
+
+
+def _clean(task: _HostTask, site: Site) -> None:
     """Remove the cache, once what dead runs left is gone; a live run keeps both."""
-    label = site.host.label
     for claim in claims.survey(site.transport, site.cache):
         if claim.is_live:
-            raise claims.refusal(claim, label)
-    _tell(task, site, outcome, claims.remove_dead(site.transport, site.cache))
-    found = cache.remove_cache(site.transport)
-    outcome.lines.append(f"{label}: {'removed' if found else 'nothing to remove at'} {site.cache}")
+            raise claims.refusal(claim, site.host.label)
+    task.tell_removal(claims.remove_dead(site.transport, site.cache))
+    is_removed = cache.remove_cache(site.transport)
+    task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {site.cache}")
     cache.remove_pins(site.transport)
-    removed = cache.remove_images(site.transport)
-    if removed.count:
-        outcome.lines.append(f"{label}: images removed from the engine: {removed.count}")
-    outcome.lines += [
-        f"{label}: the image {name} stays, since one of yours is built on it"
-        for name in removed.kept
-    ]
-    if removed.unseen:
-        outcome.lines.append(
-            f"{label}: images may stay, since the engine could not be asked: {removed.unseen}"
-        )
+    images = cache.remove_images(site.transport)
+    if images.count:
+        task.tell(f"images removed from the engine: {images.count}")
+    for name in images.kept:
+        task.tell(f"the image {name} stays, since one of yours is built on it")
+    if images.unseen:
+        task.tell(f"images may stay, since the engine could not be asked: {images.unseen}")
 
 
-def _clean_run(run_id: str, task: _Task, site: Site, outcome: Outcome) -> None:
-    found = [one for one in claims.survey(site.transport, site.cache) if one.run_id == run_id]
-    for claim in found:
+def _clean_run(run_id: str, task: _HostTask, site: Site) -> None:
+    left = [claim for claim in claims.survey(site.transport, site.cache) if claim.run_id == run_id]
+    for claim in left:
         if claim.is_live:
             raise claims.refusal(claim, site.host.label)
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
-    for claim in found or (claims.Claim(run_id=run_id),):
+    for claim in left or (claims.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        _tell(task, site, outcome, claims.remove(site.transport, site.cache, known))
-    if not outcome.lines and not outcome.errors:
-        outcome.lines.append(f"{site.host.label}: nothing is left of the run {run_id}")
+        task.tell_removal(claims.remove(site.transport, site.cache, known))
+    if not task.outcome.lines and not task.outcome.errors:
+        task.tell(f"nothing is left of the run {run_id}")
 
 
-def _tell(task: _Task, site: Site, outcome: Outcome, left: claims.Removal) -> None:
-    label = site.host.label
-    outcome.lines += [f"{label}: {text}" for text in left.removed]
-    for text in left.failed:
-        hint = "see what the host says, then run envcompare clean again"
-        task.keep(UnusableError(f"{label} is not clean", details=text, hint=hint), outcome)
-
-
-def _build(task: _Task, site: Site, outcome: Outcome) -> None:
+def _build(task: _HostTask, site: Site) -> None:
     for text in site.claim():
-        outcome.lines.append(f"{site.host.label}: {text}")
+        task.tell(text)
     for arm in planned_arms(task.experiment):
         task.interruption.check()
         label = f"{site.host.label} {arm.id}"
@@ -202,12 +199,12 @@ def _build(task: _Task, site: Site, outcome: Outcome) -> None:
         except InterruptedRunError:
             raise
         except EnvcompareError as error:
-            task.keep(error, outcome)
+            task.keep(error)
         else:
             facts = dict(seat.prepared.facts)
             where = seat.prepared.reference or seat.prepared.interpreter
-            outcome.lines.append(f"{label}: {where}{_proof(facts)}")
-            outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
+            task.outcome.lines.append(f"{label}: {where}{_proof(facts)}")
+            task.outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
 
 
 def _proof(facts: dict[str, str]) -> str:

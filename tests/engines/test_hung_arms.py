@@ -155,7 +155,7 @@ class Watch:
         def sample(run: CellRun, one: Sample) -> None:
             if self._has_failed and isinstance(one, Block | Startup | ProcessRun):
                 self.taken += 1
-                self.beside += place.computing(run.folder.path.name)
+                self.beside += place.computing(run.job.folder.path.name)
             keep_sample(run, one)
 
         def event(run: CellRun, one: Event) -> None:
