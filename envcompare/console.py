@@ -27,7 +27,7 @@ _SPEED_AFTER_S = 0.5  # before that the speed is that of the buffers
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO})  # of a pipe, of a terminal
 
 
-class Lasting:
+class _Lasting:
     """A standard stream that goes quiet when its reader or its terminal is gone.
 
     Rich would end the process, and a measurement must not end because nobody watches it.
@@ -70,9 +70,9 @@ class Lasting:
                 ) from error
 
 
-def progress_stream() -> IO[str]:
+def _progress_stream() -> IO[str]:
     """Return stderr, for what is worth no failure."""
-    return cast("IO[str]", Lasting(sys.stderr, always=True))
+    return cast("IO[str]", _Lasting(sys.stderr, always=True))
 
 
 def result_stream() -> IO[str]:
@@ -83,7 +83,7 @@ def result_stream() -> IO[str]:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    return cast("IO[str]", Lasting(sys.stdout))
+    return cast("IO[str]", _Lasting(sys.stdout))
 
 
 def is_terminal() -> bool:
@@ -109,7 +109,7 @@ class Display:
             from rich.console import Console
 
             self._console = Console(
-                file=progress_stream(), highlight=False, soft_wrap=True, emoji=False
+                file=_progress_stream(), highlight=False, soft_wrap=True, emoji=False
             )
         return self._console
 
@@ -267,6 +267,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_bytes(content: bytes) -> None:
     """Write a file to stdout as it is: in UTF-8, whatever the terminal's characters are."""
-    stream = Lasting(sys.stdout.buffer)
+    stream = _Lasting(sys.stdout.buffer)
     stream.write(content)
     stream.flush()

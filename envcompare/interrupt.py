@@ -18,7 +18,7 @@ from typing import Protocol
 from envcompare.errors import InterruptedRunError
 
 
-class Killable(Protocol):
+class _Killable(Protocol):
     """Something that runs and can be killed."""
 
     def kill(self) -> None:
@@ -32,8 +32,8 @@ class Interruption:
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._killed = threading.Event()
-        self._running: weakref.WeakSet[Killable] = weakref.WeakSet()
-        self._questions: weakref.WeakSet[Killable] = weakref.WeakSet()  # that may stay open
+        self._running: weakref.WeakSet[_Killable] = weakref.WeakSet()
+        self._questions: weakref.WeakSet[_Killable] = weakref.WeakSet()  # that may stay open
         self._lock = threading.RLock()  # a signal may come while it is held
 
     @property
@@ -61,7 +61,7 @@ class Interruption:
             self._kill_each(self._questions)
         return self._killed.is_set()
 
-    def add(self, process: Killable, *, at_once: bool = False) -> None:
+    def add(self, process: _Killable, *, at_once: bool = False) -> None:
         """Have `process` killed on a second request, or `at_once` on the first.
 
         Where that request was made already it is killed now.
@@ -77,14 +77,14 @@ class Interruption:
         """Kill everything registered, in threads of their own so that none waits for another."""
         self._kill_each(self._running)
 
-    def _kill_each(self, processes: weakref.WeakSet[Killable]) -> None:
+    def _kill_each(self, processes: weakref.WeakSet[_Killable]) -> None:
         with self._lock:
             running = tuple(processes)
         for process in running:
             threading.Thread(target=_kill, args=(process,), daemon=True).start()
 
 
-def _kill(process: Killable) -> None:
+def _kill(process: _Killable) -> None:
     with suppress(Exception):
         process.kill()
 

@@ -19,7 +19,7 @@ from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.transport.operations import make_folder, shell
 
-PREPARE_LIMIT_S = 3600.0
+_PREPARE_LIMIT_S = 3600.0
 WORKER = "worker.py"
 LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the image by itself
 
@@ -161,7 +161,7 @@ class CellFolders:
         base = folder.rpartition("/")[0]
         mounts = (*self.mounts, Mount(path=base, is_read_only=False))
         command = Command(argv=argv)
-        result = self.site.run_inside(seat, command, mounts=mounts, timeout_s=PREPARE_LIMIT_S)
+        result = self.site.run_inside(seat, command, mounts=mounts, timeout_s=_PREPARE_LIMIT_S)
         if not result.succeeded:
             raise _data_error(name, result.stdout, result.tail())
 

@@ -53,7 +53,7 @@ from envcompare.transport.operations import (
 )
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
-DATA_LIMIT_S = 600.0
+_DATA_LIMIT_S = 600.0
 # The folder of the run above it goes with the last of its hosts: several may share one home.
 _REMOVE = (
     OPEN_FOLDERS
@@ -257,7 +257,7 @@ class Site:
         command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
         mounts = (*self.mounts, Mount(path=path))
         try:
-            result = self.run_inside(seat, command, mounts=mounts, timeout_s=DATA_LIMIT_S)
+            result = self.run_inside(seat, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
             said = read_json(result.stdout, _Data)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so

@@ -32,8 +32,8 @@ _ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker 
 # What glibc frees goes back above two thresholds, which adapt to what a process happened to free
 # first (mallopt(3)); two processes of one program then differ in page faults for their whole life.
 # Fixed ones end the adapting. Where the C library is another, the variables do nothing.
-MMAP_THRESHOLD_BYTES = 32 << 20  # the most glibc takes (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits)
-TRIM_THRESHOLD_BYTES = 1 << 30
+_MMAP_THRESHOLD_BYTES = 32 << 20  # the most glibc takes (DEFAULT_MMAP_THRESHOLD_MAX on 64 bits)
+_TRIM_THRESHOLD_BYTES = 1 << 30
 
 Values = dict[str, Scalar]
 Facts = dict[str, FingerprintValue]
@@ -139,8 +139,8 @@ def stable_variables(seed: int, cell: str, restart: int) -> Variables:
     """
     hash_seed = derive_seed(seed, "hash seed", cell, restart) % 2**32
     return (
-        ("MALLOC_MMAP_THRESHOLD_", str(MMAP_THRESHOLD_BYTES)),
-        ("MALLOC_TRIM_THRESHOLD_", str(TRIM_THRESHOLD_BYTES)),
+        ("MALLOC_MMAP_THRESHOLD_", str(_MMAP_THRESHOLD_BYTES)),
+        ("MALLOC_TRIM_THRESHOLD_", str(_TRIM_THRESHOLD_BYTES)),
         ("PYTHONHASHSEED", str(hash_seed)),
     )
 

@@ -9,12 +9,12 @@ from envcompare.measure.protocol import Hello
 from envcompare.run_folder.records import Block, Failure
 
 BLOCK_S = 0.1  # rounds spread as much at 0.1 s as at 0.3 s, so that more of them say more
-WARMUP_S = 0.3
+_WARMUP_S = 0.3
 MIN_STEPS, MAX_STEPS = 2, 2000  # in a block; each step is two numbers of a line of samples.jsonl
-MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
+_MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
-SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
+_SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 
@@ -35,7 +35,7 @@ def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:
 
 def block_limit_s(expected_s: float) -> float:
     """Return how long to wait for a block that should take `expected_s`."""
-    return max(MIN_BLOCK_LIMIT_S, SLOWEST_BLOCK * expected_s)
+    return max(MIN_BLOCK_LIMIT_S, _SLOWEST_BLOCK * expected_s)
 
 
 def expected_block_s(first_step_s: float) -> float:
@@ -52,7 +52,7 @@ def warmup_steps(steps: int, first_step_s: float) -> int:
     A first step says what a step takes only where a block has the fewest; else it is far slower.
     """
     block_s = BLOCK_S if steps > MIN_STEPS else expected_block_s(first_step_s)
-    return steps * max(1, round(WARMUP_S / block_s))
+    return steps * max(1, round(_WARMUP_S / block_s))
 
 
 def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
@@ -70,12 +70,12 @@ def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
 
 def too_short(arm: str, step_s: float) -> Failure | None:
     """Refuse a step that the clock cannot tell from the reading of the clock."""
-    if step_s >= MIN_STEP_S:
+    if step_s >= _MIN_STEP_S:
         return None
     return Failure(
         phase="step",
         brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, and reading the clocks up to 1 µs of it",
-        details=f"below {MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
+        details=f"below {_MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
         hint="put more work into a step, for example 1000 rounds of what it does now",
     )
 
@@ -150,7 +150,7 @@ class ClockWatch:
             return ""
         usual_ns = statistics.median(steps) * block.k
         used_ns = sum(block.cpu_ns) + (block.wait_ns or 0)
-        if wall_ns <= SLOWEST_BLOCK * usual_ns or 2 * used_ns > wall_ns:
+        if wall_ns <= _SLOWEST_BLOCK * usual_ns or 2 * used_ns > wall_ns:
             return ""
         return (
             f"it took {wall_ns / 1e9:.3g} s, not {usual_ns / 1e9:.3g} s, and used only "

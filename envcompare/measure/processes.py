@@ -23,8 +23,8 @@ from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Failure, ProcessRun
 from envcompare.stats.intervals import Interval
 
-WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
-LEAST_LIMIT_S = 1.0
+_WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
+_LEAST_LIMIT_S = 1.0
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
 
@@ -143,7 +143,7 @@ class ProcessPass:
                 self.context.note("round-dropped", arm=arm, text=f"round {self._number}")
                 break
         if is_first:
-            is_kept = self.context.remaining_s < WANTED_ROUNDS * (
+            is_kept = self.context.remaining_s < _WANTED_ROUNDS * (
                 began_s - self.context.remaining_s
             )
             self._keep_first(runs, is_kept=is_kept)
@@ -155,7 +155,7 @@ class ProcessPass:
             self.context.note(
                 "caution",
                 text=f"the first round counts, though files may not have been in memory yet: the "
-                f"budget holds fewer than {WANTED_ROUNDS} more; raise --budget",
+                f"budget holds fewer than {_WANTED_ROUNDS} more; raise --budget",
             )
 
     def _keep(self, run: ProcessRun) -> None:
@@ -164,7 +164,7 @@ class ProcessPass:
 
     def _run(self, arm: str, order: int) -> ProcessRun | None:
         """Run the program once in an arm; None where its launcher did not come to its end."""
-        limit_s = max(LEAST_LIMIT_S, self.context.remaining_s)
+        limit_s = max(_LEAST_LIMIT_S, self.context.remaining_s)
         if self.program.timeout_s is not None:
             limit_s = min(limit_s, self.program.timeout_s)
         worker = self.context.launch(arm, self.context.variables(self._number))

@@ -24,7 +24,7 @@ _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class _Spent:
     """What one kind of launches, warm or cold, has taken so far."""
 
     repetitions: int
@@ -76,16 +76,16 @@ class StartupPass:
         while spent.is_due(limit_s):
             self._repeat(self._next, is_cold=is_cold)
             self._next += 1
-            spent = Spent(
+            spent = _Spent(
                 repetitions=spent.repetitions + 1,
                 seconds=before.seconds + time.monotonic() - began,
             )
 
-    def _before(self, *, is_cold: bool) -> Spent:
+    def _before(self, *, is_cold: bool) -> _Spent:
         """Return what an interrupted pass has spent on a kind; a torn repetition is not whole."""
         prior = [launch for launch in self.prior if (launch.page_cache == "cold") == is_cold]
         launches = Counter(launch.arm for launch in prior)
-        return Spent(
+        return _Spent(
             repetitions=min((launches[arm] for arm in self._arms), default=0),
             seconds=sum(launch.real_ns for launch in prior) / 1e9,
         )

@@ -39,9 +39,9 @@ from envcompare.transport import Process
 
 _T = TypeVar("_T")
 HELLO_LIMIT_S = 300.0
-GENERATION_LIMIT_S = 300.0
-QUIT_LIMIT_S = 30.0
-FACTS_LIMIT_S = 60.0
+_GENERATION_LIMIT_S = 300.0
+_QUIT_LIMIT_S = 30.0
+_FACTS_LIMIT_S = 60.0
 LOG_LIMIT_BYTES = 16 << 20  # of one worker
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
@@ -119,7 +119,7 @@ class Worker:
         """
         self._send("gen", {"seed": seed, "pad": pad})
 
-    def await_begin(self, limit_s: float = GENERATION_LIMIT_S) -> Generated:
+    def await_begin(self, limit_s: float = _GENERATION_LIMIT_S) -> Generated:
         """Wait until the generation has begun."""
         return self._receive("gen", Generated, limit_s)
 
@@ -156,7 +156,7 @@ class Worker:
 
     def await_facts(self) -> Found:
         """Wait for what the worker has found around itself."""
-        return self._receive("facts", Found, FACTS_LIMIT_S)
+        return self._receive("facts", Found, _FACTS_LIMIT_S)
 
     def end(self) -> Ended:
         """End the generation."""
@@ -169,9 +169,9 @@ class Worker:
 
     def await_end(self) -> Ended:
         """Wait until the generation has ended."""
-        return self._receive("end", Ended, GENERATION_LIMIT_S)
+        return self._receive("end", Ended, _GENERATION_LIMIT_S)
 
-    def quit(self, ending_s: float = QUIT_LIMIT_S) -> Quit:
+    def quit(self, ending_s: float = _QUIT_LIMIT_S) -> Quit:
         """End the worker and wait until its process, and what is around it, is gone."""
         self.send_quit()
         return self.await_quit(ending_s)
@@ -180,9 +180,9 @@ class Worker:
         """Ask the worker to end without waiting."""
         self._send("quit", {})
 
-    def await_quit(self, ending_s: float = QUIT_LIMIT_S) -> Quit:
+    def await_quit(self, ending_s: float = _QUIT_LIMIT_S) -> Quit:
         """Wait until the worker is gone, and `ending_s` at most for what is around it."""
-        return self._await_last("quit", Quit, QUIT_LIMIT_S, ending_s=ending_s)
+        return self._await_last("quit", Quit, _QUIT_LIMIT_S, ending_s=ending_s)
 
     def ask_once(self, op: str, fields: dict[str, object], *, kind: type[_T], limit_s: float) -> _T:
         """Ask what answers one request and ends; wait until it and what contains it are gone."""
@@ -190,7 +190,7 @@ class Worker:
         return self._await_last(op, kind, limit_s)
 
     def _await_last(
-        self, op: str, kind: type[_T], limit_s: float, *, ending_s: float = QUIT_LIMIT_S
+        self, op: str, kind: type[_T], limit_s: float, *, ending_s: float = _QUIT_LIMIT_S
     ) -> _T:
         reply = self._receive(op, kind, limit_s)
         self._close_stdin()
@@ -293,7 +293,7 @@ class Worker:
     def _ended(self, op: str) -> EnvcompareError:
         """Say why the worker is gone: its engine, a signal, or the connection."""
         try:
-            code = self._process.wait(QUIT_LIMIT_S)
+            code = self._process.wait(_QUIT_LIMIT_S)
         except CommandTimeoutError:
             return self._fault("process", f"it closed its output during `{op}` and does not end")
         except TransportError as error:

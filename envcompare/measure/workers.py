@@ -22,7 +22,7 @@ from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import look
 
 _T = TypeVar("_T")
-RETRIES = 1  # a worker that merely died is launched once more, in the next restart
+_RETRIES = 1  # a worker that merely died is launched once more, in the next restart
 _UNCHECKED = (
     "the first loss is no finite number in any arm: that all do the same work cannot be checked"
 )
@@ -85,7 +85,7 @@ class Roster:
         self._deaths[arm] += 1
         self.context.note("arm-failed", arm=arm, text=failure.brief, failure=failure)
         is_over = self.context.remaining_s <= 0
-        if failure.phase != "process" or self._deaths[arm] > RETRIES or is_over:
+        if failure.phase != "process" or self._deaths[arm] > _RETRIES or is_over:
             self.failed[arm] = failure
 
     def changed(self, arm: str, now: Values) -> Failure | None:

@@ -96,7 +96,7 @@ class _HostTask:
     outcome: Outcome = field(default_factory=Outcome)
     site: Site | None = None
 
-    def run(self, action: Action, run_id: str) -> None:
+    def run(self, action: _Action, run_id: str) -> None:
         """Do it; its errors are its own."""
         try:
             self.interruption.check()
@@ -126,11 +126,11 @@ class _HostTask:
             self.outcome.errors.append(error)
 
 
-Action = Callable[[_HostTask, Site], None]
+_Action = Callable[[_HostTask, Site], None]
 
 
 def _everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: Action
+    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, action: _Action
 ) -> Outcome:
     run_id = f"build-{uuid.uuid4().hex[:8]}"
     interruption = Interruption()

@@ -45,7 +45,7 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownHost:
+class _KnownHost:
     """One line of a known_hosts file."""
 
     patterns: tuple[str, ...]
@@ -71,12 +71,12 @@ def known_name(host: str, port: int) -> str:
     return host.lower() if port == _SSH_PORT else f"[{host.lower()}]:{port}"
 
 
-def read_known_hosts(paths: Iterable[Path]) -> tuple[KnownHost, ...]:
+def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
     """Read all lines that name a key; files that are not there count as empty."""
     return tuple(line for path in paths for line in _read(path))
 
 
-def judge(known: Iterable[KnownHost], name: str, key: HostKey) -> tuple[Trust, str]:
+def judge(known: Iterable[_KnownHost], name: str, key: HostKey) -> tuple[Trust, str]:
     """Say whether to trust `key` for `name`, and the place (file:line) that decided."""
     lines = [line for line in known if line.covers(name)]
     for line in lines:
@@ -90,7 +90,7 @@ def judge(known: Iterable[KnownHost], name: str, key: HostKey) -> tuple[Trust, s
     return (Trust.CHANGED, trusted[0].place) if trusted else (Trust.UNKNOWN, "")
 
 
-def known_types(known: Iterable[KnownHost], name: str) -> tuple[str, ...]:
+def known_types(known: Iterable[_KnownHost], name: str) -> tuple[str, ...]:
     """Return the key types known for `name`, so that one of them can be asked for."""
     lines = (line for line in known if not line.is_revoked and line.covers(name))
     return tuple(dict.fromkeys(line.key.type for line in lines))
@@ -120,7 +120,7 @@ def remember(path: Path, name: str, key: HostKey) -> None:
         file.write(f"{start}{name} {key.type} {key.content}\n".encode())
 
 
-def _read(path: Path) -> Iterator[KnownHost]:
+def _read(path: Path) -> Iterator[_KnownHost]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -133,7 +133,7 @@ def _read(path: Path) -> Iterator[KnownHost]:
             continue
         names, key_type, content = fields[:3]
         if (blob := _blob(content)) is not None:
-            yield KnownHost(
+            yield _KnownHost(
                 patterns=tuple(names.split(",")),
                 key=_key(key_type, blob),
                 is_revoked=marker == "@revoked",

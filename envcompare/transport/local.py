@@ -46,7 +46,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-class LocalProcess:
+class _LocalProcess:
     """A command in a session of its own, so that one signal reaches all its children."""
 
     def __init__(self, command: Command) -> None:
@@ -89,13 +89,13 @@ class LocalTransport:
         """Name the host as the user writes it."""
         return "local"
 
-    def spawn(self, command: Command) -> LocalProcess:
+    def spawn(self, command: Command) -> _LocalProcess:
         """Start the command; a missing program ends with exit code 127.
 
         Raises UnusableError where the system refuses it, as an argument that is too long.
         """
         try:
-            return LocalProcess(command)
+            return _LocalProcess(command)
         except (OSError, ValueError) as error:
             raise UnusableError(
                 f"cannot start {' '.join(command.argv[:2])[:80]!r} on local",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envcompare.errors import TransportError
 
-CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
+_CONFIG_VARIABLE = "ENVCOMPARE_SSH_CONFIG"
 
 Values = Mapping[str, tuple[str, ...]]
 """Lower-case keywords of ssh_config and their values, in order."""
@@ -29,7 +29,7 @@ _JUMP = re.compile(
     r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?"
 )
 
-Lookup = Callable[[Path | None, str], Values]
+_Lookup = Callable[[Path | None, str], Values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SshOptions:
 
     def config_path(self) -> Path | None:
         """Return the configuration file to use in place of ~/.ssh/config."""
-        variable = os.environ.get(CONFIG_VARIABLE)
+        variable = os.environ.get(_CONFIG_VARIABLE)
         return self.config or (Path(variable) if variable else None)
 
 
@@ -80,7 +80,7 @@ class SshSettings:
     proxy_command: str | None = None
 
 
-def resolve(destination: Destination, options: SshOptions, *, without_ssh: Lookup) -> SshSettings:
+def resolve(destination: Destination, options: SshOptions, *, without_ssh: _Lookup) -> SshSettings:
     """Ask OpenSSH itself what the configuration means; `without_ssh` reads it where ssh is missing.
 
     Only OpenSSH knows Include, Match and canonical names in full.

@@ -63,7 +63,7 @@ def _input(channel: Channel) -> BinaryIO:
     return writer(send, end=end)
 
 
-class SshProcess:
+class _SshProcess:
     """A command on another machine, in a process group that can be killed from a second session."""
 
     def __init__(
@@ -132,11 +132,11 @@ class SshTransport:
         """Name the host as the user wrote it."""
         return self._name
 
-    def spawn(self, command: Command) -> SshProcess:
+    def spawn(self, command: Command) -> _SshProcess:
         """Start the command there; a missing program ends with exit code 127."""
         channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
         brief = " ".join(command.argv[:2])
-        return SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
+        return _SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
 
     put = put_file
     get = get_file

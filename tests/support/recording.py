@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from envcompare.command import Command
-from envcompare.transport.local import LocalProcess, LocalTransport
+from envcompare.transport import Process
+from envcompare.transport.local import LocalTransport
 
 
 class Recorder(LocalTransport):
@@ -12,7 +13,7 @@ class Recorder(LocalTransport):
     def __init__(self) -> None:
         self.commands: list[Command] = []
 
-    def spawn(self, command: Command) -> LocalProcess:
+    def spawn(self, command: Command) -> Process:
         """Note the command and start it."""
         self.commands.append(command)
         return super().spawn(command)

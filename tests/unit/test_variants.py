@@ -15,7 +15,8 @@ from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
 from envcompare.stack import variants
 from envcompare.stack.wheelhouse import Wheelhouse, fill
-from envcompare.transport.local import LocalProcess, LocalTransport
+from envcompare.transport import Process
+from envcompare.transport.local import LocalTransport
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
 DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"
@@ -154,7 +155,7 @@ class Answering(LocalTransport):
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def spawn(self, command: Command) -> LocalProcess:
+    def spawn(self, command: Command) -> Process:
         """Say the text in place of the command's own."""
         return super().spawn(replace(command, argv=("printf", "%s", self.text)))
 
