@@ -16,8 +16,8 @@ from envcompare.doctor.checks import Finding, diagnose
 from envcompare.doctor.examination import HostExamination, Trouble, compared_stack, trouble_of
 from envcompare.doctor.likeness import Likeness, NotComparedError, Noting, compare_stacks
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
-from envcompare.fingerprint.remedies import SEPARATE, other_options
-from envcompare.fingerprint.words import describe, fact_name
+from envcompare.fingerprint.facts import fact_name
+from envcompare.fingerprint.sentences import SEPARATE, describe, other_options
 from envcompare.hosts.opening import open_site, ssh_options
 from envcompare.hosts.session import stack_options
 from envcompare.interrupt import Interruption
@@ -187,7 +187,7 @@ def _confounders(told: list[FactDifference]) -> Iterator[str]:
     for remedy in dict.fromkeys(one.remedy for one in told):
         for one in told:
             if one.remedy == remedy:
-                yield f"{_MARGIN}⚠ {one.sentence.removesuffix(f' {SEPARATE}{remedy}')}"
+                yield f"{_MARGIN}⚠ {one.sentence}"
         if remedy:
             yield f"{_MARGIN}  {SEPARATE}{remedy}"
 

@@ -14,8 +14,8 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.sides import Pair
-from envcompare.fingerprint.words import INSTALLED_PARTS
+from envcompare.fingerprint.facts import INSTALLED_PARTS
+from envcompare.fingerprint.pair import ArmsContext
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import Site
 from envcompare.measure.context import Variables, stable_variables
@@ -183,7 +183,7 @@ def _likeness(
     options: tuple[str, ...],
 ) -> Likeness:
     base, arm = pair
-    known = Pair(arms=pair, options=options)
+    known = ArmsContext(arms=pair, options=options)
     broken = site.seats[arm.id].mismatch
     by_workload = {
         name: compare_fingerprints(found[base.id], found[arm.id], known)

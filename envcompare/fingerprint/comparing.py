@@ -1,16 +1,17 @@
-"""Compare two fingerprints fact by fact; pure, the facts come from the workers."""
+"""Compare two fingerprints fact by fact; pure, the facts come from the workers.
+
+Differences that have one cause are told as one: the first of a group speaks for the others.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.fingerprint.classes import CLASS_ORDER, EXPLAINING, MEANINGS, classify
 from envcompare.fingerprint.evidence import (
-    LIBRARY_PATH,
-    LIMITS,
     NO_PYTHON,
     Evidence,
     evidence_of,
@@ -20,31 +21,47 @@ from envcompare.fingerprint.evidence import (
     parts_evidence,
     runs_python,
 )
-from envcompare.fingerprint.remedies import SEPARATE, has_own_remedy, remedy
-from envcompare.fingerprint.sides import Pair, Sides
-from envcompare.fingerprint.telling import is_computing, tellers, told_once
-from envcompare.fingerprint.varied import varied_sentence
-from envcompare.fingerprint.words import (
+from envcompare.fingerprint.facts import (
     CHANGED_FILES,
+    CLASS_ORDER,
+    EXPLAINING,
+    INSTALLED,
     INSTALLED_PARTS,
-    describe,
+    LOADED,
+    can_be_absent,
+    classify,
+    fact,
+    sign_of,
+    tellers_of_library,
+)
+from envcompare.fingerprint.pair import (
+    ArmsContext,
+    FingerprintPair,
     entries,
     entry_name,
-    fact_name,
-    is_plural,
     part_name,
     stem,
 )
-from envcompare.run_folder.records import FactDifference, FingerprintRecord, FingerprintValue
+from envcompare.fingerprint.sentences import worded_difference
+from envcompare.run_folder.records import (
+    FactClass,
+    FactDifference,
+    FingerprintRecord,
+    FingerprintValue,
+)
 
 _OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
-_ABSENT: Final = ("env.", "allocator.", "gpu.", "cuda.")  # None is a value: not set, not there
-LOADED: Final = ("loaded_libraries", "loaded_packages")
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 
 _Values = tuple[FingerprintValue, FingerprintValue]
 _Part = tuple[str, _Values, Evidence]
 _Lists = tuple[list[str], list[str]]
+_FELT_LIBRARIES: Final = (
+    "libc.", "libm.", "ld-linux", "libpython", "libtorch", "libc10", "libgomp", "libiomp", "libomp",
+    "libmkl", "libopenblas", "libscipy_openblas", "libblas", "liblapack", "libcu", "libnv",
+    "libnccl", "_multiarray_umath", "libjemalloc", "libtcmalloc", "libmimalloc",
+)  # fmt: skip
+_INSTALLED_FILE: Final = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _UNSEEN: Final = Evidence(
     is_felt=False,
     text="Seen in one arm alone: a command is looked at now and then, and what is brief escapes.",
@@ -52,19 +69,17 @@ _UNSEEN: Final = Evidence(
 
 
 def compare_fingerprints(
-    reference: FingerprintRecord, other: FingerprintRecord, pair: Pair | None = None
+    reference: FingerprintRecord, other: FingerprintRecord, context: ArmsContext | None = None
 ) -> tuple[FactDifference, ...]:
     """Return the facts in which `other` differs from `reference`, confounders first.
 
-    What `pair` knows of the two arms beside their facts is evidence, and shapes the remedy.
+    What `context` knows of the two arms beside their facts is evidence, and shapes the remedy.
     """
-    sides = Sides(reference=reference, other=other, pair=pair or Pair())
+    pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
-    found = told_once(
-        sides, [_difference(sides, part) for key in keys for part in _parts(sides, key)]
-    )
-    worded = [_worded(sides, one) for one in found]
-    return tuple(sorted(worded, key=lambda one: (CLASS_ORDER.index(one.fact_class), one.key)))
+    differences = [_difference(pair, part) for key in keys for part in _parts(pair, key)]
+    worded = [worded_difference(pair, each) for each in _told_once(pair, differences)]
+    return tuple(sorted(worded, key=lambda each: (CLASS_ORDER.index(each.fact_class), each.key)))
 
 
 def changed_software(
@@ -96,15 +111,15 @@ def _is_chance(one: FactDifference) -> bool:
     return one.key in LOADED and not names[0] & names[1]
 
 
-def _parts(sides: Sides, key: str) -> Iterator[_Part]:
+def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
     """Give what differs of a fact: nothing, the fact, or the parts of a list of software."""
-    before, after = sides.values(key)
+    before, after = pair.values(key)
     if before == after or key == CHANGED_FILES:
         return
     if before is None or after is None or key not in _LISTS:
-        yield key, (before, after), evidence_of(sides, key)
+        yield key, (before, after), evidence_of(pair, key)
     else:
-        yield from _LISTS[key](sides, _lacking(before, after))
+        yield from _LISTS[key](pair, _lacking(before, after))
 
 
 def _lacking(before: FingerprintValue, after: FingerprintValue) -> _Lists:
@@ -113,43 +128,43 @@ def _lacking(before: FingerprintValue, after: FingerprintValue) -> _Lists:
     return sorted(mine - theirs), sorted(theirs - mine)
 
 
-def _packages(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+def _packages(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give what is imported and what is not; torch and numpy have facts of their own."""
-    told = {name for name in _OWN_FACTS if sides.differ((f"{name}.version",))}
-    rest = [[one for one in side if entry_name(one) not in told] for side in pair]
-    felt = tuple(tuple(one for one in side if _is_package_felt(sides, one)) for side in rest)
+    told = {name for name in _OWN_FACTS if pair.differ((f"{name}.version",))}
+    rest = [[one for one in side if entry_name(one) not in told] for side in lists]
+    felt = tuple(tuple(one for one in side if _is_package_felt(pair, one)) for side in rest)
     others = tuple(
         tuple(one for one in side if one not in kept) for side, kept in zip(rest, felt, strict=True)
     )
     if any(felt):
-        yield "packages", (felt[0], felt[1]), packages_evidence(sides, felt[0] + felt[1])
+        yield "packages", (felt[0], felt[1]), packages_evidence(pair, felt[0] + felt[1])
     if any(others):
-        yield "packages.not_imported", (others[0], others[1]), _unused(sides)
+        yield "packages.not_imported", (others[0], others[1]), _unused(pair)
 
 
-def _is_package_felt(sides: Sides, entry: str) -> bool:
-    if runs_python(sides) is False:
+def _is_package_felt(pair: FingerprintPair, entry: str) -> bool:
+    if runs_python(pair) is False:
         return False
-    seen = imported(sides, entry)
+    seen = imported(pair, entry)
     return entry_name(entry) not in _INSTALLERS if seen is None else seen
 
 
-def _unused(sides: Sides) -> Evidence:
-    if runs_python(sides) is False:
+def _unused(pair: FingerprintPair) -> Evidence:
+    if runs_python(pair) is False:
         return NO_PYTHON
-    if sides.pair.is_program or sides.names("loaded_packages") is None:
+    if pair.context.is_program or pair.names("loaded_packages") is None:
         return Evidence(is_felt=False, text="They install software and compute nothing.")
     return Evidence(is_felt=False, text="They were not imported by this workload.")
 
 
-def _installed(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+def _installed(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give the packages whose files differ though their version does not, and files of none.
 
     A package is told by the files that were found to differ, where somebody looked into it.
     """
-    names = [{part_name(one) for one in side} for side in pair]
+    names = [{part_name(one) for one in side} for side in lists]
     told = {one for one in names[0] | names[1] if "==" not in one or one in names[0] & names[1]}
-    changed = _lacking(*sides.values(CHANGED_FILES))
+    changed = _lacking(*pair.values(CHANGED_FILES))
     looked_into = {part_name(one) for side in changed for one in side}
     first, second = (
         tuple(
@@ -157,51 +172,51 @@ def _installed(sides: Sides, pair: _Lists) -> Iterator[_Part]:
             for one in (*files, *(part for part in parts if part_name(part) not in looked_into))
             if part_name(one) in told
         )
-        for files, parts in zip(changed, pair, strict=True)
+        for files, parts in zip(changed, lists, strict=True)
     )
     if first or second:
-        yield INSTALLED_PARTS, (first, second), parts_evidence(sides, first + second)
+        yield INSTALLED_PARTS, (first, second), parts_evidence(pair, first + second)
 
 
-def _libraries(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give the loaded libraries that no other fact tells of; all of them where none is left."""
     first, second = (
-        [one for one in side if not sides.differ(tellers(sides, one))] for side in pair
+        [one for one in side if not pair.differ(_tellers(pair, one))] for side in lists
     )
-    shown = (first, second) if first or second else pair
-    if sides.is_watched:
+    shown = (first, second) if first or second else lists
+    if pair.is_watched:
         yield _watched("loaded_libraries", shown, what="The command loaded them in both arms.")
     else:
-        yield _loaded(sides, shown)
+        yield _loaded(pair, shown)
 
 
-def _loaded(sides: Sides, shown: _Lists) -> _Part:
+def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
     """Return the loaded libraries, those that compute before the others."""
-    felt = {one for side in shown for one in side if is_computing(sides, one)}
+    felt = {one for side in shown for one in side if _is_computing(pair, one)}
     first, second = (tuple(sorted(side, key=lambda one: (one not in felt, one))) for side in shown)
     is_felt = bool(felt)
     text = "" if is_felt else "None of them computes."
     return "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
 
 
-def _programs(sides: Sides, pair: _Lists) -> Iterator[_Part]:
+def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give the programs that a command runs; the arm's Python has facts of its own."""
-    own = interpreters(sides) if sides.differ(("python.sha256",)) else ()
-    first, second = ([one for one in side if entry_name(one) not in own] for side in pair)
+    own = interpreters(pair) if pair.differ(("python.sha256",)) else ()
+    first, second = ([one for one in side if entry_name(one) not in own] for side in lists)
     if first or second:
         yield _watched("programs", (first, second), what="They are what the command runs.")
 
 
-def _watched(key: str, pair: _Lists, *, what: str) -> _Part:
+def _watched(key: str, lists: _Lists, *, what: str) -> _Part:
     """Return what has its name in both arms: of that alone another build was seen."""
-    common = {stem(one) for one in pair[0]} & {stem(one) for one in pair[1]}
-    first, second = (tuple(one for one in side if stem(one) in common) for side in pair)
+    common = {stem(one) for one in lists[0]} & {stem(one) for one in lists[1]}
+    first, second = (tuple(one for one in side if stem(one) in common) for side in lists)
     if common:
         return key, (first, second), Evidence(is_felt=True, text=what)
-    return key, (tuple(pair[0]), tuple(pair[1])), _UNSEEN
+    return key, (tuple(lists[0]), tuple(lists[1])), _UNSEEN
 
 
-_LISTS: Final[dict[str, Callable[[Sides, _Lists], Iterator[_Part]]]] = {
+_LISTS: Final[dict[str, Callable[[FingerprintPair, _Lists], Iterator[_Part]]]] = {
     "packages": _packages,
     INSTALLED_PARTS: _installed,
     "loaded_libraries": _libraries,
@@ -210,18 +225,18 @@ _LISTS: Final[dict[str, Callable[[Sides, _Lists], Iterator[_Part]]]] = {
 """Lists of software, of which only the entries that differ are told."""
 
 
-def _difference(sides: Sides, part: _Part) -> FactDifference:
+def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
     key, values, evidence = part
     fact_class = classify(key)
     if fact_class == "confounder" and not _can_confound(key, values, evidence):
         fact_class = "possible-influence"
-    elif key in LIMITS and evidence.is_felt:
+    elif fact(key).is_limit and evidence.is_felt:
         fact_class = "confounder"
-    elif key == LIBRARY_PATH and evidence.is_felt is False:
+    elif sign_of(key) == "library path" and evidence.is_felt is False:
         fact_class = "varied"
     return FactDifference(
-        host=sides.other.host,
-        arm=sides.other.arm,
+        host=pair.other.host,
+        arm=pair.other.arm,
         key=key,
         reference=values[0],
         value=values[1],
@@ -235,47 +250,63 @@ def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
     """Say whether the difference is known (None is not measured) and can be felt."""
     if evidence.is_felt is False:
         return False
-    return None not in values or key.startswith(_ABSENT)
+    return None not in values or can_be_absent(key)
 
 
-def _worded(sides: Sides, one: FactDifference) -> FactDifference:
-    match one.fact_class:
-        case "confounder":
-            how = remedy(sides, one.key)
-            return replace(one, remedy=how, sentence=f"{_confounded(one)} {SEPARATE}{how}")
-        case "varied":
-            text, how = varied_sentence(one.key)
-            sentence = f"{text} {SEPARATE}{how}" if how else text
-            return replace(one, remedy=how, sentence=sentence)
-        case "possible-influence":
-            how = remedy(sides, one.key) if has_own_remedy(one.key) else ""
-            return replace(one, remedy=how, sentence=_possible(sides, one))
-        case _:
-            return replace(one, sentence=MEANINGS[one.fact_class])
+def _told_once(pair: FingerprintPair, found: list[FactDifference]) -> list[FactDifference]:
+    """Return the differences, each that another one speaks for with the key of that one."""
+    classes = {one.key: one.fact_class for one in found}
+    return [_following(pair, one, classes) for one in found]
 
 
-def _confounded(one: FactDifference) -> str:
-    verb = "differ" if is_plural(one) else "differs"
-    parts = (
-        f"Besides the environment, {describe(one)} {verb}.",
-        one.evidence,
-        MEANINGS["confounder"],
+def _is_computing(pair: FingerprintPair, entry: str) -> bool:
+    """Say whether a library takes part in computing: by its name, or as a part of a package."""
+    path = pair.path(entry_name(entry))
+    return entry.startswith(_FELT_LIBRARIES) or bool(_INSTALLED_FILE.search(path))
+
+
+def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
+    """Return the facts that tell of another build of a library, by where it lies and its name."""
+    path = pair.path(entry_name(entry))
+    package = _INSTALLED_FILE.search(path)
+    return tellers_of_library(
+        entry, package[1] if package else "", is_of_python="/lib-dynload/" in path
     )
-    return " ".join(part for part in parts if part)
 
 
-def _possible(sides: Sides, one: FactDifference) -> str:
-    """Say of a possible influence why it is no more, and what is known of it."""
-    missing = [
-        record.arm
-        for record, value in zip(sides.records, (one.reference, one.value), strict=True)
-        if value is None
+def _following(
+    pair: FingerprintPair, one: FactDifference, classes: dict[str, FactClass]
+) -> FactDifference:
+    leader = _leader_of_libraries(pair, one, classes) or _leader(one.key, classes)
+    if leader:
+        return replace(one, part_of=leader)
+    if fact(one.key).group == INSTALLED and INSTALLED_PARTS in classes:
+        return replace(one, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
+    is_explained = fact(one.key).group == INSTALLED and "packages.not_imported" in classes
+    if is_explained and one.fact_class == "confounder":
+        text = "Packages differ that this workload does not import, which may be all of it."
+        return replace(one, fact_class="possible-influence", evidence=text)
+    return one
+
+
+def _leader(key: str, classes: dict[str, FactClass]) -> str:
+    """Return what tells of this one as well; empty where it speaks for itself."""
+    group = fact(key).group
+    before = group[: group.index(key)] if group else ()
+    enough = {"confounder", classes[key]}
+    return next((one for one in before if classes.get(one) in enough), "")
+
+
+def _leader_of_libraries(
+    pair: FingerprintPair, one: FactDifference, classes: dict[str, FactClass]
+) -> str:
+    """Return the first confounder that tells of loaded libraries, where some tell of them all."""
+    if one.key != "loaded_libraries":
+        return ""
+    both = entries(one.reference) + entries(one.value)
+    leaders = [
+        next((key for key in _tellers(pair, entry) if classes.get(key) == "confounder"), "")
+        for entry in both
+        if _is_computing(pair, entry)
     ]
-    if missing and not one.key.startswith(_ABSENT):
-        verb, they = ("were", "they") if is_plural(one) else ("was", "it")
-        return (
-            f"{fact_name(one.key)} {verb} not measured in {missing[0]}: {they} may differ or not."
-        )
-    if one.evidence:
-        return f"{one.evidence} A possible influence, and no more than that."
-    return MEANINGS["possible-influence"]
+    return leaders[0] if leaders and all(leaders) else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import ConfigError
-from envcompare.fingerprint.words import fact_name, is_plural_name
+from envcompare.fingerprint.facts import fact, fact_name, is_plural
 from envcompare.run_folder.records import Event, Failure, IdentityChange, Scalar
 
 Identity = dict[str, Scalar]
@@ -21,65 +21,14 @@ Place = tuple[str, str]
 BOOT: Final = "boot.id"
 """The one property that may change: a restart keeps software and settings, or those differ too."""
 
-_NAMES: Final = {
-    BOOT: "the boot ID",
-    "batch": "the batch size",
-    "code": "the code of the workload",
-    "cpu.boost": "the setting of CPU boost",
-    "cpu.governor": "the frequency governor",
-    "cpu.microcode": "the microcode",
-    "cpu.model": "the processor",
-    "cpu.no_turbo": "the setting of Turbo Boost",
-    "cpu.online": "the list of online CPUs",
-    "data": "the data",
-    "data.changed": "the data (newest ctime)",
-    "data.files": "the data (times of its files)",
-    "data.modified": "the data",
-    "device": "the device",
-    "docker.version": "the version of Docker",
-    "gpu.driver": "the GPU driver",
-    "image.id": "the image",
-    "kernel.clocksource": "the clock source of the kernel",
-    "kernel.release": "the kernel",
-    "kernel.version": "the build of the kernel",
-    "lock.sha256": "the lock of the wheels",
-    "machine.id": "the machine",
-    "program": "the program",
-    "program.sha256": "the program",
-    "python.build": "the build of Python",
-    "python.path": "the interpreter",
-    "python.sha256": "the build of Python",
-    "python.version": "Python",
-    "sif.sha256": "the SIF",
-    "singularity.version": "the version of Singularity or Apptainer",
-    "smt": "the setting of SMT",
-    "site_packages.sha256": "the installed files",
-}
-_PROGRAM: Final = "program "  # and the word
 _GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
-_REMEDIES: Final = {
-    "image.id": "restore the original tag: docker tag {before} NAME",
-    "sif.sha256": "restore the original SIF",
-    "data": "restore the data",
-    "data.changed": "compare the data with the original",
-    "data.files": "compare the data with the original",
-    "data.modified": "restore the data",
-    "kernel.release": "boot the original kernel",
-}
-
 _NOTED_LATER: Final = frozenset({"data.changed", "data.files"})
 """Properties that an earlier version did not note, which did note `data.modified`."""
 
 
 def program_key(word: str) -> str:
     """Return the property that is the program a word of the command names."""
-    return f"{_PROGRAM}{word}"
-
-
-def property_name(key: str) -> str:
-    """Return what a property is called in a sentence."""
-    word = key.removeprefix(_PROGRAM)
-    return f"the program {word}" if word != key else _NAMES.get(key) or fact_name(key)
+    return f"command.{word}"
 
 
 def changes(
@@ -139,8 +88,8 @@ def is_unverified(one: IdentityChange) -> bool:
 
 def change_text(one: IdentityChange) -> str:
     """Return a change with both values: "the kernel was 6.1, now 6.2"."""
-    verb = "were" if is_plural_name(one.key) else "was"
-    return f"{property_name(one.key)} {verb} {_value(one.before)}, now {_value(one.after)}"
+    verb = "were" if is_plural(one.key) else "was"
+    return f"{fact_name(one.key)} {verb} {_value(one.before)}, now {_value(one.after)}"
 
 
 def resumed_text(one: IdentityChange) -> str:
@@ -155,7 +104,7 @@ def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
     """Return the error for a run whose hosts or arms are not, or may not be, what they were."""
     changed = tuple(one for one in found if not is_unverified(one))
     first = (changed or found)[0]
-    what = f"{property_name(first.key)} of {subject(first)}"
+    what = f"{fact_name(first.key)} of {subject(first)}"
     details = "; ".join(f"{subject(one)}: {change_text(one)}" for one in found)
     if not changed:
         return ConfigError(
@@ -196,9 +145,9 @@ def unknown(folder: Path) -> ConfigError:
     )
 
 
-def _remedies(found: tuple[IdentityChange, ...]) -> tuple[str, ...]:
-    texts = (_REMEDIES[one.key].format(before=one.before) for one in found if one.key in _REMEDIES)
-    return tuple(dict.fromkeys(texts)) or ("restore what changed",)
+def _remedies(changed: tuple[IdentityChange, ...]) -> tuple[str, ...]:
+    texts = (fact(each.key).restore.format(before=each.before) for each in changed)
+    return tuple(dict.fromkeys(filter(None, texts))) or ("restore what changed",)
 
 
 def _value(value: Scalar) -> str:

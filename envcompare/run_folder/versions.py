@@ -15,7 +15,7 @@ import msgspec
 
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.profiles import Lack, Page, ProfileRecord
-from envcompare.run_folder.records import SCHEMA
+from envcompare.run_folder.records import SCHEMA, Event
 
 OLDEST: Final = 1
 DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -23,6 +23,7 @@ DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _T = TypeVar("_T")
 _Json = dict[str, Any]
 _GPU: Final = re.compile(r"GPU (\d+)(?=:|$)")
+_PROGRAM: Final = re.compile("^program ")
 _PAGES: Final[dict[str, Page]] = {
     "csv raw": "raw", "csv details": "details", "csv summary": "summary",
     "report by ncu": "raw", "report by ncu_report": "raw",
@@ -106,7 +107,15 @@ def _name_lacks(record: _Json) -> None:
     record["lacks"] = {"why": why, "problem": {"brief": reason or _PART_MISSING, "hint": hint}}
 
 
+def _name_programs(record: _Json) -> None:
+    """Version 1 named the program of a word `program WORD` in the identity of an arm."""
+    if record.get("what") == "identity":
+        values = record.get("values", {}).items()
+        record["values"] = {_PROGRAM.sub("command.", key): value for key, value in values}
+
+
 _FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
+    Event: (_name_programs,),
     ProfileRecord: (_name_gpus, _name_pages, _keep_notes, _name_lacks),
 }
 """By the type that is read, what changes a record of version 1, in place, into one of version 2.

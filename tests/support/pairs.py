@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.sides import Pair
+from envcompare.fingerprint.pair import ArmsContext
 from envcompare.run_folder.records import (
     ArmRecord,
     FactDifference,
@@ -29,5 +29,5 @@ def differences(
         FingerprintRecord(host=host, arm=one.id, facts={**(both or {}), **facts})
         for one, facts in ((VM, reference), (arm, other))
     )
-    pair = Pair(arms=(VM, arm), **seen)
+    pair = ArmsContext(arms=(VM, arm), **seen)
     return {one.key: one for one in compare_fingerprints(*sides, pair)}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.fingerprint.classes import CLASS_ORDER, classify
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.words import describe
+from envcompare.fingerprint.facts import CLASS_ORDER, classify
+from envcompare.fingerprint.sentences import describe
 from envcompare.report.sections.environments import fact_text
 from envcompare.run_folder.records import FactDifference, FingerprintRecord, FingerprintValue
 
@@ -131,10 +131,13 @@ def test_what_one_side_did_not_measure_confounds_nothing() -> None:
 
 def test_the_sentence_of_a_confounder_names_what_differs_and_how_to_separate_it() -> None:
     """The reader learns which software differs and the command that splits the difference."""
-    assert one_difference("cuda.cudnn", "9.1", "9.5").sentence == (
+    difference = one_difference("cuda.cudnn", "9.1", "9.5")
+    assert difference.sentence == (
         "Besides the environment, cuDNN 9.1 → 9.5 differs. "
         "Whether this workload loaded cuDNN was not measured. "
-        "A difference in speed is then real; its cause cannot be told apart. To separate: "
+        "A difference in speed is then real; its cause cannot be told apart."
+    )
+    assert difference.remedy == (
         "`envcompare run --stacks image,host` measures how much is the software; "
         "`envcompare build` makes every arm from the same wheels"
     )
@@ -151,7 +154,7 @@ def test_another_build_of_python_says_who_feels_it() -> None:
     found = one_difference("python.sha256", "aa", "bb")
     assert found.fact_class == "confounder"
     assert "the build of Python differs. A workload bound by Python feels it." in found.sentence
-    assert "--vm-python" in found.sentence
+    assert "--vm-python" in found.remedy
 
 
 def test_libraries_are_compared_by_name_and_only_the_differing_ones_are_listed() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pairs import OWN, Facts, differences
 
-from envcompare.fingerprint.remedies import other_options
-from envcompare.fingerprint.words import describe
+from envcompare.fingerprint.sentences import describe, other_options
 
 TORCH = ("libc.so.6 1", "libtorch_cpu.so 2", "libgomp.so.1 3")
 PATHS = ("_pcg64.so /v/site-packages/numpy/random/_pcg64.so", "_ssl.so /usr/lib-dynload/_ssl.so")

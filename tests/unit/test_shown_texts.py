@@ -10,7 +10,7 @@ import pytest
 
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import UnusableError
-from envcompare.fingerprint.words import describe
+from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import FactDifference
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\u202e\x9b31m"

@@ -12,6 +12,7 @@ from goldenruns import KEPT
 
 from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
+from envcompare.fingerprint.identity import change_text, noted_changes
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Profile
 from envcompare.run_folder.records import SCHEMA
@@ -150,3 +151,16 @@ def test_nothing_is_imported_into_an_older_run(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     assert "run cannot be extended: it has schema 1" in result.stderr
+
+
+def test_program_of_a_word_in_an_older_identity_is_named_by_its_key(tmp_path: Path) -> None:
+    """The report names the program that changed before a run of version 1 was resumed."""
+    shutil.copytree(V1 / "measured", tmp_path / "run")
+    path = tmp_path / "run" / "events.jsonl"
+    event = json.loads(path.read_text().splitlines()[0])
+    changed = [
+        {**event, "what": "identity", "arm": "vm", "values": {"program nvcc": n}} for n in "12"
+    ]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (event, *changed)))
+    (change,) = noted_changes(RunFolder.open(tmp_path / "run").read_events().events)
+    assert change_text(change) == "the program nvcc was 1, now 2"

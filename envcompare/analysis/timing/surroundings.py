@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.classes import CLASS_ORDER, EXPLAINING
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.remedies import other_options
-from envcompare.fingerprint.sides import Pair
+from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING
+from envcompare.fingerprint.pair import ArmsContext
+from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,
     FactDifference,
@@ -97,12 +97,12 @@ def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[st
     return {cell: found for cell, found in own.items() if found}
 
 
-def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> Pair:
+def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:
     arms = {arm.id: arm for arm in run.arms}
     throttled = [value for one in both for value in one.throttled_ns]
     peaks = [value for one in both for value in one.peak_bytes]
     known = names[0] in arms and names[1] in arms
-    return Pair(
+    return ArmsContext(
         arms=(arms[names[0]], arms[names[1]]) if known else None,
         is_program=any(one.is_program for one in both),
         throttled_ns=sum(throttled) if throttled else None,

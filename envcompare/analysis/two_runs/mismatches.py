@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from envcompare.analysis.model.comparison import Mismatch, RunComparison
 from envcompare.errors import RunFolderError
-from envcompare.fingerprint.classes import longest_rule
-from envcompare.fingerprint.comparing import LOADED, compare_fingerprints, measured_alike
-from envcompare.fingerprint.sides import Pair
-from envcompare.fingerprint.words import INSTALLED_PARTS, describe
+from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
+from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, longest_rule
+from envcompare.fingerprint.pair import ArmsContext
+from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     FactDifference,
     FingerprintRecord,
@@ -84,7 +84,7 @@ def changed_facts(
     before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
 ) -> tuple[FactDifference, ...]:
     """Return the facts of one arm that are not the same in both runs, software first."""
-    found = compare_fingerprints(before, after, Pair())
+    found = compare_fingerprints(before, after, ArmsContext())
     own = {"env.PYTHONHASHSEED"} if is_stabilised else set()
     kept = [
         one

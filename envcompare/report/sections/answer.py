@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, Outcome, RunComparison
-from envcompare.fingerprint.remedies import SEPARATE
-from envcompare.fingerprint.words import fact_name
+from envcompare.fingerprint.facts import fact_name
+from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.format.numbers import listed, signed_percent
 from envcompare.report.sections.comparisons import Row
 from envcompare.report.wording.headlines import (

@@ -15,7 +15,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
     StepTimes,
 )
-from envcompare.fingerprint.words import describe
+from envcompare.fingerprint.sentences import describe
 from envcompare.report.format.marks import Axis, Mark, mark
 from envcompare.report.format.numbers import (
     NOT_MEASURED,

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
-from envcompare.fingerprint.classes import CLASS_ORDER, MEANINGS
-from envcompare.fingerprint.gaps import NOT_SET, missing_reason
-from envcompare.fingerprint.remedies import SEPARATE
-from envcompare.fingerprint.words import describe, fact_name
+from envcompare.fingerprint.facts import (
+    CLASS_ORDER,
+    MEANINGS,
+    NOT_SET,
+    fact_name,
+    missing_reason,
+    purpose_of,
+)
+from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.format.numbers import NOT_MEASURED, size
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
@@ -176,8 +181,8 @@ def _lines(found: list[FactDifference], fact_class: FactClass) -> tuple[str, ...
 
 def _told(one: FactDifference) -> str:
     if one.fact_class == "varied":
-        text = one.sentence if one.sentence != MEANINGS["varied"] else ""
-        return f"{text}." if one.remedy else text
+        text = one.sentence if purpose_of(one.key) else ""
+        return f"{text} {SEPARATE}{one.remedy}." if one.remedy else text
     how = f"{SEPARATE}{one.remedy}." if one.remedy else ""
     return f"{one.evidence} {how}".strip()
 

@@ -19,7 +19,7 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
 )
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
-from envcompare.fingerprint.remedies import SEPARATE
+from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.charts.bars import time_chart
 from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.charts.steps import KEY, step_chart

@@ -1,4 +1,4 @@
-"""The two arms that are compared: their facts, and what else is known of them."""
+"""The two arms that are compared: their facts, and what is known of them beside these."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from envcompare.fingerprint.words import entries, entry_name
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 
 _THREADS: Final = ("torch.threads", "threads.omp", "threads.mkl", "threads.openblas")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class ArmsContext:
     """What is known of two arms beside their facts: how they were asked for, and how they ran."""
 
     arms: tuple[ArmRecord, ArmRecord] | None = None  # the reference first
@@ -24,12 +23,12 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
+class FingerprintPair:
     """The fingerprints of the reference and of an arm, and what is known beside them."""
 
     reference: FingerprintRecord
     other: FingerprintRecord
-    pair: Pair = field(default_factory=Pair)
+    context: ArmsContext = field(default_factory=ArmsContext)
 
     @property
     def records(self) -> tuple[FingerprintRecord, FingerprintRecord]:
@@ -77,3 +76,25 @@ class Sides:
         """Return how many threads compute, as far as the facts tell: at least one."""
         found = [value for key in _THREADS for value in self.values(key)]
         return max((one for one in found if isinstance(one, int)), default=1)
+
+
+def entries(value: FingerprintValue) -> tuple[str, ...]:
+    """Return the entries of a list of software; a single value is one entry."""
+    if value is None:
+        return ()
+    return tuple(str(one) for one in value) if isinstance(value, tuple) else (str(value),)
+
+
+def entry_name(entry: str) -> str:
+    """Return the name in "name==version" and in "basename digest"."""
+    return entry.partition("==")[0].partition(" ")[0]
+
+
+def stem(entry: str) -> str:
+    """Return a library's name without its version: the map of a process shows no links."""
+    return entry_name(entry).partition(".so")[0]
+
+
+def part_name(entry: str) -> str:
+    """Return the package, as name==version, or the file in "part digest" and "part file digest"."""
+    return entry.partition(" ")[0]

@@ -1,0 +1,486 @@
+"""The table of facts: what is known of a fact by its key alone, whatever the arms.
+
+*Identity* tells the arms apart, *host* cannot differ on one host, *varied* is what an environment
+does on purpose, a *confounder* is software or a setting that can change the speed by itself, and a
+*possible influence* is everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+from envcompare.run_folder.records import FactClass
+
+CLASS_ORDER: Final[tuple[FactClass, ...]] = (
+    "confounder", "possible-influence", "host", "varied", "identity",
+)  # fmt: skip
+
+EXPLAINING: Final[tuple[FactClass, ...]] = CLASS_ORDER[:2]
+"""What may explain a difference in speed, beside what an environment does on purpose."""
+
+MEANINGS: Final[dict[FactClass, str]] = {
+    "identity": "Tells the arms apart; it cannot change the speed.",
+    "host": "Cannot differ on one host: this arm is shown something else than the host itself.",
+    "varied": "The environment does this on purpose; it belongs to what is compared.",
+    "confounder": "A difference in speed is then real; its cause cannot be told apart.",
+    "possible-influence": "It may change the speed; whether it does here is not known.",
+}
+NOT_SET: Final = "not set"
+INSTALLED_PARTS: Final = "site_packages.parts"
+"""Packages and files of none, each with its digest."""
+CHANGED_FILES: Final = "site_packages.changed"
+"""The files in which arms differ, each after its package; they are told with the packages."""
+LOADED: Final = ("loaded_libraries", "loaded_packages")
+
+Sign = Literal[
+    "allocator", "cpu set", "every program", "installed", "library path", "lock", "memory",
+    "outside", "package", "preload", "priority", "python", "quota",
+]  # fmt: skip
+"""What tells whether a workload feels a difference, where it is no library that it loads."""
+Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start", "software"]
+"""How a fact is made the same in every arm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library that reads a setting, or is the fact itself: its name, and those of its files."""
+
+    name: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What an environment does on purpose, who feels it, and what tells its part from the rest."""
+
+    what: str
+    felt_by: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a fact; it holds for the facts below its key too, but name and group."""
+
+    key: str
+    fact_class: FactClass | None = None
+    name: str = ""
+    _: KW_ONLY
+    below: str = ""  # the name of a fact below the key, with {} for the rest of its key
+    is_plural: bool | None = None  # of the name
+    is_whole: bool | None = None  # its values are never cut in a sentence
+    is_absent: bool | None = None  # None says that it is not there, and not that it is not known
+    missing: str = ""  # what it means that there is no value
+    group: tuple[str, ...] = ()  # facts of one cause, of which the first that differs is told
+    seen_by: Library | Sign | None = None
+    is_limit: bool = False  # a possible influence, and a confounder once a workload reaches it
+    of_python: bool | None = None  # nothing but the interpreter of an arm has the use of it
+    way: Way | None = None
+    with_what: str = ""  # what limits or starts it
+    purpose: Purpose | None = None
+    restore: str = ""  # what undoes a change since a run was begun; {before} is its value then
+
+
+_OPENMP: Final = ("libgomp", "libiomp", "libomp")
+_OPENBLAS: Final = Library("OpenBLAS", ("libopenblas", "libscipy_openblas"))
+# The wheels of PyTorch hold MKL and oneDNN inside libtorch_cpu.
+_MKL: Final = Library("MKL", ("libmkl", "libtorch_cpu"))
+_ONEDNN: Final = Library("oneDNN", ("libdnnl", "libtorch_cpu"))
+_RUNTIME: Final = Library("an OpenMP runtime", _OPENMP)
+_THREADED: Final = (*_OPENMP, *_OPENBLAS.files, *_MKL.files)
+_CUDNN: Final = Library("cuDNN", ("libcudnn",))
+_CUBLAS: Final = Library("cuBLAS", ("libcublas",))
+_NCCL: Final = Library("NCCL", ("libnccl",))
+_TORCH_FILES: Final = Library("PyTorch", ("libtorch", "libc10"))
+
+_PYTHON: Final = (
+    "python.version", "python.implementation", "python.sha256", "python.libpython_sha256",
+    "python.flags", "python.compiler", "python.is_debug",
+)  # fmt: skip
+_LIBC: Final = ("libc.version", "libc.sha256")
+_TORCH: Final = ("torch.version", "torch.git", "torch.build_sha256", "torch.cuda")
+_ALLOCATOR: Final = ("env.LD_PRELOAD", "allocator.ld_preload", "allocator.name")
+_TUNABLES: Final = ("env.GLIBC_TUNABLES", "allocator.tunables")
+_CAPABILITY: Final = ("env.ATEN_CPU_CAPABILITY", "torch.cpu_capability")
+_OMP_THREADS: Final = ("env.OMP_NUM_THREADS", "threads.omp")
+_MKL_THREADS: Final = ("env.MKL_NUM_THREADS", "threads.mkl")
+_BLAS_THREADS: Final = ("env.OPENBLAS_NUM_THREADS", "threads.openblas")
+_CPUS: Final = ("cpu.affinity", "cgroup.cpuset")
+_SECCOMP: Final = ("seccomp.mode", "seccomp.filters")
+INSTALLED: Final = (
+    "packages", "torch.version", "numpy.version", "torchvision.version", INSTALLED_PARTS,
+    "site_packages.sha256", "site_packages.files", "lock.sha256", "loaded_packages",
+)  # fmt: skip
+"""What is installed: the last four differ where one of the first does."""
+
+_BUILD: Final = "the build of Python"
+_CLOCK: Final = "the kernel shows no clock control, as in many virtual machines"
+_NOT_LOADED: Final = "the process that was asked loaded no such library"
+_NOT_IMPORTED: Final = "the process that was asked did not import it"
+_NOT_SEEN: Final = "the command was not seen while it ran"
+_OF_A_COMMAND: Final = "of a plain command it is not seen"
+_UNFILTERED: Final = (
+    "measure an arm without a filter beside it, as in `--envs vm,docker,singularity`"
+)
+_COMPARE: Final = "compare the data with the original"
+
+FACTS: Final[tuple[Fact, ...]] = (
+    # what tells arms and hosts apart, and what is noted of them before the first measurement
+    Fact("batch", name="the batch size"),
+    Fact("boot.id", name="the boot ID"),
+    Fact("code", name="the code of the workload"),
+    Fact("command", below="the program {}"),
+    Fact("data", name="the data", restore="restore the data"),
+    Fact("data.changed", name="the data (newest ctime)", restore=_COMPARE),
+    Fact("data.files", name="the data (times of its files)", restore=_COMPARE),
+    Fact("data.modified", name="the data", restore="restore the data"),
+    Fact("device", name="the device"),
+    Fact("docker.version", name="the version of Docker"),
+    Fact("hostname", "identity"),
+    Fact("image.digest", "identity"),
+    Fact("image.id", "identity", "the image",
+         restore="restore the original tag: docker tag {before} NAME"),
+    Fact("loaded_paths", "identity", missing=_NOT_SEEN),
+    Fact("machine.id", name="the machine"),
+    Fact("pid", "identity"),
+    Fact("program", name="the program"),
+    Fact("program.sha256", name="the program"),
+    Fact("python.executable", "identity"),
+    Fact("sif.sha256", "identity", "the SIF", restore="restore the original SIF"),
+    Fact("singularity.version", name="the version of Singularity or Apptainer"),
+    # what cannot differ on one host
+    Fact("arch", "host"),
+    Fact("cgroup.version", "host"),
+    Fact("cpu", "host", way="limit", with_what="CPUs"),
+    Fact("cpu.boost", name="the setting of CPU boost", missing=_CLOCK),
+    Fact("cpu.governor", name="the frequency governor", missing=_CLOCK),
+    Fact("cpu.microcode", name="the microcode"),
+    Fact("cpu.model", name="the processor"),
+    Fact("cpu.no_turbo", name="the setting of Turbo Boost"),
+    Fact("cpu.online", name="the list of online CPUs"),
+    Fact("kernel", "host"),
+    Fact("kernel.clocksource", name="the clock source of the kernel"),
+    Fact("kernel.release", name="the kernel", restore="boot the original kernel"),
+    Fact("kernel.version", name="the build of the kernel"),
+    Fact("memory", "host"),
+    Fact("numa", "host"),
+    Fact("smt", "host", "the setting of SMT"),
+    Fact("vulnerabilities", "host"),
+    # what environments do on purpose
+    Fact("capabilities", "varied", is_plural=True, purpose=Purpose(
+        "A container holds fewer rights than the user outside",
+        "no step of a workload feels it, unless a privileged call of its own is refused",
+    )),
+    Fact("capabilities.effective", name="capabilities"),
+    Fact("cgroup", "varied", missing="no such control group is shown", way="limit",
+         with_what="CPUs", purpose=Purpose(
+        "A container has a control group of its own",
+        "a workload feels it beside others that want the same CPUs, or at a limit",
+    )),
+    Fact("env.HOME", "varied"),
+    Fact("env.NVIDIA", "varied"),
+    Fact("env.PATH", "varied"),
+    Fact("gid", "varied", purpose=Purpose("The worker has another group", "no step feels it")),
+    Fact("limits", "varied", purpose=Purpose(
+        "The engine sets its own resource limits, the login has others",
+        "only a workload that reaches a limit feels it, and then it fails",
+        "set `default-ulimits` of the engine (daemon.json) to those of the login",
+    )),
+    Fact("lsm", "varied", missing="no security module gives one", purpose=Purpose(
+        "A container has a security label of its own (AppArmor, SELinux)",
+        "a workload that opens many files or sockets feels it",
+        "`docker run --security-opt apparmor=unconfined` by hand, around the same command",
+    )),
+    Fact("lsm.label", name="the security label"),
+    Fact("mount", "varied", purpose=Purpose(
+        "A container is shown data and scratch folder as mounts of its own",
+        "a workload that reads or writes many files feels it",
+        "`--stacks image,host` shows every arm the same files",
+    )),
+    Fact("mount.data", name="the file system of the data", missing="no data was given"),
+    Fact("mount.python", name="the file system of the interpreter", purpose=Purpose(
+        "A container reads the interpreter and its packages from layers or a packed image",
+        "the start-up feels it, most of all with a cold page cache, and no step after it",
+        "`--sif-compression none` or `sandbox` for a SIF, `--cold-start` to see it",
+    )),
+    Fact("mount.scratch", name="the file system of the scratch folder"),
+    Fact("no_new_privs", "varied", purpose=Purpose(
+        "Apptainer, and Docker with `no-new-privileges`, forbid a process to gain rights",
+        "no step of a workload feels it",
+    )),
+    Fact("os", "varied", purpose=Purpose(
+        "Each arm is shown the files of a distribution of its own",
+        "only its interpreter and libraries can be felt, which have lines of their own",
+    )),
+    Fact("os.release", name="the distribution"),
+    Fact("seccomp", "varied", purpose=Purpose(
+        "Docker filters system calls (seccomp); a plain process and Apptainer by itself do not",
+        "a workload that does little but small system calls feels it",
+        f"{_UNFILTERED}, or let the engine start with `dockerd --seccomp-profile unconfined`",
+    )),
+    Fact("seccomp.filters", name="the number of seccomp filters", group=_SECCOMP),
+    Fact("seccomp.mode", name="seccomp", group=_SECCOMP),
+    Fact("shm", "varied", purpose=Purpose(
+        "Docker gives a container 64 MB at /dev/shm unless it is told otherwise",
+        "data loaders with worker processes feel it when it is full, and then fail",
+        "set `default-shm-size` of the engine (daemon.json) to the host's size",
+    )),
+    Fact("shm.bytes", name="the size of /dev/shm"),
+    Fact("speculation", "varied", purpose=Purpose(
+        "Before Linux 5.16 a seccomp filter turns on controls of speculative execution",
+        "code with many indirect branches, such as an interpreter, feels it",
+        _UNFILTERED,
+    )),
+    Fact("uid", "varied", purpose=Purpose("The worker has another user", "no step feels it")),
+    # software
+    Fact("cuda", "confounder", is_absent=True, missing=_NOT_LOADED),
+    Fact("cuda.cublas", name="cuBLAS", seen_by=_CUBLAS),
+    Fact("cuda.cudnn", name="cuDNN", seen_by=_CUDNN),
+    Fact("cuda.nccl", name="NCCL", seen_by=_NCCL),
+    Fact("cuda.runtime", name="the CUDA runtime",
+         seen_by=Library("the CUDA runtime", ("libcudart",))),
+    Fact("kernels", is_whole=True),
+    Fact("kernels.architecture", name="the GPU generation in kernel names"),
+    Fact("kernels.build", name="the build in kernel names"),
+    Fact("kernels.cudnn", name="the generation of cuDNN's kernels"),
+    Fact("kernels.cutlass", name="the generation of CUTLASS's kernels"),
+    Fact("kernels.nccl", name="the generation of NCCL's kernels"),
+    Fact("kernels.precision", name="the precision of the kernels"),
+    Fact("libc", "confounder", seen_by="every program"),
+    Fact("libc.sha256", name="the build of the C library", group=_LIBC),
+    Fact("libc.version", name="the C library", group=_LIBC),
+    Fact("loaded_libraries", "confounder", "loaded libraries", is_plural=True, missing=_NOT_SEEN),
+    Fact("loaded_packages", "possible-influence", missing=_OF_A_COMMAND, group=INSTALLED),
+    Fact("lock", "confounder", of_python=True),
+    Fact("lock.sha256", name="the lock of the wheels", seen_by="lock", group=INSTALLED),
+    Fact("numpy", "confounder", missing=_NOT_IMPORTED, seen_by="package", of_python=True),
+    Fact("numpy.version", name="numpy"),
+    Fact("packages", "confounder", "packages", is_plural=True, of_python=True),
+    Fact("packages.not_imported", "possible-influence", "packages that are not imported"),
+    Fact("packages.outside", name="packages from outside the installed ones",
+         missing=_OF_A_COMMAND, seen_by="outside"),
+    Fact("programs", "confounder", "programs", is_plural=True, missing=_NOT_SEEN),
+    Fact("python", "confounder", seen_by="python", of_python=True),
+    Fact("python.build", name=_BUILD),
+    Fact("python.compiler", name=_BUILD, group=_PYTHON),
+    Fact("python.flags", name=_BUILD, group=_PYTHON),
+    Fact("python.implementation", group=_PYTHON),
+    Fact("python.is_debug", name=_BUILD, group=_PYTHON),
+    Fact("python.libpython_sha256", name=_BUILD, group=_PYTHON,
+         missing="the interpreter loads none"),
+    Fact("python.path", name="the interpreter"),
+    Fact("python.sha256", name=_BUILD, group=_PYTHON),
+    Fact("python.version", name="Python", group=_PYTHON),
+    Fact("site_packages", "confounder", missing="what is installed could not be hashed",
+         seen_by="installed", of_python=True),
+    Fact("site_packages.files", name="the number of installed files", group=INSTALLED),
+    Fact(INSTALLED_PARTS, name="the installed files", is_plural=True),
+    Fact("site_packages.sha256", name="the installed files", is_plural=True, group=INSTALLED),
+    Fact("torch", "confounder", missing=_NOT_IMPORTED, seen_by=_TORCH_FILES, of_python=True),
+    Fact("torch.build_sha256", name="the build of torch", group=_TORCH),
+    Fact("torch.cpu_capability", group=_CAPABILITY),
+    Fact("torch.cuda", name="the CUDA that torch is built for", group=_TORCH,
+         missing="torch is built without it, or was not imported where it was asked"),
+    Fact("torch.cudnn", seen_by=_CUDNN, way="code"),
+    Fact("torch.deterministic", way="code"),
+    Fact("torch.float32_precision", way="code"),
+    Fact("torch.git", name="the build of torch", group=_TORCH),
+    Fact("torch.interop_threads", name="the threads between operations of torch", is_plural=True,
+         way="code"),
+    Fact("torch.tf32", way="code"),
+    Fact("torch.tf32_cudnn", seen_by=_CUDNN),
+    Fact("torch.tf32_matmul", seen_by=_CUBLAS),
+    Fact("torch.threads", name="the threads of torch", is_plural=True, way="threads"),
+    Fact("torch.version", name="torch", group=_TORCH),
+    Fact("torchvision", "confounder", missing=_NOT_IMPORTED, seen_by="package", of_python=True),
+    Fact("torchvision.version", name="torchvision"),
+    # settings and limits
+    Fact("allocator", "confounder", is_absent=True, way="variable", with_what="LD_PRELOAD",
+         missing="no known C library was seen to be loaded"),
+    Fact("allocator.ld_preload", missing=NOT_SET, group=_ALLOCATOR, seen_by="preload"),
+    Fact("allocator.name", name="the memory allocator", group=_ALLOCATOR),
+    Fact("allocator.tunables", missing=NOT_SET, group=_TUNABLES, seen_by="allocator",
+         with_what="GLIBC_TUNABLES"),
+    Fact("cgroup.cpu_quota", "possible-influence", "the CPU quota", is_limit=True, seen_by="quota",
+         with_what="quota"),
+    Fact("cgroup.cpu_weight", "possible-influence", "the CPU weight"),
+    Fact("cgroup.cpuset", "possible-influence", "the CPU set", is_limit=True, seen_by="cpu set",
+         group=_CPUS),
+    Fact("cgroup.io_weight", name="the I/O weight",
+         missing="no control group shows a weight of I/O"),
+    Fact("cgroup.memory_limit_bytes", "possible-influence", "the memory limit", is_limit=True,
+         seen_by="memory", with_what="memory limit"),
+    Fact("cpu.affinity", "possible-influence", "the CPU set", is_limit=True, seen_by="cpu set",
+         group=_CPUS),
+    Fact("env", below="{}", is_absent=True, missing=NOT_SET, way="variable"),
+    Fact("env.ATEN_CPU_CAPABILITY", "confounder", seen_by=_TORCH_FILES, group=_CAPABILITY),
+    Fact("env.CUBLAS", "confounder", seen_by=_CUBLAS),
+    Fact("env.CUDNN", seen_by=_CUDNN),
+    Fact("env.DNNL", "confounder", seen_by=_ONEDNN),
+    Fact("env.GLIBC", "confounder", seen_by="allocator"),
+    Fact("env.GLIBC_TUNABLES", group=_TUNABLES),
+    Fact("env.GOMP", "confounder", seen_by=_RUNTIME),
+    Fact("env.KMP", "confounder", seen_by=_RUNTIME),
+    Fact("env.LD_LIBRARY_PATH", seen_by="library path", purpose=Purpose(
+        "Apptainer puts its own folder on the path of the loader, for a driver's libraries",
+        "no step feels it here, since no library was loaded from there",
+    )),
+    Fact("env.LD_PRELOAD", "confounder", seen_by="preload", group=_ALLOCATOR),
+    Fact("env.MALLOC", "confounder", seen_by="allocator"),
+    Fact("env.MKL", "confounder", seen_by=_MKL),
+    Fact("env.MKLDNN", "confounder", seen_by=_ONEDNN),
+    Fact("env.MKL_NUM_THREADS", group=_MKL_THREADS, way="thread variable"),
+    Fact("env.NCCL", seen_by=_NCCL),
+    Fact("env.OMP", "confounder", seen_by=Library("a library that reads it", _THREADED)),
+    Fact("env.OMP_NUM_THREADS", group=_OMP_THREADS, way="thread variable"),
+    Fact("env.ONEDNN", "confounder", seen_by=_ONEDNN),
+    Fact("env.OPENBLAS", "confounder", seen_by=_OPENBLAS),
+    Fact("env.OPENBLAS_NUM_THREADS", group=_BLAS_THREADS, way="thread variable"),
+    Fact("env.PYTHONMALLOC", "confounder"),
+    Fact("env.PYTORCH", seen_by=_TORCH_FILES),
+    Fact("env.TORCH", seen_by=_TORCH_FILES),
+    Fact("gpu", "confounder", is_absent=True, way="gpu",
+         missing="the process that was asked uses no GPU, or the driver does not say",
+         seen_by=Library("the library of the GPU driver", ("libcuda.",))),
+    Fact("gpu.count", "possible-influence"),
+    Fact("gpu.driver", name="the GPU driver"),
+    Fact("gpu.name", name="the GPU", is_whole=True),
+    Fact("gpu.visible", "possible-influence", missing=NOT_SET),
+    Fact("process", "confounder"),
+    Fact("process.nice", name="the priority (nice)", seen_by="priority", way="start",
+         with_what="`nice` or `renice`"),
+    Fact("process.scheduler", name="the scheduling policy", seen_by="priority", way="start",
+         with_what="`chrt`"),
+    Fact("thp", "possible-influence", "transparent huge pages", is_plural=True),
+    Fact("thp.is_disabled", "confounder", "the process's ban on transparent huge pages",
+         is_plural=False, missing="the kernel does not say, as before Linux 5.0", way="start",
+         with_what="prctl(PR_SET_THP_DISABLE)"),
+    Fact("threads", "confounder", way="threads"),
+    Fact("threads.alive", "possible-influence", missing=_OF_A_COMMAND),
+    Fact("threads.mkl", missing=NOT_SET, seen_by=_MKL, group=_MKL_THREADS),
+    Fact("threads.omp", missing=NOT_SET, group=_OMP_THREADS,
+         seen_by=Library("an OpenMP runtime", _THREADED)),
+    Fact("threads.openblas", missing=NOT_SET, seen_by=_OPENBLAS, group=_BLAS_THREADS),
+)  # fmt: skip
+"""One row a fact, or for all facts below a key: `env.OMP` holds for `env.OMP_NUM_THREADS`."""
+
+_BY_KEY: Final = {fact.key: fact for fact in FACTS}
+_NOTHING: Final = Fact("")
+
+_TOLD_BY_PACKAGE: Final = {
+    "torch": _TORCH,
+    "torchvision": ("torchvision.version",),
+    "numpy": ("numpy.version",),
+}
+_TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
+    (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
+    (_PYTHON, ("libpython",)),
+    (_TORCH, ("libtorch", "libc10", "libshm")),
+    (("numpy.version",), ("_multiarray_umath", "libscipy_openblas")),
+    (("cuda.cudnn",), ("libcudnn",)),
+    (("cuda.cublas",), ("libcublas",)),
+    (("cuda.nccl",), ("libnccl",)),
+    (("cuda.runtime",), ("libcudart",)),
+    (("allocator.name",), ("libjemalloc", "libtcmalloc", "libmimalloc")),
+)
+
+
+def fact(key: str) -> Fact:
+    """Return the row of a key itself, an empty one where there is none."""
+    return _BY_KEY.get(key, _NOTHING)
+
+
+def longest_rule(key: str, rules: Iterable[str]) -> str:
+    """Return the longest of the rules that hold for a key; empty where none does.
+
+    A rule holds for its key and for those below it, `env.OMP` for `env.OMP_NUM_THREADS`.
+    """
+    holding = (rule for rule in rules if key == rule or key.startswith((f"{rule}.", f"{rule}_")))
+    return max(holding, key=len, default="")
+
+
+@cache
+def _rules(attribute: str) -> dict[str, Any]:
+    """Return by its key what each row says of an attribute that says anything of it."""
+    values = {row.key: getattr(row, attribute) for row in FACTS}
+    return {key: value for key, value in values.items() if value not in (None, "")}
+
+
+def _inherited(key: str, attribute: str) -> Any:  # noqa: ANN401 — of the attribute's type
+    """Return what the nearest row says that holds for a key; None where no row does."""
+    rules = _rules(attribute)
+    return rules.get(longest_rule(key, rules))
+
+
+def classify(key: str) -> FactClass:
+    """Return the class of a fact by its key alone; an unknown key is a possible influence."""
+    fact_class: FactClass | None = _inherited(key, "fact_class")
+    return fact_class or "possible-influence"
+
+
+def fact_name(key: str) -> str:
+    """Return the name of a fact as sentences use it, such as cuDNN for `cuda.cudnn`."""
+    if name := fact(key).name:
+        return name
+    first, _, rest = key.partition(".")
+    return fact(first).below.format(rest) or key
+
+
+def is_plural(key: str) -> bool:
+    """Say whether the name of a fact names several things."""
+    return _inherited(key, "is_plural") is True
+
+
+def is_whole(key: str) -> bool:
+    """Say whether the values of a fact are never cut in a sentence."""
+    return _inherited(key, "is_whole") is True
+
+
+def can_be_absent(key: str) -> bool:
+    """Say whether a fact without a value is known not to be there."""
+    return _inherited(key, "is_absent") is True
+
+
+def is_of_python(key: str) -> bool:
+    """Say whether only the interpreter of an arm has any use of a fact."""
+    return _inherited(key, "of_python") is True
+
+
+def missing_reason(key: str) -> str:
+    """Return why a fact has no value, NOT_SET for one that is none; empty where it is not known."""
+    return _inherited(key, "missing") or ""
+
+
+def sign_of(key: str) -> Library | Sign | None:
+    """Return what tells whether a workload feels a difference in a fact."""
+    sign: Library | Sign | None = _inherited(key, "seen_by")
+    return sign
+
+
+def way_of(key: str) -> Way:
+    """Return how a fact is made the same in every arm."""
+    way: Way | None = _inherited(key, "way")
+    return way or "software"
+
+
+def source_of(key: str) -> str:
+    """Return the variable a setting is read from, what a limit limits, or what starts it so."""
+    return _inherited(key, "with_what") or fact_name(key)
+
+
+def purpose_of(key: str) -> Purpose | None:
+    """Return what an environment does on purpose with a fact; None where nobody wrote it down."""
+    purpose: Purpose | None = _inherited(key, "purpose")
+    return purpose
+
+
+def tellers_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:
+    """Return the facts that tell of another build of a library, by its package or else its name."""
+    if package:
+        return _TOLD_BY_PACKAGE.get(package, ("packages",))
+    if is_of_python:
+        return _PYTHON
+    return next((facts for facts, names in _TOLD_BY_FILE if name.startswith(names)), ())

@@ -1,0 +1,282 @@
+"""The sentences of a difference: what differs, who feels it, and what separates its part."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from msgspec.structs import replace
+
+from envcompare.fingerprint.facts import (
+    INSTALLED_PARTS,
+    MEANINGS,
+    Way,
+    can_be_absent,
+    fact_name,
+    is_plural,
+    is_whole,
+    purpose_of,
+    source_of,
+    way_of,
+)
+from envcompare.fingerprint.pair import FingerprintPair, entries, entry_name
+from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
+from envcompare.text import visible_line
+
+SEPARATE: Final = "To separate: "  # what a remedy follows in a sentence
+_DIGESTS: Final = frozenset(
+    {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
+)
+_MOST_PARTS: Final = 2
+_LONGEST: Final = 60  # of a value in a sentence
+_STABILISED: Final = ("env.MALLOC_MMAP_THRESHOLD_", "env.MALLOC_TRIM_THRESHOLD_")
+# What a remedy says itself, and what only doctor has.
+_GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
+_BY_HAND: Final[dict[Way, str]] = {
+    "gpu": "give every arm the same GPU; `envcompare doctor` names what is missing",
+    "code": "set it to the same value in the code of the workload",
+    "start": "start every arm without {}: look at the image's `python3`, the engine and the login",
+}
+_SINGLE: Final = ("variable", "thread variable", "limit", "start")
+"""What makes a property the same by itself, without another stack."""
+
+
+def describe(difference: FactDifference) -> str:
+    """Return the difference in a few words: "cuDNN 9.1 → 9.5", "the build of Python"."""
+    name = fact_name(difference.key)
+    if difference.key.rpartition(".")[2] in _DIGESTS:
+        return name
+    before, after = difference.reference, difference.value
+    if difference.key == "cpu.affinity":
+        return f"{name} {_spans(before)} → {_spans(after)}"
+    if difference.key == INSTALLED_PARTS:
+        return f"{name} ({_parts(entries(before) + entries(after))})"
+    if isinstance(before, tuple) or isinstance(after, tuple):
+        return f"{name} ({_changes(entries(before), entries(after))})"
+    if is_whole(difference.key):
+        return f"{name} ({visible_line(str(before))} → {visible_line(str(after))})"
+    word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
+    return f"{name} {word(before)} → {word(after)}"
+
+
+def _parts(found: tuple[str, ...]) -> str:
+    """Name the first packages with their first file: "torch 2.13.0: torch/__init__.py"."""
+    files: dict[str, dict[str, None]] = {}
+    for one in found:
+        part, _, rest = one.partition(" ")
+        file = rest.rpartition(" ")[0]
+        files.setdefault(part, {}).update({file: None} if file and file != part else {})
+    words = [_of_part(part, tuple(names)) for part, names in files.items()]
+    more = f" and {len(words) - _MOST_PARTS} more" if len(words) > _MOST_PARTS else ""
+    return visible_line("; ".join(words[:_MOST_PARTS]) + more)
+
+
+def _of_part(part: str, names: tuple[str, ...]) -> str:
+    package = part.replace("==", " ")
+    more = f" and {len(names) - 1} more files" if len(names) > 1 else ""
+    return f"{package}: {names[0]}{more}" if names else package
+
+
+def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    """Name the first three entries, with both versions where there are versions."""
+    versions = [dict(one.partition("==")[::2] for one in side) for side in (before, after)]
+    names = list(dict.fromkeys(entry_name(one) for one in before + after))
+    words = [_change(name, versions[0].get(name), versions[1].get(name)) for name in names[:3]]
+    more = len(names) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+
+
+def _change(name: str, before: str | None, after: str | None) -> str:
+    """Return both versions; of what only one side has, the name is enough and short."""
+    return visible_line(f"{name} {before} → {after}" if before and after else name)
+
+
+def _spans(value: FingerprintValue) -> str:
+    """Return a list of CPUs as the kernel writes it, "0-3,6"."""
+    if not isinstance(value, tuple):
+        return _word(value)
+    spans: list[list[str]] = []
+    for before, cpu in zip((None, *value), value, strict=False):
+        if isinstance(cpu, int) and before == cpu - 1 and spans:
+            spans[-1] = [spans[-1][0], str(cpu)]
+        else:
+            spans.append([str(cpu)])
+    return _word(",".join("-".join(one) for one in spans))
+
+
+def _size(value: FingerprintValue) -> str:
+    return f"{value / 2**20:.0f} MiB" if isinstance(value, int) else _word(value)
+
+
+def _word(value: FingerprintValue) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = visible_line(str(value)) or "empty"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def worded_difference(pair: FingerprintPair, one: FactDifference) -> FactDifference:
+    """Return a difference with its sentence, and with what separates its part."""
+    match one.fact_class:
+        case "confounder":
+            return replace(one, remedy=_remedy(pair, one.key), sentence=_confounded(one))
+        case "varied":
+            purpose = purpose_of(one.key)
+            if purpose is None:
+                return replace(one, sentence=MEANINGS["varied"])
+            sentence = f"{purpose.what}; {purpose.felt_by}."
+            return replace(one, remedy=purpose.remedy, sentence=sentence)
+        case "possible-influence":
+            how = _remedy(pair, one.key) if way_of(one.key) in _SINGLE else ""
+            return replace(one, remedy=how, sentence=_possible(pair, one))
+        case _:
+            return replace(one, sentence=MEANINGS[one.fact_class])
+
+
+def _confounded(one: FactDifference) -> str:
+    verb = "differ" if is_plural(one.key) else "differs"
+    parts = (
+        f"Besides the environment, {describe(one)} {verb}.",
+        one.evidence,
+        MEANINGS["confounder"],
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _possible(pair: FingerprintPair, one: FactDifference) -> str:
+    """Say of a possible influence why it is no more, and what is known of it."""
+    missing = [
+        record.arm
+        for record, value in zip(pair.records, (one.reference, one.value), strict=True)
+        if value is None
+    ]
+    if missing and not can_be_absent(one.key):
+        verb, they = ("were", "they") if is_plural(one.key) else ("was", "it")
+        return (
+            f"{fact_name(one.key)} {verb} not measured in {missing[0]}: {they} may differ or not."
+        )
+    if one.evidence:
+        return f"{one.evidence} A possible influence, and no more than that."
+    return MEANINGS["possible-influence"]
+
+
+def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a run or doctor was told beside hosts and arms, which a remedy names itself."""
+    start = next((n for n, word in enumerate(command_line) if word in {"run", "doctor"}), None)
+    words = iter(() if start is None else command_line[start + 1 :])
+    kept = []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name not in _GIVEN:
+            kept.append(word)
+        elif not equals:
+            next(words, None)
+    return tuple(kept)
+
+
+def _remedy(pair: FingerprintPair, key: str) -> str:
+    """Return what separates a confounder from the environment, for this very pair."""
+    match way_of(key):
+        case "threads" | "thread variable":
+            return f"`{_command(pair, '--threads N')}`, which sets it in every arm"
+        case "variable":
+            return _same_variable(pair, key)
+        case "limit":
+            return _same_limit(pair, key)
+        case "software":
+            return _software(pair, key)
+        case way:
+            return _BY_HAND[way].format(source_of(key))
+
+
+def _same_variable(pair: FingerprintPair, key: str) -> str:
+    name = source_of(key)
+    if key in _STABILISED:
+        return f"`{_command(pair, '--stabilise')}`, which sets {name} in every arm"
+    same = f"set {name} to the same value in every arm"
+    own = [arm for arm in pair.context.arms or () if arm.reference]
+    if own and (text := _beside_built(pair)):
+        return f"{same}; {text}"
+    return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
+
+
+def _same_limit(pair: FingerprintPair, key: str) -> str:
+    what = source_of(key)
+    flag = {"quota": "--cpus", "memory limit": "--memory"}.get(what, "--cpuset-cpus")
+    arms = {arm.environment for arm in pair.context.arms or ()}
+    how = f"`docker run {flag}`, or " if "docker" in arms else ""
+    return (
+        f"give every arm the same {what}: it comes from {how}the control group "
+        "that the engine or the login puts a process in"
+        + ", or from `taskset` around its Python"
+        * (key == "cpu.affinity")
+    )
+
+
+def _software(pair: FingerprintPair, key: str) -> str:
+    """Return the command that measures software and environment apart, and how to make it same."""
+    if key == "packages.outside":
+        return "install them in every arm, or unset PYTHONPATH where they come from"
+    arms = pair.context.arms
+    if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
+        return (
+            f"both arms are {arms[0].environment}, so the difference is of their software: compare "
+            "images that differ in this alone"
+        )
+    if arms and (text := _beside_built(pair)):
+        return text
+    if key.startswith("site_packages."):
+        return "remove the venv, image or SIF that was changed; `envcompare build` makes it anew"
+    split = f"`{_command(pair, '--stacks image,host')}`"
+    return f"{split} measures how much is the software{_made_same(pair, key)}"
+
+
+def _beside_built(pair: FingerprintPair) -> str:
+    """Return how an image that the user named is compared in one environment; empty if it is."""
+    arms = pair.context.arms or ()
+    own = [arm for arm in arms if arm.reference]
+    if not own or len({arm.environment for arm in arms}) == 1:
+        return ""
+    named = own[-1]
+    rest = tuple(_arm_text(arm) for arm in arms if arm is not named)
+    envs = dict.fromkeys((*rest, named.environment, _arm_text(named)))
+    command = _envcompare(pair, ",".join(envs))
+    return f"`{command}` measures {named.environment} with the software of the tool as well"
+
+
+def _made_same(pair: FingerprintPair, key: str) -> str:
+    has_vm = (
+        any(arm.environment == "vm" for arm in pair.context.arms or ()) or not pair.context.arms
+    )
+    if key.startswith("python.") and has_vm:
+        return "; `--vm-python PATH` gives vm the interpreter of the image, where the host has it"
+    if key.startswith("libc.") or key == "loaded_libraries":
+        return "; `--base-image IMAGE` builds the image on the host's own distribution"
+    if key.startswith("python."):
+        return "; `--base-image IMAGE` builds the image on another interpreter"
+    return "; `envcompare build` makes every arm from the same wheels"
+
+
+def _command(pair: FingerprintPair, flags: str) -> str:
+    arms = pair.context.arms
+    if arms is None:
+        return f"envcompare run {flags}"
+    is_split = "--stacks" in flags
+    envs = dict.fromkeys(arm.environment if is_split else _arm_text(arm) for arm in arms)
+    return f"{_envcompare(pair, ','.join(envs))} {flags}"
+
+
+def _envcompare(pair: FingerprintPair, envs: str) -> str:
+    host = pair.other.host
+    where = f" --hosts {shlex.quote(host)}" if host not in {"", "local"} else ""
+    rest = "".join(f" {shlex.quote(one)}" for one in pair.context.options)
+    return f"envcompare run{where} --envs {shlex.quote(envs)}{rest}"
+
+
+def _arm_text(arm: ArmRecord) -> str:
+    """Return an arm as `--envs` takes it."""
+    if arm.reference:
+        return f"{arm.id}={arm.environment}:{arm.reference}"
+    return arm.environment if arm.stack == "image" else f"{arm.environment}@{arm.stack}"
