@@ -21,6 +21,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import tables_of
 from envcompare.errors import ConfigError
+from envcompare.run_folder.profiles import GPU_TOOLS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[_F], _F]
@@ -108,7 +109,7 @@ _COMMAND = (
     click.option("--command-timeout", type=float, metavar="SECONDS", help="Limit of one process."),
 )
 IMPORT = (
-    click.argument("tool", type=click.Choice(["nsys", "ncu", "kineto", "nvprof"])),
+    click.argument("tool", type=click.Choice(GPU_TOOLS)),
     click.argument(
         "files",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

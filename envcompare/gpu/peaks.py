@@ -11,9 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from envcompare.run_folder.profiles import Device, Profile, Roofs, Tool
-
-_OF_GPUS: Final[tuple[Tool, ...]] = ("nsys", "ncu", "kineto", "nvprof")
+from envcompare.run_folder.profiles import GPU_TOOLS, Device, Profile, Roofs
 
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
 _UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")  # written for want of a name
@@ -159,6 +157,6 @@ def _table() -> tuple[_Row, ...]:
 
 def has_gpu_work(profile: Profile) -> bool | None:
     """Tell whether work of a GPU was seen; None for a tool that would not show it."""
-    if profile.tool not in _OF_GPUS:
+    if profile.tool not in GPU_TOOLS:
         return None
     return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))

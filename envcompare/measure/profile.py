@@ -26,7 +26,7 @@ from envcompare.measure.context import CellContext, Values, failure_of
 from envcompare.measure.protocol import Hello, Profiled
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers import Answer, Profiler
-from envcompare.profilers.shelf import KEPT_BYTES, MOST_BYTES, READ_LOG, Shelf, shelf
+from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
 from envcompare.profilers.tool import Pass, ProfilerRun
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import raw_path, write_profile
@@ -61,12 +61,12 @@ _TOO_LARGE: Final = Lacking(
     problem=Problem(brief=f"its raw file is larger than {KEPT_BYTES >> 20} MiB and was not kept"),
 )
 _NO_HELLO: Final = Lacking(
-    why="failed", problem=Problem(brief="no worker came as far as telling which GPU it uses")
+    why="failed", problem=Problem(brief="no worker started, so that its GPU is not known")
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class ProfilingHost:
     """What the pass needs of a host beside the context."""
 
     launch: Callable[[str, ProfilerRun | None], Worker]
@@ -86,7 +86,7 @@ class ProfilePass:
     """
 
     context: CellContext
-    stand: Stand
+    host: ProfilingHost
     prior: tuple[ProfileRecord, ...] = ()  # of this cell, before an interruption
     _kept: dict[tuple[str, PassName], ProfileRecord] = field(default_factory=dict)
     _hello: Hello | None = None  # of the reference: what GPU there is
@@ -101,7 +101,7 @@ class ProfilePass:
     @property
     def kinds(self) -> tuple[PassName, ...]:
         """Return the passes, those in the worker first."""
-        return (*INSIDE, *self.stand.toolbox.passes)
+        return (*INSIDE, *self.host.toolbox.passes)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class ProfilePass:
                 # the reference is begun in any case: it tells the GPU, and how many steps fit
                 if self._hello is None or any(self._is_missing(arm, kind) for kind in INSIDE):
                     self._look_inside(arm)
-            for kind in self.stand.toolbox.passes:
+            for kind in self.host.toolbox.passes:
                 for arm in self.arms:
                     if self._is_missing(arm, kind):
                         self._look_around(arm, kind)
@@ -170,10 +170,10 @@ class ProfilePass:
             self._keep(self._missing(arm, kind, _NO_HELLO))
             return
         # of a name that is new: files of root, of a pass that was killed, could not be removed
-        folder = f"{self.stand.scratch(arm)}/{kind}-{secrets.token_hex(4)}"
-        prepared = self.stand.toolbox.prepare(
+        folder = f"{self.host.scratch(arm)}/{kind}-{secrets.token_hex(4)}"
+        prepared = self.host.toolbox.prepare(
             kind,
-            environment=self.stand.environments[arm],
+            environment=self.host.environments[arm],
             compute_capability=self._hello.compute_capability,
             folder=folder,
         )
@@ -181,7 +181,7 @@ class ProfilePass:
             self._keep(self._missing(arm, kind, prepared))
             return
         try:
-            make_new_folder(self.stand.transport, folder)
+            make_new_folder(self.host.transport, folder)
             self._keep(self._seen_around(arm, prepared))
         except (TransportError, StillRunningError):
             raise
@@ -190,8 +190,8 @@ class ProfilePass:
             self._fail(arm, (kind,), error, self._profiler(kind))
 
     def _profiler(self, kind: PassName) -> Profiler:
-        name, _ = self.stand.toolbox.passes[kind]
-        return self.stand.toolbox.profilers[name]
+        name, _ = self.host.toolbox.passes[kind]
+        return self.host.toolbox.profilers[name]
 
     @property
     def _spec(self) -> LaunchSpec:
@@ -200,7 +200,7 @@ class ProfilePass:
     def _launch(self, arm: str, profiler: ProfilerRun | None) -> Worker:
         # a worker that was killed for it must not be started again
         self.context.check_interruption()
-        return self.stand.launch(arm, profiler)
+        return self.host.launch(arm, profiler)
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
@@ -216,7 +216,7 @@ class ProfilePass:
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: PassName) -> ProfileRecord:
         name, asked = INSIDE[kind]
-        out = f"{self.stand.scratch(worker.arm)}/{asked.file}" if asked.file else ""
+        out = f"{self.host.scratch(worker.arm)}/{asked.file}" if asked.file else ""
         limit = limit_s(asked.limit_s, self._steps, self._step_s)
         reply = worker.profile(kind, self._steps, out=out, limit_s=limit)
         has_gpu = hello.device == "cuda"
@@ -267,7 +267,7 @@ class ProfilePass:
         """Return the steps of a counter pass, the same in all arms: the reference decides."""
         traces = (
             self._kept.get((self.context.reference, kind))
-            for kind, (_, other) in self.stand.toolbox.passes.items()
+            for kind, (_, other) in self.host.toolbox.passes.items()
             if not other.is_counting
         )
         traced = next((record.profile for record in traces if record and record.profile), None)
@@ -276,7 +276,7 @@ class ProfilePass:
     def _exported(self, arm: str, prepared: ProfilerRun, said: str) -> tuple[Profile, Path | None]:
         """Return what a tool has left as a profile, and its raw file where that is kept."""
         profiler = self._profiler(prepared.kind.name)
-        with self._shelf(arm) as taken:
+        with self._quarantine(arm) as taken:
             left = profiler.export(taken, prepared, said=said)
             name = f"{prepared.kind.name}-{left.report.name}"
             raw = self._kept_raw(taken, left.report, name, KEPT_BYTES)
@@ -287,20 +287,22 @@ class ProfilePass:
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
         """Bring the file that a worker wrote here, where it is not too large."""
-        with self._shelf(arm) as taken:
-            file = taken.take(self.stand.scratch(arm), name)
+        with self._quarantine(arm) as taken:
+            file = taken.take(self.host.scratch(arm), name)
             if file is None:
                 raise ProfileError(f"the profiler in the worker wrote no {name}", hint=READ_LOG)
             return self._kept_raw(taken, file, name, most_bytes)
 
-    def _shelf(self, arm: str) -> AbstractContextManager[Shelf]:
-        return shelf(self.stand.transport, arm, self.stand.taken(arm))
+    def _quarantine(self, arm: str) -> AbstractContextManager[Quarantine]:
+        return quarantine(self.host.transport, arm, self.host.taken(arm))
 
-    def _kept_raw(self, taken: Shelf, file: RemoteFile, name: str, most_bytes: int) -> Path | None:
+    def _kept_raw(
+        self, taken: Quarantine, file: RemoteFile, name: str, most_bytes: int
+    ) -> Path | None:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
         if file.size_bytes > most_bytes:
             return None
-        target = raw_path(self.stand.folder, self.context.cell, taken.arm, name)
+        target = raw_path(self.host.folder, self.context.cell, taken.arm, name)
         taken.fetch(file, target)
         return target
 
@@ -312,7 +314,7 @@ class ProfilePass:
             steps=profile.steps,
             batch=hello.batch,
             code_hash=hello.code_hash,
-            raw=(str(raw.relative_to(self.stand.folder.path)),) if raw else (),
+            raw=(str(raw.relative_to(self.host.folder.path)),) if raw else (),
             profile=profile,
         )
 
@@ -345,7 +347,7 @@ class ProfilePass:
             failure = None  # it is one, whatever it has cost
 
     def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
-        write_profile(self.stand.folder, record)
+        write_profile(self.host.folder, record)
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.lacks.problem.reason}" if record.lacks else record.kind
         values: Values = {"state": record.state}
@@ -407,7 +409,7 @@ def cut_at(most: int | None, record: ProfileRecord) -> ProfileRecord:
     launches = sum(kernel.calls for kernel in record.profile.kernels) if record.profile else 0
     if most is None or launches < most or record.profile is None:
         return record
-    brief = f"only the first {most} launches of kernels were counted: not all of the steps"
+    brief = f"only the first {most} kernel launches were counted, not all of the steps"
     lacks = Lacking(why="launches-cut", problem=Problem(brief=brief))
     profile = msgspec.structs.replace(record.profile, steps=None)
     return msgspec.structs.replace(record, steps=None, lacks=lacks, profile=profile)
@@ -443,7 +445,7 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
 
 def _unanswered(reply: Profiled) -> Lacking:
     """Return why a worker found nothing."""
-    brief = reply.reason or "nothing was found, and no reason given"
+    brief = reply.reason or "the profiler found nothing and gave no reason"
     why: Lack = "failed" if reply.has_failed else "not-measured"
     return Lacking(why=why, problem=Problem(brief=brief, hint=reply.hint))
 

@@ -17,7 +17,7 @@ from envcompare.transport import Transport
 from envcompare.transport.operations import make_folder, read_json, run, shell
 
 PROGRAM = "roofs.py"
-SECONDS = 10.0  # of measuring, beside the start of PyTorch
+SECONDS = 10.0  # of measuring, without the start of PyTorch
 LIMIT_S = 300.0
 STEADY = 0.1  # that the median repetition may take longer than the best
 # What a roof holds for: another of these is another roof.
@@ -84,7 +84,7 @@ def measure_roofs(place: Place, command: Command, facts: Facts) -> Roofs:
     try:
         done = place.run(command)
     except CommandTimeoutError:
-        return _unmeasured(place.host, facts, f"the program was not over after {LIMIT_S:.0f} s")
+        return _unmeasured(place.host, facts, f"the program did not finish within {LIMIT_S:.0f} s")
     except StillRunningError as error:
         return _unmeasured(place.host, facts, f"{error.brief}: {error.details}")
     measured = _read(done.stdout)
@@ -96,18 +96,18 @@ def measure_roofs(place: Place, command: Command, facts: Facts) -> Roofs:
     return _roofs(place.host, measured, doubt)
 
 
-def _unsteadiness(found: _Measured) -> str:
-    if found.spread is None or found.spread <= STEADY:
+def _unsteadiness(measured: _Measured) -> str:
+    if measured.spread is None or measured.spread <= STEADY:
         return ""
-    return f"the median repetition took {found.spread:.0%} longer than the best"
+    return f"the median repetition took {measured.spread:.0%} longer than the best"
 
 
 def key_of(command: Command, facts: Facts) -> str:
     """Return a name for what the roofs hold for: device and settings, program, threads, PyTorch."""
-    own = next((at for at, word in enumerate(command.argv) if word.endswith(f"/{PROGRAM}")), 0)
+    start = next((at for at, word in enumerate(command.argv) if word.endswith(f"/{PROGRAM}")), 0)
     keys = GPU_KEYS if facts.get("gpu.uuid") or facts.get("gpu.name") else CPU_KEYS
     held = {name: facts.get(name) for name in keys}
-    text = msgspec.json.encode([command.argv[own:], held])
+    text = msgspec.json.encode([command.argv[start:], held])
     return hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -128,18 +128,18 @@ def _read(text: str) -> _Measured | None:
         return None
 
 
-def _roofs(host: str, found: _Measured, doubt: str = "") -> Roofs:
-    source = f"measured with PyTorch {found.torch}" if found.torch else "measured"
+def _roofs(host: str, measured: _Measured, doubt: str = "") -> Roofs:
+    source = f"measured with PyTorch {measured.torch}" if measured.torch else "measured"
     return Roofs(
         host=host,
-        device=found.device,
+        device=measured.device,
         source=f"{source}; may be too low, since {doubt}" if doubt else source,
         is_measured=True,
-        bytes_per_s=found.bytes_per_s,
-        flops_per_s=found.flops_per_s,
-        uuid=found.uuid,
-        driver=found.driver,
-        clocks=found.clocks,
+        bytes_per_s=measured.bytes_per_s,
+        flops_per_s=measured.flops_per_s,
+        uuid=measured.uuid,
+        driver=measured.driver,
+        clocks=measured.clocks,
     )
 
 

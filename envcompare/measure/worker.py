@@ -32,7 +32,7 @@ from envcompare.measure.protocol import (
     WorkerFault,
     read_reply,
 )
-from envcompare.profilers.shelf import DISTRUST
+from envcompare.profilers.quarantine import DISTRUST
 from envcompare.run_folder.records import Scalar
 from envcompare.text import counted, shortened
 from envcompare.transport import Process

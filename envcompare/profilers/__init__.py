@@ -10,7 +10,7 @@ import msgspec
 
 from envcompare.environments import Check
 from envcompare.errors import Problem, ProfileError
-from envcompare.profilers.shelf import Exported, Shelf
+from envcompare.profilers.quarantine import Exported, Quarantine
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
@@ -45,7 +45,7 @@ class Profiler(Protocol):
         """Return how the tool is started for a pass and writes to `folder`, or why not; pure."""
         ...
 
-    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
         """Take what the tool left in its folder, and export it; `said` is what it wrote beside.
 
         Raises ProfileError where nothing can be read, WorkloadError where an arm put something

@@ -77,11 +77,11 @@ def profile(values: dict[str, Any], *, steps: int) -> Profile:
 
     Raises ProfileError where the values are not what the worker's counters give.
     """
-    found = converted(values, _Counted, what="the counters of the host")
+    answer = converted(values, _Counted, what="the counters of the host")
     return Profile(
         tool="perf",
         format="counters of the worker",
-        quantities=tuple(_quantity(*item, steps=steps) for item in found.counters.items()),
+        quantities=tuple(_quantity(*item, steps=steps) for item in answer.counters.items()),
         steps=steps,
     )
 

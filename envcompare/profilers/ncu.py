@@ -20,7 +20,13 @@ from envcompare.errors import Problem
 from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
 from envcompare.profile_files import read
 from envcompare.profilers.permissions import OPEN_FOR_ALL
-from envcompare.profilers.shelf import READ_LOG, Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.quarantine import (
+    READ_LOG,
+    Exported,
+    Quarantine,
+    ReportFiles,
+    export_report,
+)
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
 from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
@@ -88,7 +94,7 @@ _HINTS = (
     ("ERR_NVGPUCTRPERM", f"{OPEN_FOR_ALL}; see envcompare doctor"),
     (
         "driver resource was unavailable",
-        "end what else reads counters there, as by `dcgmi profile --pause`",
+        "stop what else reads counters there, for example with `dcgmi profile --pause`",
     ),
 )
 _MEMORY: Final = (
@@ -151,9 +157,9 @@ class Ncu:
         )
         return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
-    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
         """Make the table of the report."""
-        return export_report(shelf, run, _FILES, complaint=self.explain(said))
+        return export_report(quarantine, run, _FILES, complaint=self.explain(said))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
         """Read the table; kernels that were patched for their operations tell no time."""
@@ -235,13 +241,13 @@ def _why_not(compute_capability: str, ncu_version: str) -> str:
 
 
 def _major(compute_capability: str) -> int | None:
-    found = re.fullmatch(r"(\d+)\.\d+", compute_capability)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"(\d+)\.\d+", compute_capability)
+    return int(match[1]) if match else None
 
 
 def _release(ncu_version: str) -> tuple[int, int]:
-    found = _RELEASE.search(ncu_version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = _RELEASE.search(ncu_version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _is_there(metric: str, chip: str, offered: frozenset[str]) -> bool:
@@ -268,7 +274,7 @@ def _paths(chip: str, offered: frozenset[str], ncu_version: str) -> tuple[str, .
 def _what_lacks(memory: tuple[str, ...], flops: tuple[str, ...], chip: str) -> str:
     told = []
     if "dram__bytes_read.sum" not in memory:
-        told.append("this GPU does not tell reads of device memory from writes")
+        told.append("this GPU does not count reads and writes of device memory apart")
     if not any("_sass_" in name for name in flops):
         told.append("this version of ncu offers no instruction counters for this GPU")
     # on Volta the instructions of the tensor pipe tell the operations: 512 each

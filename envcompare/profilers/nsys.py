@@ -9,7 +9,7 @@ from typing import Final
 from envcompare.environments import Check
 from envcompare.errors import Problem
 from envcompare.profile_files import read
-from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.quarantine import Exported, Quarantine, ReportFiles, export_report
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
@@ -95,9 +95,9 @@ class Nsys:
         )
         return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
-    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
         """Make the database of the report, or of the raw file where there is no report yet."""
-        return export_report(shelf, run, _FILES, complaint=self.explain(said))
+        return export_report(quarantine, run, _FILES, complaint=self.explain(said))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
         """Read the database."""

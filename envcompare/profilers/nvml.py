@@ -38,8 +38,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
-    """What a pass was accompanied by, once it is over; `reason` says what is missing of it."""
+class Sampling:
+    """What was read during a pass, once it is over; `reason` says what is missing."""
 
     readings: tuple[GpuReading, ...] = ()
     reason: str = ""
@@ -57,21 +57,21 @@ def sampling(
     *,
     cell: str,
     keep: Callable[[GpuReading], None],
-) -> Iterator[Found]:
+) -> Iterator[Sampling]:
     """Sample the host's GPUs during the body, then give the readings to `keep`.
 
     Without a command nothing is started. Whatever goes wrong with the sampler is told as a reason:
     the pass beside it goes on. What the body raises is raised after its readings were kept.
     """
-    found = Found(reason="" if command else NO_GPU)
-    sampler = _started(transport, command, found) if command else None
+    sampled = Sampling(reason="" if command else NO_GPU)
+    sampler = _started(transport, command, sampled) if command else None
     try:
-        yield found
+        yield sampled
     finally:
         if sampler is not None:
-            lines, found.reason = sampler.finish()
-            found.readings = tuple(readings(cell, lines))
-            for reading in found.readings:
+            lines, sampled.reason = sampler.finish()
+            sampled.readings = tuple(readings(cell, lines))
+            for reading in sampled.readings:
                 keep(reading)
 
 
@@ -80,9 +80,9 @@ def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
     by_gpu: dict[str, list[_Line]] = {}
     for line in lines:
         by_gpu.setdefault(line.uuid, []).append(line)
-    for uuid, own in by_gpu.items():
-        for start in range(0, len(own), LINE_READINGS):
-            piece = own[start : start + LINE_READINGS]
+    for uuid, of_gpu in by_gpu.items():
+        for start in range(0, len(of_gpu), LINE_READINGS):
+            piece = of_gpu[start : start + LINE_READINGS]
             yield GpuReading(
                 cell=cell,
                 uuid=uuid,
@@ -98,11 +98,11 @@ def readings(cell: str, lines: list[_Line]) -> Iterator[GpuReading]:
             )
 
 
-def _started(transport: Transport, command: Command, found: Found) -> _Sampler | None:
+def _started(transport: Transport, command: Command, sampled: Sampling) -> _Sampler | None:
     try:
         return _Sampler(transport.spawn(command))
     except EnvcompareError as error:
-        found.reason = f"the GPU was not sampled: {error.brief}"
+        sampled.reason = f"the GPU was not sampled: {error.brief}"
         return None
 
 
@@ -153,7 +153,7 @@ class _Sampler:
                 try:
                     self.lines.append(read_json(line, _Line))
                 except msgspec.MsgspecError as error:
-                    self.fault = f"a reading of the GPU is not understood: {error}"
+                    self.fault = f"a GPU reading could not be parsed: {error}"
 
     def _take_words(self) -> None:
         with suppress(OSError, ValueError, EnvcompareError):

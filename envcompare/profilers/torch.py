@@ -54,13 +54,13 @@ def operators(values: dict[str, Any], *, steps: int, file: str = "") -> Profile:
 
     Raises ProfileError where the values are not what the worker's profiler gives.
     """
-    found = converted(values, _Traced, what="the operators of torch.profiler")
+    traced = converted(values, _Traced, what="the operators of torch.profiler")
     return Profile(
         tool="torch",
-        version=found.version,
+        version=traced.version,
         format="torch.profiler key_averages",
         files=(file,) if file else (),
-        operators=found.operators,
+        operators=traced.operators,
         steps=steps,
     )
 
@@ -70,11 +70,11 @@ def model_flops(values: dict[str, Any], *, steps: int, reason: str = "") -> Prof
 
     Raises ProfileError where the values are not what the worker's count gives.
     """
-    found = converted(values, _Counted, what="the count of FLOPs")
-    is_whole = found.flops is not None and not reason
+    counted = converted(values, _Counted, what="the count of FLOPs")
+    is_whole = counted.flops is not None and not reason
     quantity = Quantity(
         name="flops_model",
-        value=found.flops if is_whole else None,
+        value=counted.flops if is_whole else None,
         unit="FLOP",
         rule="sum",
         source=_FLOPS_SOURCE,
@@ -84,7 +84,7 @@ def model_flops(values: dict[str, Any], *, steps: int, reason: str = "") -> Prof
     )
     notes = tuple(
         Note(kind="flops-of-operator", values={"operator": op, "flops": flops})
-        for op, flops in sorted(found.by_op.items())
+        for op, flops in sorted(counted.by_op.items())
     )
     return Profile(
         tool="torch", format="model FLOPs", quantities=(quantity,), steps=steps, notes=notes

@@ -7,7 +7,7 @@ fill these types, the run folder keeps them, analysis compares them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,15 @@ from msgspec import Meta
 from envcompare.errors import Problem
 from envcompare.run_folder.records import SCHEMA
 
-Tool = Literal["nsys", "ncu", "kineto", "nvprof", "perf", "torch"]
+Tool = Literal["nsys", "kineto", "torch", "nvprof", "ncu", "perf"]
+"""What made a profile; a tool that disturbs the time of kernels less comes first."""
+
+GPU_TOOLS: Final[tuple[Tool, ...]] = ("nsys", "ncu", "kineto", "nvprof")
+"""The tools whose files are read: a file of theirs shows what a GPU did."""
+
+RUN_KERNELS_ALONE: Final[frozenset[Tool]] = frozenset({"ncu"})
+"""The tools that run each kernel by itself: its time is not that in the program."""
+
 Rule = Literal["sum", "ratio of sums", "time-weighted", "maximum", "union", "difference"]
 Status = Literal["ok", "missing", "refused"]
 CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
@@ -158,7 +166,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
 
-PassName = Literal["nsys", "ncu-memory", "ncu-flops", "torch", "flops", "host", "imported"]
+PassName = Literal["nsys", "torch", "ncu-memory", "ncu-flops", "imported", "flops", "host"]
+"""What a record is of; a pass that disturbs the time of kernels less comes first."""
+
+TRACE: Final[PassName] = "nsys"
+"""The pass that takes the times of kernels as the program runs them."""
 
 
 Lack = Literal[

@@ -18,7 +18,7 @@ from envcompare.hosts.session import Site
 from envcompare.measure.context import CellContext, Facts, Variables
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
-from envcompare.measure.profile import ProfilePass, Stand
+from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_command
 from envcompare.measure.startup import StartupPass
@@ -159,7 +159,7 @@ class CellRun:
         choice = self.job.plan.design.profile
         if choice == "none":
             return
-        stand = Stand(
+        host = ProfilingHost(
             launch=lambda arm, profiler: self._launch(arm, context.variables(0), profiler),
             transport=self.site.transport,
             toolbox=Toolbox(transport=self.site.transport, choice=choice),
@@ -168,7 +168,7 @@ class CellRun:
             taken=self.site.taken,
             folder=self.job.folder,
         )
-        profiles = ProfilePass(context, stand, read_profiles(self.job.folder, self.cell.id))
+        profiles = ProfilePass(context, host, read_profiles(self.job.folder, self.cell.id))
         if self.cell.workload.program is not None:
             profiles.decline(profiles.arms, _NO_STEPS)
             return

@@ -12,7 +12,7 @@ import pytest
 
 from envcompare.errors import CopyError, ProfileError, WorkloadError
 from envcompare.profilers.ncu import MEMORY, Ncu
-from envcompare.profilers.shelf import MOST_BYTES, Shelf, shelf
+from envcompare.profilers.quarantine import MOST_BYTES, Quarantine, quarantine
 from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile, fetch, take
@@ -52,9 +52,9 @@ def place(transport: Transport, folder: str) -> str:
 
 
 @pytest.fixture
-def own(transport: Transport, place: str) -> Iterator[Shelf]:
-    """Give a shelf beside them."""
-    with shelf(transport, "docker", f"{place}/taken") as made:
+def own(transport: Transport, place: str) -> Iterator[Quarantine]:
+    """Give a quarantine beside them."""
+    with quarantine(transport, "docker", f"{place}/taken") as made:
         yield made
 
 
@@ -64,7 +64,7 @@ def planted(transport: Transport, place: str, script: str) -> None:
     assert done.succeeded, done.stderr
 
 
-def left_and_taken(transport: Transport, place: str, own: Shelf, content: str) -> RemoteFile:
+def left_and_taken(transport: Transport, place: str, own: Quarantine, content: str) -> RemoteFile:
     """Leave a plain file in the scratch, and take it."""
     planted(transport, place, f"mkdir nsys && printf %s {content} >nsys/{NAME}")
     taken = own.take(f"{place}/scratch", "nsys", NAME)
@@ -78,7 +78,7 @@ def secret(transport: Transport, place: str) -> str:
 
 
 def test_a_plain_file_is_taken_and_fetched(
-    transport: Transport, place: str, own: Shelf, tmp_path: Path
+    transport: Transport, place: str, own: Quarantine, tmp_path: Path
 ) -> None:
     """It comes whole, and stands in the scratch no more."""
     planted(transport, place, f"mkdir nsys && seq 300000 >nsys/{NAME}")
@@ -91,14 +91,14 @@ def test_a_plain_file_is_taken_and_fetched(
 
 
 @pytest.mark.parametrize("names", [(NAME,), ("nsys", NAME)])
-def test_what_is_not_there_is_nothing(place: str, own: Shelf, names: tuple[str, ...]) -> None:
+def test_what_is_not_there_is_nothing(place: str, own: Quarantine, names: tuple[str, ...]) -> None:
     """A profiler may have left no file."""
     assert own.take(f"{place}/scratch", *names) is None
 
 
 @pytest.mark.parametrize("what", PLANT)
 def test_what_is_no_plain_file_is_refused(
-    transport: Transport, place: str, own: Shelf, what: str
+    transport: Transport, place: str, own: Quarantine, what: str
 ) -> None:
     """Nothing is followed, waited for or changed, and the arm is named that did it."""
     planted(transport, place, PLANT[what])
@@ -111,7 +111,7 @@ def test_what_is_no_plain_file_is_refused(
 
 
 def test_a_huge_file_without_content_fills_no_disk(
-    transport: Transport, place: str, own: Shelf, tmp_path: Path
+    transport: Transport, place: str, own: Quarantine, tmp_path: Path
 ) -> None:
     """A sparse file costs who makes it nothing; its size is looked at before it is read."""
     planted(transport, place, f"mkdir nsys && truncate -s {MOST_BYTES + 1} nsys/{NAME}")
@@ -122,7 +122,7 @@ def test_a_huge_file_without_content_fills_no_disk(
 
 
 def test_a_file_that_grows_is_fetched_as_large_as_it_was(
-    transport: Transport, place: str, own: Shelf, tmp_path: Path
+    transport: Transport, place: str, own: Quarantine, tmp_path: Path
 ) -> None:
     """Who has it open may go on writing, and would never come to an end."""
     taken = left_and_taken(transport, place, own, "0123456789")
@@ -132,7 +132,7 @@ def test_a_file_that_grows_is_fetched_as_large_as_it_was(
 
 
 def test_a_file_that_is_gone_costs_a_profile_and_not_the_host(
-    transport: Transport, place: str, own: Shelf, tmp_path: Path
+    transport: Transport, place: str, own: Quarantine, tmp_path: Path
 ) -> None:
     """A copy that fails is told from a connection that is lost."""
     taken = left_and_taken(transport, place, own, "1")
@@ -146,7 +146,7 @@ def test_a_shelf_is_empty_and_goes_with_what_is_on_it(transport: Transport, plac
     """What an earlier pass has left there is not taken for what this one left."""
     path = f"{place}/taken"
     assert shell(transport, 'mkdir "$1" && echo old >"$1/old"', path).succeeded
-    with shelf(transport, "docker", path):
+    with quarantine(transport, "docker", path):
         assert shell(transport, 'ls -A "$1"; stat -c %a "$1"', path).stdout == "700\n"
         shell(transport, 'mkdir "$1/folder" && echo new >"$1/folder/new"', path)
     assert not shell(transport, '[ -e "$1" ]', path).succeeded
@@ -161,7 +161,7 @@ def test_a_link_is_not_taken_for_the_folder_of_a_profiler(transport: Transport, 
     assert secret(transport, place) == SECRET
 
 
-def exported(transport: Transport, place: str, own: Shelf) -> str:
+def exported(transport: Transport, place: str, own: Quarantine) -> str:
     """Export with a tool that tells what it sees; return what it wrote."""
     path = f"{place}/ncu"
     assert shell(transport, 'printf %s "$2" >"$1" && chmod 755 "$1"', path, TOOL).succeeded
@@ -174,7 +174,7 @@ def exported(transport: Transport, place: str, own: Shelf) -> str:
 
 
 def test_an_export_is_made_where_no_arm_can_write(
-    transport: Transport, place: str, own: Shelf
+    transport: Transport, place: str, own: Quarantine
 ) -> None:
     """Links under the names that it writes, and options for the tool, stay where they are."""
     plant = (
@@ -190,7 +190,7 @@ def test_an_export_is_made_where_no_arm_can_write(
 
 
 def test_a_report_that_is_a_link_is_not_exported(
-    transport: Transport, place: str, own: Shelf
+    transport: Transport, place: str, own: Quarantine
 ) -> None:
     """Its tool would be shown a file of the host."""
     plant = f'mkdir ncu-memory && ln -s "$1/secret/{NAME}" ncu-memory/counters.ncu-rep'

@@ -22,7 +22,7 @@ from envcompare.environments import Isolation, Mount
 from envcompare.environments.docker import Docker
 from envcompare.errors import WorkloadError
 from envcompare.profilers.ncu import MEMORY, Ncu
-from envcompare.profilers.shelf import shelf
+from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.stack import delivery, image
 from envcompare.transport import Transport
@@ -211,7 +211,7 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
         )  # fmt: skip
         done = run(host, Docker().wrap(inside, isolation))
         assert done.succeeded, done.stderr
-        with shelf(host, "evil", f"{ROOT}/taken") as own:
+        with quarantine(host, "evil", f"{ROOT}/taken") as own:
             if number:
                 with pytest.raises(WorkloadError, match="is a symbolic link"):
                     Ncu().export(own, profiler, said="")

@@ -21,7 +21,7 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
 from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.shelf import shelf
+from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared, delivery, image
@@ -149,7 +149,7 @@ def test_nsys_runs_inside_a_container_that_is_shown_its_folder(tmp_path: Path) -
     worker.await_begin()
     worker.run(2, 60)
     worker.quit(120)
-    with shelf(LOCAL, "docker", str(tmp_path / "taken")) as own:
+    with quarantine(LOCAL, "docker", str(tmp_path / "taken")) as own:
         left = Nsys().export(own, profiler, said=worker.tail())
         assert read("nsys", (Path(left.export.path),)).kernels == ()
 

@@ -161,6 +161,18 @@ def test_modules_have_no_import_cycle() -> None:
         visit(module, ())
 
 
+def test_profilers_are_named_in_their_own_files_only() -> None:
+    """What is special to a tool stands with it; the rest asks for what a tool is like."""
+    rooms = ("profilers.nsys", "profilers.ncu", "profile_files", "run_folder")
+    for module, path in modules().items():
+        constants = {
+            node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }  # fmt: skip
+        if not any(module == room or module.startswith(f"{room}.") for room in rooms):
+            assert constants & {"nsys", "ncu"} == set(), module
+
+
 @pytest.mark.parametrize(("library", "homes"), HOMES.items())
 def test_heavy_library_is_imported_at_home_only(library: str, homes: set[str]) -> None:
     """Each heavy library has one home."""

@@ -30,7 +30,7 @@ from envcompare.measure.profile import (
     STEPS,
     TOOL_STARTS,
     ProfilePass,
-    Stand,
+    ProfilingHost,
     counted_steps,
     cut_at,
     failed,
@@ -44,7 +44,7 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.shelf import shelf
+from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
@@ -258,14 +258,14 @@ def test_a_resumed_pass_does_what_is_missing_alone(
     """Only the reference is begun again, since it tells what GPU there is."""
     made = bench(tmp_path, workload("Light"))
     launched: list[str] = []
-    stand = _stand(made, tmp_path, launched)
-    _measure(made, stand)
-    records = read_profiles(stand.folder)
+    host = _profiling_host(made, tmp_path, launched)
+    _measure(made, host)
+    records = read_profiles(host.folder)
     launched.clear()
-    _measure(made, stand, records)
+    _measure(made, host, records)
     assert launched == []
     kept = tuple(r for r in records if (r.arm, r.kind) != ("docker", "host"))
-    _measure(made, stand, kept)
+    _measure(made, host, kept)
     assert launched == ["vm", "docker"]
 
 
@@ -275,14 +275,14 @@ def test_a_resumed_pass_tries_again_what_failed(
     """What cannot be had here is not asked for once more."""
     made = bench(tmp_path, workload("DiesWhenProfiledOnce"))
     launched: list[str] = []
-    stand = _stand(made, tmp_path, launched)
-    _measure(made, stand)
-    first = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
+    host = _profiling_host(made, tmp_path, launched)
+    _measure(made, host)
+    first = {(r.arm, r.kind): r for r in read_profiles(host.folder)}
     assert {key for key, r in first.items() if r.is_failure} == {("vm", kind) for kind in INSIDE}
     assert "exit code 7" in why(first["vm", "host"])[1]
     launched.clear()
-    _measure(made, stand, tuple(first.values()))
-    again = {(r.arm, r.kind): r for r in read_profiles(stand.folder)}
+    _measure(made, host, tuple(first.values()))
+    again = {(r.arm, r.kind): r for r in read_profiles(host.folder)}
     assert launched == ["vm"]
     assert (again["vm", "host"].state, again["vm", "host"].is_failure) == ("ok", False)
 
@@ -301,11 +301,11 @@ def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
         met.add(arm)
         raise StackError("no room on local", details="the disk is full", hint="free some")
 
-    stand = replace(_stand(made, tmp_path, []), scratch=refuse_at_first)
-    profiles = ProfilePass(made, stand)
+    host = replace(_profiling_host(made, tmp_path, []), scratch=refuse_at_first)
+    profiles = ProfilePass(made, host)
     assert "without torch (no room on local: the disk is full)" in profiles.measure()
-    stand.folder.close()
-    found = [r for r in read_profiles(stand.folder) if r.kind == "torch"]
+    host.folder.close()
+    found = [r for r in read_profiles(host.folder) if r.kind == "torch"]
     problem = Problem(brief="no room on local", details="the disk is full", hint="free some")
     assert [r.lacks for r in found] == [Lacking(why="failed", problem=problem)] * 2
 
@@ -329,7 +329,7 @@ def test_a_pass_ends_between_two_profiles_when_the_user_stops(
     made = bench(tmp_path, workload("Light"))
     made.interruption.request()
     with pytest.raises(InterruptedRunError):
-        _measure(made, _stand(made, tmp_path, []))
+        _measure(made, _profiling_host(made, tmp_path, []))
 
 
 def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
@@ -338,14 +338,14 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     """It may have hung, and would hang again."""
     made = bench(tmp_path, workload("Light"))
     launched: list[str] = []
-    stand = _stand(made, tmp_path, launched)
-    profiles = ProfilePass(made, stand)
+    host = _profiling_host(made, tmp_path, launched)
+    profiles = ProfilePass(made, host)
     lacks = lacking("it hangs", "mend it", why="arm-failed")
     profiles.decline(("docker",), lacks)
     profiles.measure()
-    stand.folder.close()
+    host.folder.close()
     assert launched == ["vm"]
-    found = [(r.state, r.lacks) for r in read_profiles(stand.folder) if r.arm == "docker"]
+    found = [(r.state, r.lacks) for r in read_profiles(host.folder) if r.arm == "docker"]
     assert found == [("missing", lacks)] * len((*INSIDE, *AROUND))
 
 
@@ -360,7 +360,7 @@ def _attacked(path: Path, name: str) -> tuple[dict[PassName, ProfileRecord], lis
     (path / "attacks.py").write_text(ATTACKS)
     (path / "secret").write_text(SECRET)
     made = bench(path / "run", f"{path / 'attacks.py'}:{name}")
-    _measure(made, _stand(made, path, []))
+    _measure(made, _profiling_host(made, path, []))
     assert isinstance(made.recorder, Kept)
     folder = made.recorder.folder
     found = {one.kind: one for one in read_profiles(folder) if one.arm == "docker"}
@@ -419,12 +419,12 @@ def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event
     missing = Check(is_usable=False, reason="ncu is not installed")
     tools: dict[tuple[str, str], Tool | Check] = {("nsys", "8.0"): tool, ("ncu", "8.0"): missing}
     box = Toolbox(transport=LOCAL, choice="trace", _tools=tools)
-    stand = replace(_stand(made, path, []), toolbox=box, launch=_around(path))
+    host = replace(_profiling_host(made, path, []), toolbox=box, launch=_around(path))
     for arm in made.arms:
-        Path(stand.scratch(arm)).mkdir()
-    _measure(made, stand)
+        Path(host.scratch(arm)).mkdir()
+    _measure(made, host)
     assert isinstance(made.recorder, Kept)
-    found = {one.arm: one for one in read_profiles(stand.folder) if one.kind == "nsys"}
+    found = {one.arm: one for one in read_profiles(host.folder) if one.kind == "nsys"}
     return found, [event for event in made.recorder.events if event.what == "profiled"]
 
 
@@ -466,7 +466,7 @@ def test_a_report_that_an_arm_has_replaced_by_a_link_is_not_exported(tmp_path: P
 def test_all_profiles_are_said_in_events(tmp_path: Path, workload: Callable[[str], str]) -> None:
     """Each with its state and its reason."""
     made = bench(tmp_path, workload("Light"))
-    _measure(made, _stand(made, tmp_path, []))
+    _measure(made, _profiling_host(made, tmp_path, []))
     assert isinstance(made.recorder, Kept)
     said = [event for event in made.recorder.events if event.what == "profiled"]
     assert len(said) == 2 * len((*INSIDE, *AROUND))
@@ -495,7 +495,7 @@ def test_a_count_that_was_cut_has_no_steps() -> None:
     assert cut.profile is not None
     assert cut.profile.steps is None
     assert why(cut)[0] == "launches-cut"
-    assert "first 2000 launches" in why(cut)[1]
+    assert "first 2000 kernel launches" in why(cut)[1]
     assert cut_at(MOST_LAUNCHES + 1, record) == record
 
 
@@ -560,7 +560,7 @@ class TestRealTool:
             marked = worker.profile("marks", 2, out="", limit_s=60)
             assert marked.reason.startswith("no GPU is used")
             worker.quit(120)
-        with shelf(LOCAL, "vm", str(tmp_path / "taken")) as own:
+        with quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own:
             left = Nsys().export(own, profiler, said=worker.tail())
             found = read("nsys", (Path(left.export.path),))
         assert found.tool == "nsys"
@@ -577,7 +577,7 @@ class TestRealTool:
             worker.quit(120)
         with (
             pytest.raises(ProfileError) as caught,
-            shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+            quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
             Nsys().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "nsys left no report"
@@ -599,7 +599,7 @@ class TestRealTool:
             worker.quit(120)
         with (
             pytest.raises(ProfileError) as caught,
-            shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+            quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
         ):
             Ncu().export(own, profiler, said=worker.tail())
         assert caught.value.brief == "ncu left no report"
@@ -627,7 +627,7 @@ def test_a_complaint_is_found_behind_many_lines_of_progress(
     worker.quit()
     with (
         pytest.raises(ProfileError) as caught,
-        shelf(LOCAL, "vm", str(tmp_path / "taken")) as own,
+        quarantine(LOCAL, "vm", str(tmp_path / "taken")) as own,
     ):
         Ncu().export(own, profiler, said=worker.tail(SAID_LINES))
     assert caught.value.details == "ERR_NVGPUCTRPERM - no permission"
@@ -715,27 +715,27 @@ def _wrapped(
     return launch(path, "vm", around=profiler.wrap, end=end)
 
 
-def _measure(made: CellContext, stand: Stand, prior: tuple[ProfileRecord, ...] = ()) -> None:
+def _measure(made: CellContext, host: ProfilingHost, prior: tuple[ProfileRecord, ...] = ()) -> None:
     try:
-        ProfilePass(made, stand, prior).measure()
+        ProfilePass(made, host, prior).measure()
     finally:
-        stand.folder.close()
+        host.folder.close()
 
 
 def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
     made = bench(path, workload)
-    stand = _stand(made, path, [])
-    _measure(made, stand)
-    return read_profiles(stand.folder)
+    host = _profiling_host(made, path, [])
+    _measure(made, host)
+    return read_profiles(host.folder)
 
 
-def _stand(made: CellContext, path: Path, launched: list[str]) -> Stand:
+def _profiling_host(made: CellContext, path: Path, launched: list[str]) -> ProfilingHost:
     def start(arm: str, _profiler: ProfilerRun | None) -> Worker:
         launched.append(arm)
         return made.launch(arm)
 
     assert isinstance(made.recorder, Kept)
-    return Stand(
+    return ProfilingHost(
         launch=start,
         transport=LOCAL,
         toolbox=Toolbox(transport=LOCAL, choice="auto"),

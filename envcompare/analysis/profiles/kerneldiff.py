@@ -10,7 +10,7 @@ from typing import Final
 from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow
 from envcompare.analysis.profiles.launchpairs import MOST_LAUNCHES, Pair, Side, pairs, sides
 from envcompare.gpu.kernelnames import classify, is_truncated, shown
-from envcompare.run_folder.profiles import Profile
+from envcompare.run_folder.profiles import RUN_KERNELS_ALONE, Profile
 
 MOST_ROWS: Final = 20  # of one kind; the rest is summed
 _KINDS: Final[tuple[DiffKind, ...]] = ("replaced", "only-reference", "only-arm", "both")
@@ -45,7 +45,7 @@ def kernel_diff(
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
     factor = launch_factor(before, after)
-    is_of_program = "ncu" not in (before.tool, after.tool)
+    is_of_program = not RUN_KERNELS_ALONE & {before.tool, after.tool}
     return KernelDiff(
         arm=names[1],
         source=source,
@@ -213,7 +213,7 @@ def _cautions(before: Profile, after: Profile, names: tuple[str, str]) -> Iterab
             f"{names[0]} was profiled with {before.tool} and {names[1]} with {after.tool}; they "
             "may write the name of one kernel differently."
         )
-    if "ncu" in (before.tool, after.tool):
+    if RUN_KERNELS_ALONE & {before.tool, after.tool}:
         yield (
             "Nsight Compute runs each kernel alone, by default with empty caches and a locked "
             "clock: its times are not those of the program."

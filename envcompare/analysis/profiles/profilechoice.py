@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import KernelDiff
 from envcompare.gpu.kernelnames import family
 from envcompare.gpu.peaks import gpu_models, has_gpu_work
-from envcompare.run_folder.profiles import PassName, Profile, ProfileRecord, Tool
+from envcompare.run_folder.profiles import (
+    RUN_KERNELS_ALONE,
+    PassName,
+    Profile,
+    ProfileRecord,
+    Tool,
+)
 from envcompare.text import counted
 
-_KINDS: Final[tuple[PassName, ...]] = (
-    "nsys", "torch", "ncu-memory", "ncu-flops", "imported", "flops", "host",
-)  # fmt: skip
-# what disturbs the time of kernels least comes first
-_TOOLS: Final[tuple[Tool, ...]] = ("nsys", "kineto", "torch", "nvprof", "ncu", "perf")
+_KINDS: Final[tuple[PassName, ...]] = get_args(PassName)
+_TOOLS: Final[tuple[Tool, ...]] = get_args(Tool)
 Records = Sequence[ProfileRecord]
 
 
@@ -53,7 +56,7 @@ def is_trace(record: ProfileRecord) -> bool:
 
 def is_of_program(record: ProfileRecord) -> bool:
     """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
-    return is_trace(record) and profile_of(record).tool != "ncu"
+    return is_trace(record) and profile_of(record).tool not in RUN_KERNELS_ALONE
 
 
 def has_kernels(record: ProfileRecord) -> bool:

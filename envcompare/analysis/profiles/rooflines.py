@@ -27,7 +27,7 @@ from envcompare.analysis.profiles.profilechoice import (
 )
 from envcompare.gpu.kernelnames import classify, identity, ran_uncounted, shown
 from envcompare.gpu.peaks import device_of, roofs_of
-from envcompare.run_folder.profiles import Device, Dim, Kernel, ProfileRecord, Roofs
+from envcompare.run_folder.profiles import TRACE, Device, Dim, Kernel, ProfileRecord, Roofs
 
 MOST_KERNELS: Final = 20  # of an arm; all of them stand in its total
 TOTAL: Final = "all kernels"
@@ -200,7 +200,7 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
         record.lacks.problem.reason
         for records in by_arm.values()
         for record in records
-        if record.kind == "nsys" and record.lacks
+        if record.kind == TRACE and record.lacks
     ]
     why = (*reasons, *traces, "no profile names kernels, and no roof of a CPU was measured")
     return why[0]
@@ -267,7 +267,7 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
     """
     trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
     if trace is None:
-        return (), _why(records, ("nsys",), "no profile holds the time of kernels")
+        return (), _why(records, (TRACE,), "no profile holds the time of kernels")
     counters = [one for one in usable(records) if _counts_flops(one)]
     if not counters:
         return (), _why(records, ("ncu-flops",), "no profile holds the FLOPs of kernels")

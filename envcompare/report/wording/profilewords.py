@@ -23,6 +23,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.wording.labels import cell_labels, piece_word
 from envcompare.report.wording.verdicts import MOVED
+from envcompare.run_folder.profiles import RUN_KERNELS_ALONE
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
@@ -72,7 +73,7 @@ def _is_time(row: QuantityRow) -> bool:
 
 def is_of_ncu(row: QuantityRow) -> bool:
     """Say whether Nsight Compute told it, whose times are of kernels that ran alone."""
-    return row.tool == "ncu"
+    return row.tool in RUN_KERNELS_ALONE
 
 
 def why_sentences(run: RunComparison) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from runs import LIGHT
 
 from envcompare.environments import Check
 from envcompare.errors import Problem
-from envcompare.measure.profile import STEPS, ProfilePass, Stand
+from envcompare.measure.profile import STEPS, ProfilePass, ProfilingHost
 from envcompare.measure.worker import Worker
 from envcompare.profilers import Profiler
-from envcompare.profilers.shelf import Exported, ReportFiles, Shelf, export_report
+from envcompare.profilers.quarantine import Exported, Quarantine, ReportFiles, export_report
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
@@ -71,9 +71,9 @@ class Stopwatch:
         arguments = (f"{folder}/{FILES.report}",)
         return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
-    def export(self, shelf: Shelf, run: ProfilerRun, *, said: str) -> Exported:
+    def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
         """Cut the numbers out of its report."""
-        return export_report(shelf, run, FILES, complaint=self.explain(said))
+        return export_report(quarantine, run, FILES, complaint=self.explain(said))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
         """Return the time in the mode of the user."""
@@ -113,7 +113,7 @@ def profiled(path: Path, profiler: Profiler) -> tuple[str, dict[str, ProfileReco
 
     for arm in made.arms:
         (path / f"scratch-{arm}").mkdir()
-    stand = Stand(
+    host = ProfilingHost(
         launch=start,
         transport=LOCAL,
         toolbox=Toolbox(transport=LOCAL, choice="auto", profilers={"stopwatch": profiler}),
@@ -122,10 +122,10 @@ def profiled(path: Path, profiler: Profiler) -> tuple[str, dict[str, ProfileReco
         taken=lambda arm: str(path / f"taken-{arm}"),
         folder=made.recorder.folder,
     )
-    said = ProfilePass(made, stand).measure()
-    stand.folder.close()
-    records = {r.arm: r for r in read_profiles(stand.folder) if r.kind == "imported"}
-    return said, records, stand.folder.path
+    said = ProfilePass(made, host).measure()
+    host.folder.close()
+    records = {r.arm: r for r in read_profiles(host.folder) if r.kind == "imported"}
+    return said, records, host.folder.path
 
 
 def test_a_profiler_of_one_file_leaves_its_record_in_the_run_folder(

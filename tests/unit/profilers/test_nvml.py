@@ -18,7 +18,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError
 from envcompare.profilers import nvml
-from envcompare.profilers.nvml import Found, sampler_command, sampling
+from envcompare.profilers.nvml import Sampling, sampler_command, sampling
 from envcompare.run_folder.records import GpuReading
 from envcompare.run_folder.results import RunFolder
 from envcompare.transport.local import LOCAL
@@ -37,7 +37,7 @@ def command(library: str) -> Command:
     return Command(argv=(sys.executable, "-B", "-W", "ignore", "-c", SAMPLE, folder, library))
 
 
-def sampled(program: Command | None, *, seconds: float = 0.0) -> tuple[Found, list[GpuReading]]:
+def sampled(program: Command | None, *, seconds: float = 0.0) -> tuple[Sampling, list[GpuReading]]:
     """Return what a pass of this length found."""
     kept: list[GpuReading] = []
     with sampling(LOCAL, program, cell="local/cnn", keep=kept.append) as found:
@@ -45,7 +45,7 @@ def sampled(program: Command | None, *, seconds: float = 0.0) -> tuple[Found, li
     return found, kept
 
 
-def sampled_enough(program: Command) -> tuple[Found, list[GpuReading]]:
+def sampled_enough(program: Command) -> tuple[Sampling, list[GpuReading]]:
     """Return what the first pass found that was long enough for two readings of each GPU."""
     found, kept = sampled(program)
     for seconds in (1, 4, 16, 64):
@@ -136,7 +136,7 @@ def test_program_that_cannot_be_started_is_a_reason() -> None:
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        ('print(\'{"uuid": "GPU-1"}\')', "a reading of the GPU is not understood: "),
+        ('print(\'{"uuid": "GPU-1"}\')', "a GPU reading could not be parsed: "),
         ('print(\'{"uuid": "GPU-1", "t_ns": 5}\'); raise SystemExit(7)', "ended early, with"),
         ("import sys; sys.stdin.read()", "the pass was over before the first reading"),
     ],

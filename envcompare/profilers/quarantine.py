@@ -26,7 +26,7 @@ KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is 
 # fill the disk here.
 MOST_BYTES = 1 << 30
 
-READ_LOG: Final = "read what it said in the log of the arm in the run folder"
+READ_LOG: Final = "read its output in the log of the arm in the run folder"
 _FILE_TYPES: Final = {
     FileType.FOLDER: "a folder",
     FileType.LINK: "a symbolic link",
@@ -52,8 +52,8 @@ class ReportFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """A folder of the login's own on a host, for what an arm has left: no container is shown it."""
+class Quarantine:
+    """A private folder on a host for what an arm has left: no container is shown it."""
 
     transport: Transport
     arm: str
@@ -81,7 +81,7 @@ class Shelf:
         return taken and _of_allowed_size(taken)
 
     def fetch(self, taken: RemoteFile, target: Path) -> None:
-        """Bring a file of the shelf here; raises ProfileError where that fails.
+        """Bring a file of the quarantine here; raises ProfileError where that fails.
 
         Raises TransportError when the host is lost.
         """
@@ -113,54 +113,54 @@ def _unfetched(error: CopyError) -> ProfileError:
 
 
 @contextmanager
-def shelf(transport: Transport, arm: str, folder: str) -> Iterator[Shelf]:
-    """Give an empty shelf at that path, and remove it with what is on it.
+def quarantine(transport: Transport, arm: str, folder: str) -> Iterator[Quarantine]:
+    """Give an empty quarantine at that path, and remove it with all that is in it.
 
     Raises StackError where it cannot be made.
     """
     make_new_folder(transport, folder)
     try:
-        yield Shelf(transport=transport, arm=arm, folder=folder)
+        yield Quarantine(transport=transport, arm=arm, folder=folder)
     finally:
         remove_folder(transport, folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The report of a tool, and what the host's tool has made of it; both on the shelf."""
+    """The report of a tool, and what the host's tool has made of it; both in the quarantine."""
 
     report: RemoteFile
     export: RemoteFile
 
 
 def export_report(
-    shelf: Shelf, run: ProfilerRun, files: ReportFiles, *, complaint: Problem | None
+    quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, *, complaint: Problem | None
 ) -> Exported:
     """Take the report that a tool left in its folder, and export it with the host's own tool.
 
     `complaint` explains a report that is missing. Raises as `Profiler.export` does.
     """
-    _take_report(shelf, run, files, complaint)
+    _take_report(quarantine, run, files, complaint)
     tool = run.tool
-    words = (tool.program, shelf.folder, tool.importer)
-    variables = (("LC_ALL", "C"), ("TMPDIR", shelf.folder))
+    words = (tool.program, quarantine.folder, tool.importer)
+    variables = (("LC_ALL", "C"), ("TMPDIR", quarantine.folder))
     command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
-    result = operations.run(shelf.transport, command, timeout_s=EXPORT_LIMIT_S)
+    result = operations.run(quarantine.transport, command, timeout_s=EXPORT_LIMIT_S)
     if not result.succeeded:
         raise ProfileError(
             f"the report of {tool.name} cannot be exported",
             details=result.tail(1),
-            hint=f"install on the host what {tool.importer or tool.program} misses there",
+            hint=f"install what {tool.importer or tool.program} needs on the host",
         )
-    return Exported(report=_on(shelf, files.report), export=_on(shelf, files.export))
+    return Exported(report=_on(quarantine, files.report), export=_on(quarantine, files.export))
 
 
 def _take_report(
-    shelf: Shelf, run: ProfilerRun, files: ReportFiles, complaint: Problem | None
+    quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, complaint: Problem | None
 ) -> None:
     place, _, folder = run.folder.rpartition("/")
     names = (files.report, *((files.unfinished,) if run.tool.importer else ()))
-    if not any(name and shelf.take(place, folder, name) for name in names):
+    if not any(name and quarantine.take(place, folder, name) for name in names):
         raise ProfileError(
             f"{run.tool.name} left no report",
             details=(complaint and complaint.details) or "it did not say why",
@@ -168,9 +168,9 @@ def _take_report(
         )
 
 
-def _on(shelf: Shelf, name: str) -> RemoteFile:
-    """Return what the host's own tool has written on the shelf."""
-    written = look(shelf.transport, f"{shelf.folder}/{name}")
+def _on(quarantine: Quarantine, name: str) -> RemoteFile:
+    """Return what the host's own tool has written in the quarantine."""
+    written = look(quarantine.transport, f"{quarantine.folder}/{name}")
     if written is None or not written.is_plain:
-        raise ProfileError(f"the tool of the host wrote no {name}", hint=READ_LOG)
+        raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
     return _of_allowed_size(written)
