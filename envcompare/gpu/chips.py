@@ -1,4 +1,7 @@
-"""What each GPU offers to Nsight Compute, from the table that travels with the package."""
+"""What each GPU offers to Nsight Compute, from tables that travel with the package.
+
+A chip such as `ga100` stands for a compute capability: all GPUs of one have the same metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The roofs of a device: measured on it, else peaks from a table that travels with the package."""
+"""The roofs of a device: measured on it, else peaks from a table that travels with the package.
+
+A roof is a bound of the roofline model: bytes per second of device memory, and FLOP/s by precision.
+Peaks are dense, without sparsity; each row of the table names its source.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from msgspec.structs import replace
 from envcompare.run_folder.profiles import GPU_TOOLS, Device, Profile, Roofs
 
 _VENDOR: Final = re.compile(r"^(?:nvidia|tesla|geforce|\s)+", re.IGNORECASE)
-_UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")  # written for want of a name
 _TABLE: Final = "peaks from a table, not measured"
 _REMEDY: Final = "the roofs of the device can be measured with `envcompare run --profile`"
 
@@ -41,25 +44,25 @@ def roofs_of(device: Device, measured: Sequence[Roofs], *, host: str) -> tuple[R
     Those measured on the device come first, with the table's for precisions that were not
     measured; the table is used only where it names one variant.
     """
-    found = table_roofs(device, host=host)
-    own = next((one for one in measured if _is_same(device, one) and one.flops_per_s), None)
-    if own is not None:
-        return _completed(own, found)
-    if isinstance(found, Roofs):
-        reasons = [one.reason for one in measured if one.reason]
-        why = f": {reasons[0]}" if reasons else ""
-        return found, f"The roofs were not measured{why}; the table's are an upper bound."
-    return None, found
+    table = table_roofs(device, host=host)
+    for roofs in measured:
+        if _is_same(device, roofs) and roofs.flops_per_s:
+            return _completed(roofs, table)
+    if isinstance(table, str):
+        return None, table
+    reason = next((roofs.reason for roofs in measured if roofs.reason), "")
+    why = f": {reason}" if reason else ""
+    return table, f"The roofs were not measured{why}; the table's are an upper bound."
 
 
-def _completed(own: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
+def _completed(measured: Roofs, table: Roofs | str) -> tuple[Roofs, str]:
     """Add the peaks of precisions that were not measured, and say which these are."""
     peaks = {} if isinstance(table, str) else table.flops_per_s
-    added = {name: peak for name, peak in peaks.items() if name not in own.flops_per_s}
+    added = {name: peak for name, peak in peaks.items() if name not in measured.flops_per_s}
     if not added:
-        return own, ""
-    said = f"Not measured but of the table of peaks: {', '.join(added)}."
-    return replace(own, flops_per_s={**own.flops_per_s, **added}), said
+        return measured, ""
+    said = f"Not measured, but from the table of peaks: {', '.join(added)}."
+    return replace(measured, flops_per_s={**measured.flops_per_s, **added}), said
 
 
 def table_roofs(device: Device, *, host: str) -> Roofs | str:
@@ -91,20 +94,15 @@ def table_roofs(device: Device, *, host: str) -> Roofs | str:
     )
 
 
-def is_named(device: Device) -> bool:
-    """Tell whether a profile names its GPU; some files tell its compute capability alone."""
-    return bool(device.name) and not _UNNAMED.match(device.name)
-
-
 def gpu_models(profiles: Iterable[Profile]) -> frozenset[str]:
     """Return the names of the GPUs that profiles saw at work; empty where none names one."""
-    return frozenset(device.name for device in _at_work(profiles) if is_named(device))
+    return frozenset(device.name for device in _at_work(profiles) if device.name)
 
 
 def gpu_capabilities(profiles: Iterable[Profile]) -> frozenset[str]:
     """Return the compute capabilities of the GPUs that profiles saw at work."""
-    found = (device.compute_capability for device in _at_work(profiles))
-    return frozenset(one for one in found if one)
+    capabilities = (device.compute_capability for device in _at_work(profiles))
+    return frozenset(filter(None, capabilities))
 
 
 def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
@@ -113,18 +111,17 @@ def _at_work(profiles: Iterable[Profile]) -> Iterable[Device]:
 
 def device_of(devices: Sequence[Device]) -> Device | str:
     """Return the one device that all profiles are of, or why there is none."""
-    named = [one for one in devices if is_named(one)]
+    named = [device for device in devices if device.name]
     if not named:
         return "no profile names its GPU"
-    if len({plain_name(one.name) for one in named}) > 1:
-        names = ", ".join(dict.fromkeys(one.name for one in named))
+    if len({plain_name(device.name) for device in named}) > 1:
+        names = ", ".join(dict.fromkeys(device.name for device in named))
         return f"the profiles are of different GPUs ({names})"
-    capabilities = (one.compute_capability for one in devices if one.compute_capability)
     return replace(
         named[0],
-        compute_capability=next(capabilities, ""),
-        multiprocessors=next((one.multiprocessors for one in named if one.multiprocessors), None),
-        uuid=next((one.uuid for one in named if one.uuid), ""),
+        compute_capability=next(filter(None, (gpu.compute_capability for gpu in devices)), ""),
+        multiprocessors=next(filter(None, (gpu.multiprocessors for gpu in named)), None),
+        uuid=next(filter(None, (gpu.uuid for gpu in named)), ""),
     )
 
 
@@ -159,4 +156,4 @@ def has_gpu_work(profile: Profile) -> bool | None:
     """Tell whether work of a GPU was seen; None for a tool that would not show it."""
     if profile.tool not in GPU_TOOLS:
         return None
-    return bool(profile.kernels or profile.copies or any(one.value for one in profile.quantities))
+    return bool(profile.kernels or profile.copies or any(row.value for row in profile.quantities))

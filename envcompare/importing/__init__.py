@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from envcompare.command import shell_text
 from envcompare.errors import ConfigError, RunFolderError
@@ -78,10 +78,9 @@ def _imported(request: Request) -> Imported:
     digests = {path: _digest(path) for path in request.files}
     files, said = _new_files(request, place, digests)
     names = _free_names(request, place)
-    pairs = tuple(
-        (group, _record(request, place, group, name=next(names)))
-        for group in _groups(request, files)
-    )
+    # Passes over the same launches make one profile, else each file does.
+    groups = [files] * bool(files) if request.tool in SEVERAL else [(file,) for file in files]
+    pairs = tuple((group, _record(request, place, group, name=next(names))) for group in groups)
     restated = tuple(_restated(request, place, digests))
     sentences = [_sentence(record) for _, record in pairs]
     restatements = [_restatement(record) for record in restated]
@@ -90,21 +89,14 @@ def _imported(request: Request) -> Imported:
     for (group, _), sentence in zip(pairs, sentences, strict=True):
         said.append(sentence)
         said += [text for file in group for text in _remarks(request, place, file)]
-    own = {record.arm for _, record in pairs if holds_any(record)}
-    is_alone = len(place.profiled() | own) < 2
-    return Imported(folder=folder, lines=tuple(said), is_alone=is_alone)
-
-
-def _groups(request: Request, files: Files) -> tuple[Files, ...]:
-    """Return which files make one profile: passes of one call, or each file by itself."""
-    if request.tool in SEVERAL and files:
-        return (files,)
-    return tuple((file,) for file in files)
+    records = (*place.of_cell(), *(record for _, record in pairs))
+    profiled = {record.arm for record in records if holds_any(record)}
+    return Imported(folder=folder, lines=tuple(said), is_alone=len(profiled) < 2)
 
 
 def _new_files(request: Request, place: Place, digests: Digests) -> tuple[Files, list[str]]:
     """Return the files that the arm does not have, and say which it has."""
-    known = {digest for one in place.of_arm(request.arm) for digest in one.sha256.values()}
+    known = {digest for record in place.of_arm(request.arm) for digest in record.sha256.values()}
     files: list[_File] = []
     said = []
     for path in request.files:
@@ -122,9 +114,9 @@ def _restated(request: Request, place: Place, digests: Digests) -> Iterator[Prof
     if not request.steps:
         return
     named = set(digests.values())
-    for one in place.of_arm(request.arm):
-        if named & set(one.sha256.values()) and one.steps != request.steps:
-            yield msgspec.structs.replace(one, steps=request.steps)
+    for record in place.of_arm(request.arm):
+        if named & set(record.sha256.values()) and record.steps != request.steps:
+            yield replace(record, steps=request.steps)
 
 
 def _refuse_irregular(path: Path) -> None:
@@ -149,7 +141,7 @@ def _digest(path: Path) -> str:
 
 def _free_names(request: Request, place: Place) -> Iterator[str]:
     """Give names for records that the arm does not have yet."""
-    taken = {one.name for one in place.of_arm(request.arm)}
+    taken = {record.name for record in place.of_arm(request.arm)}
     number, name = 1, f"imported-{request.tool}"
     while True:
         if name not in taken:
@@ -169,8 +161,8 @@ def _record(request: Request, place: Place, files: Files, *, name: str) -> Profi
         kind="imported",
         name=name,
         steps=request.steps or profile.steps,
-        sha256={one: file.sha256 for one, file in zip(kept, files, strict=True)},
-        profile=msgspec.structs.replace(profile, files=kept),
+        sha256={name: file.sha256 for name, file in zip(kept, files, strict=True)},
+        profile=replace(profile, files=kept),
     )
 
 
@@ -190,8 +182,7 @@ def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
     if file.is_large and request.is_copied:
         sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
         yield f"{file.path.name} is not copied: {sizes}"
-    others = (one for one in place.records if one.cell == place.cell.id)
-    twins = (one.arm for one in others if file.sha256 in one.sha256.values())
+    twins = (record.arm for record in place.of_cell() if file.sha256 in record.sha256.values())
     for arm in dict.fromkeys(twins):
         yield f"{arm} has the same file: between it and {request.arm} nothing can differ"
 
@@ -215,7 +206,7 @@ def _written(
             made += (*copies, record_path(folder, record))
             _copy(copies)
             names = tuple(str(path.relative_to(folder.path)) for path in copies)
-            write_profile(folder, msgspec.structs.replace(record, raw=names))
+            write_profile(folder, replace(record, raw=names))
         if is_changed:
             folder.write_json("run.json", place.run)
     except BaseException:
@@ -256,7 +247,7 @@ def _undo(folder: RunFolder, made: list[Path], folders: list[Path]) -> None:
     for path in made:
         path.unlink(missing_ok=True)
     inside = {up for path in made for up in path.parents if folder.path in up.parents}
-    remove_empty([*sorted(inside, key=lambda one: len(one.parts), reverse=True), *folders])
+    remove_empty([*sorted(inside, key=lambda path: len(path.parts), reverse=True), *folders])
 
 
 def _event(request: Request, place: Place, text: str) -> Event:
@@ -285,7 +276,7 @@ def _sentence(record: ProfileRecord) -> str:
             "copy, no operator and no call"
         )
     operators = len(profile.operators)
-    ranges = [one.scope for one in profile.quantities if (one.name, one.status) == _NO_LAUNCHES]
+    ranges = [row.scope for row in profile.quantities if (row.name, row.status) == _NO_LAUNCHES]
     counts = [f"counters of {scope}" for scope in ranges]
     counts += [launched(profile.kernels)] * bool(profile.kernels and not ranges)
     counts += [counted(operators, "operator")] * bool(operators)

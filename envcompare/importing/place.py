@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from envcompare import __version__
 from envcompare.errors import ConfigError
@@ -56,11 +56,11 @@ class Place:
 
     def of_arm(self, arm: str) -> tuple[ProfileRecord, ...]:
         """Return what the arm has in the cell already."""
-        return tuple(one for one in self.records if one.cell == self.cell.id and one.arm == arm)
+        return tuple(record for record in self.of_cell() if record.arm == arm)
 
-    def profiled(self) -> set[str]:
-        """Return the arms that have a profile with something in it in the cell already."""
-        return {one.arm for one in self.records if one.cell == self.cell.id and holds_any(one)}
+    def of_cell(self) -> tuple[ProfileRecord, ...]:
+        """Return what all arms have in the cell already."""
+        return tuple(record for record in self.records if record.cell == self.cell.id)
 
 
 def holds_any(record: ProfileRecord) -> bool:
@@ -71,7 +71,7 @@ def holds_any(record: ProfileRecord) -> bool:
         or seen.copies
         or seen.operators
         or seen.api_calls
-        or any(one.value for one in seen.quantities)
+        or any(quantity.value for quantity in seen.quantities)
     )
 
 
@@ -89,10 +89,10 @@ def find_place(request: Request) -> Place:
     run = folder.read_run()
     cell = _chosen(run, request)
     if cell not in run.cells:
-        run = msgspec.structs.replace(run, cells=(*run.cells, cell))
+        run = replace(run, cells=(*run.cells, cell))
     if all(arm.id != request.arm for arm in run.arms):
         _refuse_like(request.arm, run)
-        run = msgspec.structs.replace(run, arms=(*run.arms, _arm(request.arm)))
+        run = replace(run, arms=(*run.arms, _arm(request.arm)))
     run = _referring(run, request.reference)
     return Place(run=run, cell=cell, folder=folder, records=read_profiles(folder))
 
@@ -105,7 +105,7 @@ def _new_run(request: Request, cell: CellRecord) -> RunRecord:
         tool_version=__version__,
         command_line=request.command_line,
         design=_NO_DESIGN,
-        arms=(msgspec.structs.replace(_arm(request.arm), is_reference=True),),
+        arms=(replace(_arm(request.arm), is_reference=True),),
         cells=(cell,),
         controller={"python": platform.python_version(), "system": platform.platform()},
     )
@@ -126,14 +126,14 @@ def _chosen(run: RunRecord, request: Request) -> CellRecord:
     if request.workload is not None:
         _check_name(request.workload, _A_WORKLOAD)
     wanted = request.workload if request.cell is None else request.cell
-    found = [one for one in run.cells if wanted in (None, one.id, one.workload)]
-    if not found and request.cell is None and not is_timed(run):
+    fitting = [cell for cell in run.cells if wanted in (None, cell.id, cell.workload)]
+    if not fitting and request.cell is None and not _is_timed(run):
         return _cell(request.workload)
-    if len(found) == 1:
-        return found[0]
+    if len(fitting) == 1:
+        return fitting[0]
     raise ConfigError(
-        "the run has several cells that could be meant" if found else f"the run has no {wanted}",
-        details=f"its cells are {', '.join(one.id for one in run.cells)}",
+        "the run has several cells that could be meant" if fitting else f"the run has no {wanted}",
+        details=f"its cells are {', '.join(cell.id for cell in run.cells)}",
         hint="name one with --cell",
     )
 
@@ -147,16 +147,16 @@ def _referring(run: RunRecord, name: str | None) -> RunRecord:
             f"--reference names {name}, which is no environment of the run",
             hint=f"one of {', '.join(arm.id for arm in run.arms)}",
         )
-    arms = tuple(msgspec.structs.replace(arm, is_reference=arm.id == name) for arm in run.arms)
-    if arms != run.arms and is_timed(run):
+    arms = tuple(replace(arm, is_reference=arm.id == name) for arm in run.arms)
+    if arms != run.arms and _is_timed(run):
         raise ConfigError(
             "the reference of a run that was timed cannot be changed",
             hint="leave --reference out",
         )
-    return msgspec.structs.replace(run, arms=arms)
+    return replace(run, arms=arms)
 
 
-def is_timed(run: RunRecord) -> bool:
+def _is_timed(run: RunRecord) -> bool:
     """Say whether anything of the run was to be timed."""
     return any(arm.is_timed for arm in run.arms)
 

@@ -71,7 +71,7 @@ def with_gpu_times(
     """
     used = np.unique(np.concatenate([table["device"] for table in tables])).tolist()
     numbers = used or sorted(known)
-    devices = tuple(known.get(number, Device(name=f"GPU {number}")) for number in numbers)
+    devices = tuple(known.get(number, Device()) for number in numbers)
     profile = replace(profile, devices=devices)
     if len(used) == 1:
         values = {name: float(value) for name, (value, _) in _times(tables).items()}

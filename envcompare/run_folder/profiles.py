@@ -102,7 +102,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU a profile is of, as far as the tool tells."""
 
-    name: str
+    name: Annotated[str, Meta(description="empty where the tool tells none")] = ""
     chip: str = ""
     compute_capability: str = ""
     uuid: str = ""

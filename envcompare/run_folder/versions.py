@@ -24,6 +24,7 @@ _T = TypeVar("_T")
 _Json = dict[str, Any]
 _GPU: Final = re.compile(r"GPU (\d+)(?=:|$)")
 _PROGRAM: Final = re.compile("^program ")
+_UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")
 _PAGES: Final[dict[str, Page]] = {
     "csv raw": "raw", "csv details": "details", "csv summary": "summary",
     "report by ncu": "raw", "report by ncu_report": "raw",
@@ -114,9 +115,16 @@ def _name_programs(record: _Json) -> None:
         record["values"] = {_PROGRAM.sub("command.", key): value for key, value in values}
 
 
+def _unname_devices(record: _Json) -> None:
+    """Version 1 wrote another text where a file did not name its GPU."""
+    for device in (record.get("profile") or {}).get("devices", ()):
+        if _UNNAMED.match(device.get("name", "")):
+            device["name"] = ""
+
+
 _FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
     Event: (_name_programs,),
-    ProfileRecord: (_name_gpus, _name_pages, _keep_notes, _name_lacks),
+    ProfileRecord: (_name_gpus, _name_pages, _keep_notes, _unname_devices, _name_lacks),
 }
 """By the type that is read, what changes a record of version 1, in place, into one of version 2.
 

@@ -13,8 +13,9 @@ from goldenruns import KEPT
 from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.identity import change_text, noted_changes
+from envcompare.report.wording.profilenotes import note_sentences
 from envcompare.run_folder.profilefiles import read_profiles
-from envcompare.run_folder.profiles import Profile
+from envcompare.run_folder.profiles import Device, Profile
 from envcompare.run_folder.records import SCHEMA
 from envcompare.run_folder.results import RunFolder, json_bytes
 from envcompare.run_folder.versions import OLDEST, version_of
@@ -164,3 +165,17 @@ def test_program_of_a_word_in_an_older_identity_is_named_by_its_key(tmp_path: Pa
     path.write_text("".join(f"{json.dumps(each)}\n" for each in (event, *changed)))
     (change,) = noted_changes(RunFolder.open(tmp_path / "run").read_events().events)
     assert change_text(change) == "the program nvcc was 1, now 2"
+
+
+def test_sentences_of_an_older_record_are_kept_as_its_notes(tmp_path: Path) -> None:
+    """They are printed as they were written then."""
+    notes = read_kept(tmp_path / "run", notes=["2 processes are added up"]).notes
+    assert note_sentences(notes) == ("2 processes are added up",)
+
+
+@pytest.mark.parametrize("name", ["compute capability 8.0", "GPU 3"])
+def test_text_that_an_older_record_has_for_a_name_names_no_gpu(tmp_path: Path, name: str) -> None:
+    """A GPU without a name is never held to be another model than one with a name."""
+    devices = [{"name": name, "compute_capability": "8.0"}]
+    profile = read_kept(tmp_path / "run", devices=devices)
+    assert profile.devices == (Device(compute_capability="8.0"),)

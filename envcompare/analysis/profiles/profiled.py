@@ -41,7 +41,7 @@ from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData, by_cell
 from envcompare.analysis.timing.descriptive import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
-from envcompare.gpu.peaks import gpu_capabilities, gpu_models, is_named
+from envcompare.gpu.peaks import gpu_capabilities, gpu_models
 from envcompare.run_folder.profiles import ProfileRecord, Quantity, Roofs
 from envcompare.run_folder.records import (
     Block,
@@ -279,7 +279,7 @@ def _has_operators(record: ProfileRecord) -> bool:
 
 def _devices(cell: ProfiledCell) -> tuple[str, ...]:
     devices = (one for record in usable(cell.records) for one in profile_of(record).devices)
-    return tuple(dict.fromkeys(one.name for one in devices if is_named(one)))
+    return tuple(dict.fromkeys(one.name for one in devices if one.name))
 
 
 def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:

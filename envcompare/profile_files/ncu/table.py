@@ -133,10 +133,9 @@ def device(told: Mapping[str, str]) -> Device | None:
         capability = f"{told[_MAJOR]}.{told.get(_MINOR, '0')}"
     if not re.fullmatch(r"\d+\.\d", capability):
         return None
-    name = told.get("device__attribute_display_name", "") or f"compute capability {capability}"
     count = re.sub(r"\D", "", told.get("device__attribute_multiprocessor_count", ""))
     return Device(
-        name=name,
+        name=told.get("device__attribute_display_name", ""),
         chip=chip_of(capability),
         compute_capability=capability,
         multiprocessors=int(count) if count else None,

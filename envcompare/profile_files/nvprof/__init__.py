@@ -351,8 +351,8 @@ def _check_invocations(metrics: Sequence[Metric], file: str) -> None:
 def _check_last_kernel(metrics: Sequence[Metric], file: str) -> None:
     """Refuse a log whose last kernel lacks what every other has."""
     names: dict[tuple[str, str], set[str]] = {}
-    for one in metrics:
-        names.setdefault((one.device, one.kernel), set()).add(one.name)
+    for row in metrics:
+        names.setdefault((row.device, row.kernel), set()).add(row.name)
     sets = list(names.values())
     if len(sets) < 2:
         return
