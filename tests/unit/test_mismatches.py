@@ -28,10 +28,10 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
     ("changes", "words"),
     [
         ({"facts": {"vm": {"python.version": "3.12.1"}}}, "Python 3.11.2 → 3.12.1"),
-        ({"facts": {"vm": {"cpu.model": "Xeon"}}}, "cpu.model EPYC → Xeon"),
+        ({"facts": {"vm": {"cpu.model": "Xeon"}}}, "the processor EPYC → Xeon"),
         ({"facts": {"vm": {"thp": "always"}}}, "transparent huge pages none → always"),
         ({"facts": {"vm": {"uid": 1000}}}, "uid none → 1000"),
-        ({"identity": {"vm": {"docker.version": "29"}}}, "docker.version none → 29"),
+        ({"identity": {"vm": {"docker.version": "29"}}}, "the version of Docker none → 29"),
         ({"code": "beef" * 16}, "the code c0dec0dec0de… → beefbeefbeef…"),
         ({"code": None}, "the code c0dec0dec0de… → not known"),
         ({"data": "0ther"}, "the data da7a → 0ther"),
