@@ -37,14 +37,14 @@ from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile
 from envcompare.transport.operations import make_new_folder
 
-WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
+_WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
 STEPS, COUNTER_STEPS = 5, 2
-STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is always run
-BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first step, under a profiler
-FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
-ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
+_STEPS_S: Final = 30.0  # that the steps of a profile may usually take; one is always run
+_BEGIN_LIMIT_S: Final = 300.0  # for a start, and for a setup with the first step, under a profiler
+_FIRST_BEGIN_LIMIT_S: Final = 60.0  # for a start that can be tried again
+_ENDING_LIMIT_S: Final = 300.0  # in which a tool writes its report
 SAID_LINES: Final = 10_000  # a tool complains at the first kernel, and a line for each may follow
-SLOWER: Final = 20  # times, that a step of many seconds may be under a profiler
+_SLOWER: Final = 20  # times, that a step of many seconds may be under a profiler
 # nsys 2022.4 now and then loses its own semaphore as it starts ("sem_open: No such file or
 # directory" in ProcessWaiter), or waits for its agent for ever: 2 and 1 of 66 starts of Debian's
 # build on a busy machine, whatever it is to start.
@@ -206,9 +206,9 @@ class ProfilePass:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
         context = self.context
         worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
-        begun = worker.await_begin(BEGIN_LIMIT_S)
-        warmup_limit_s = limit_s(BEGIN_LIMIT_S, WARMUP_STEPS, begun.first_step_ns / 1e9)
-        ran = worker.run(WARMUP_STEPS, warmup_limit_s)
+        begun = worker.await_begin(_BEGIN_LIMIT_S)
+        warmup_limit_s = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
+        ran = worker.run(_WARMUP_STEPS, warmup_limit_s)
         if self._hello is None:
             self._hello = hello
             self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
@@ -254,7 +254,7 @@ class ProfilePass:
             self._begin(worker, hello)
             limit = limit_s(asked.limit_s, self._steps, self._step_s)
             reply = worker.profile("marks", steps, out="", limit_s=limit)
-            worker.quit(ENDING_LIMIT_S)
+            worker.quit(_ENDING_LIMIT_S)
         if reply.reason and asked.needs_gpu:
             raise ProfileError("the steps could not be marked", details=reply.reason)
         profile, raw = self._exported(arm, prepared, worker.tail(SAID_LINES))
@@ -372,7 +372,7 @@ def started(
         try:
             worker.send_hello(spec)
             try:
-                hello = worker.await_hello(FIRST_BEGIN_LIMIT_S if further else BEGIN_LIMIT_S)
+                hello = worker.await_hello(_FIRST_BEGIN_LIMIT_S if further else _BEGIN_LIMIT_S)
             except WorkloadError as error:
                 if further and error.phase == "process":
                     continue
@@ -385,7 +385,7 @@ def started(
 
 def steps_that_fit(step_s: float) -> int:
     """Return how many steps are profiled in every arm: at least one, however long it takes."""
-    return max(1, min(STEPS, int(STEPS_S / max(step_s, 1e-9))))
+    return max(1, min(STEPS, int(_STEPS_S / max(step_s, 1e-9))))
 
 
 def counted_steps(steps: int, traced: Profile | None, *, most: int | None) -> int:
@@ -401,7 +401,7 @@ def counted_steps(steps: int, traced: Profile | None, *, most: int | None) -> in
 
 def limit_s(start_s: float, steps: int, step_s: float) -> float:
     """Return how long to wait for a profile of steps that usually take `step_s` each."""
-    return start_s + SLOWER * steps * step_s
+    return start_s + _SLOWER * steps * step_s
 
 
 def cut_at(most: int | None, record: ProfileRecord) -> ProfileRecord:

@@ -118,10 +118,10 @@ _PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_re
 _OFFERED: Final = re.compile(r"^([a-z0-9]+__\w+)\s", re.MULTILINE)
 _RELEASE: Final = re.compile(r"(\d{4})\.(\d+)")
 
-LAST_WITH_VOLTA: Final = (2025, 2)
+_LAST_WITH_VOLTA: Final = (2025, 2)
 """The last version of Nsight Compute that profiles compute capability 7.0."""
 
-FIRST_WITH_PATHS: Final = (2024, 1)
+_FIRST_WITH_PATHS: Final = (2024, 1)
 """The first version seen to count tensor-core operations; 2022.3 does not know these names."""
 
 
@@ -232,7 +232,7 @@ def _why_not(compute_capability: str, ncu_version: str) -> str:
             f"Nsight Compute has not read counters of compute capability {compute_capability} "
             "(Pascal and older) since 2020.1; nvprof does"
         )
-    if compute_capability == "7.0" and _release(ncu_version) > LAST_WITH_VOLTA:
+    if compute_capability == "7.0" and _release(ncu_version) > _LAST_WITH_VOLTA:
         return (
             f"Nsight Compute {ncu_version} does not profile Volta (compute capability 7.0); "
             "versions up to 2025.2 do"
@@ -263,7 +263,7 @@ def _paths(chip: str, offered: frozenset[str], ncu_version: str) -> tuple[str, .
     """Return the counters of tensor operations that count each operation once."""
     known = tensor_totals(chip)
     if not offered:
-        return known if _release(ncu_version) >= FIRST_WITH_PATHS else ()
+        return known if _release(ncu_version) >= _FIRST_WITH_PATHS else ()
     if known:
         return known
     names = {name for name in offered if _PATHS.fullmatch(name)}

@@ -16,7 +16,7 @@ from envcompare.transport import Process, Transport
 from envcompare.transport.operations import read_json
 
 PROGRAM = "gpusampling.py"
-ENDING_S = 5.0
+_ENDING_S = 5.0
 LINE_READINGS = 1000  # in a line of samples.jsonl
 NO_GPU = "the host has no GPU: no power, energy or clocks are measured"
 _SAID_BYTES = 4096
@@ -127,7 +127,7 @@ class _Sampler:
         """End the program; return its readings, and why there are none or not all."""
         exit_code = self._end()
         for thread in self._threads:
-            thread.join(ENDING_S)
+            thread.join(_ENDING_S)
         words = self.said.decode(errors="replace").strip().splitlines()
         if exit_code and not self.lines:
             told = words[-1] if words else f"it ended with exit code {exit_code}"
@@ -140,7 +140,7 @@ class _Sampler:
         try:
             with suppress(OSError):
                 self.process.stdin.close()
-            return self.process.wait(ENDING_S)
+            return self.process.wait(_ENDING_S)
         except EnvcompareError:
             return 0  # it is only ended by force, which takes nothing from what was read
         finally:

@@ -20,7 +20,7 @@ from envcompare.transport import Transport, operations
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
 from envcompare.transport.operations import make_new_folder, remove_folder
 
-EXPORT_LIMIT_S = 600.0
+_EXPORT_LIMIT_S = 600.0
 KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
 # The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not
 # fill the disk here.
@@ -145,7 +145,7 @@ def export_report(
     words = (tool.program, quarantine.folder, tool.importer)
     variables = (("LC_ALL", "C"), ("TMPDIR", quarantine.folder))
     command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
-    result = operations.run(quarantine.transport, command, timeout_s=EXPORT_LIMIT_S)
+    result = operations.run(quarantine.transport, command, timeout_s=_EXPORT_LIMIT_S)
     if not result.succeeded:
         raise ProfileError(
             f"the report of {tool.name} cannot be exported",

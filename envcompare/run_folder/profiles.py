@@ -174,7 +174,7 @@ TRACE: Final[PassName] = "nsys"
 
 
 Lack = Literal[
-    "no-gpu", "not-requested", "no-steps", "not-usable", "gpu-not-known", "arm-failed", "failed",
+    "no-gpu", "not-requested", "no-steps", "not-usable", "arm-failed", "failed",
     "not-measured", "raw-not-kept", "launches-cut", "partial",
 ]  # fmt: skip
 """Why a pass left no profile, or, from `raw-not-kept` on, what its profile lacks."""
