@@ -22,7 +22,19 @@ from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.config.settings import Compression
-from envcompare.stack import building, cache, delivery, image, sif, venv, wheelhouse
+from envcompare.environments.docker import image_store
+from envcompare.environments.singularity import find_engine, make_sif
+from envcompare.stack import (
+    Options,
+    Progress,
+    Request,
+    building,
+    cache,
+    image,
+    transfer,
+    venv,
+    wheelhouse,
+)
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.wheelhouse import Wheelhouse
@@ -140,7 +152,7 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
             python=making.python,
             variant="cpu",
             local=HERE,
-            progress=click.echo,
+            progress=Progress(click.echo),
         )
 
     wheels, row = _timed("wheelhouse", resolve, lambda made: made.size_bytes)
@@ -148,21 +160,25 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
     interpreter = venv.find_interpreter(HERE, python=making.python, chosen=None)
 
     def make_venv() -> Path:
-        made = venv.make(HERE, wheels, interpreter=interpreter, progress=click.echo)
+        made = venv.make(HERE, wheels, interpreter=interpreter, progress=Progress(click.echo))
         return Path(made.interpreter).parents[1]
 
     yield _timed("venv", make_venv, lambda path: _size(HERE, str(path)))[1]
     # What no build has seen makes the engine's own cache useless, and another key a new image.
     (wheels.folder / "nonce").write_text(secrets.token_hex())
-    recipe = image.recipe(replace(wheels, key=secrets.token_hex(32)), base=making.base, local=HERE)
+    recipe = image.recipe(
+        replace(wheels, key=secrets.token_hex(32)), base=making.base, local=image_store(HERE)
+    )
 
     def build() -> Image:
-        return building.build(recipe, local=HERE, progress=click.echo)
+        return building.build(recipe, local=image_store(HERE), progress=Progress(click.echo))
 
     built, row = _timed("image", build, lambda made: made.size_bytes)
     yield row
     try:
-        delivery.deliver(making.host, built, local=HERE, progress=click.echo)
+        transfer.deliver(
+            image_store(making.host), built, local=image_store(HERE), progress=Progress(click.echo)
+        )
         yield from _sifs(making.host, built, compressions)
     finally:
         shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
@@ -173,12 +189,14 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
 def _sifs(
     transport: Transport, built: Image, compressions: Iterable[Compression]
 ) -> Iterator[Made]:
+    program = find_engine(transport)
     for compression in compressions:
 
         def make(compression: Compression = compression) -> Sif:
-            return sif.make(
-                transport, built, compression=compression, local=HERE, progress=click.echo
-            )
+            options = Options(sif_compression=compression)
+            progress = Progress(click.echo)
+            request = Request(transport=transport, options=options, progress=progress, local=HERE)
+            return make_sif(request, built, program=program)
 
         yield _timed(f"SIF, {compression}", make, lambda made: _size(transport, made.path))[1]
 

@@ -26,9 +26,10 @@ import numpy as np
 
 from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare.command import Command
-from envcompare.stack import image
-from envcompare.stack.delivery import deliver
+from envcompare.environments.docker import image_store
+from envcompare.stack import Progress, image
 from envcompare.stack.image import Image
+from envcompare.stack.transfer import deliver
 from envcompare.stats.intervals import interval
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
@@ -101,7 +102,7 @@ def _goods(transport: Transport, work: Path, size_mb: int, ssh: tuple[str, ...])
         archive.add(file, "blob")
     make = Command(argv=("docker", "import", "-", NAME))
     imported = run(LOCAL, make, stdin=packed.getvalue(), timeout_s=CONTENT_S)
-    found = image.find(LOCAL, NAME)
+    found = image.find(image_store(LOCAL), NAME)
     if found is None:
         raise SystemExit(f"docker import failed: {imported.stderr}")
     return Goods(host=transport, file=file, sha256=file_sha256(file), image=found, ssh=ssh)
@@ -114,7 +115,12 @@ def _ways(goods: Goods) -> Mapping[str, Way]:
     ways: dict[str, Way] = {
         "put": lambda: goods.host.put(goods.file, TARGET, sha256=goods.sha256),
         "scp": lambda: _do((*scp, str(goods.file), f"{host}:{TARGET}")),
-        "deliver": lambda: deliver(goods.host, goods.image, local=LOCAL, progress=_silent),
+        "deliver": lambda: deliver(
+            image_store(goods.host),
+            goods.image,
+            local=image_store(LOCAL),
+            progress=Progress(_silent),
+        ),
         "docker save | ssh docker load": lambda: _do(("sh", "-c", pipe, "sh", *ssh)),
     }
     return ways

@@ -22,11 +22,11 @@ from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
+from envcompare.environments.registry import environment
 from envcompare.report.sections.why import HEADS, split_rows
 from envcompare.report.wording.headlines import headlines, split_sentences
 from envcompare.run_folder.results import RunFolder
-from envcompare.stack import Options
-from envcompare.stack.prepare import prepare
+from envcompare.stack import Options, Progress, Request
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.operations import run
@@ -152,8 +152,8 @@ def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[st
         return ("--hosts", "local", "--envs", arms, "--host-python", other_python)
     transport = place.connect()
     try:
-        image = prepare(transport, "docker", options=place.options, progress=_say)
-        venv = prepare(transport, "vm", options=place.options, progress=_say)
+        request = Request(transport=transport, options=place.options, progress=Progress(_say))
+        image, venv = environment("docker").prepare(request), environment("vm").prepare(request)
         _tune(transport, dict(image.identity)["image.name"])
     finally:
         transport.close()

@@ -18,6 +18,7 @@ import msgspec
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Launch
 from envcompare.measure.context import Variables as StartVariables
@@ -26,8 +27,7 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
 from envcompare.run_folder.versions import decode_record
-from envcompare.stack import Options
-from envcompare.stack.prepare import prepare
+from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import Interval
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.operations import run
@@ -209,7 +209,8 @@ def _on_host(script: str) -> CommandResult:
 
 
 def _venv() -> str:
-    return prepare(LocalTransport(), "vm", options=Options(), progress=_say).interpreter
+    request = Request(transport=LocalTransport(), progress=Progress(_say))
+    return environment("vm").prepare(request).interpreter
 
 
 def _say(text: str) -> None:

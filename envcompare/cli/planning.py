@@ -12,7 +12,7 @@ from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.config.workloads import Known
-from envcompare.environments.registry import ENVIRONMENTS
+from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.eventlog import written_samples
@@ -32,7 +32,7 @@ SHOWN_ROUNDS = 3
 
 def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
     """Return the experiment that the flags ask for over the file, and its hosts."""
-    known = Known(environments=tuple(ENVIRONMENTS), workloads=catalogue())
+    known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
     hosts = parse_hosts(experiment.hosts)
     return standalone(experiment, tuple(str(host) for host in hosts)), hosts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from envcompare.config.settings import Settings, closest, listed
 from envcompare.errors import ConfigError
 
 _ARM_ID = re.compile(r"[a-z0-9-]+")
-ALIASES = {"apptainer": "singularity"}
 _STACKS = ("image", "host")
 
 # The grammar of names, tags and digests of the OCI distribution specification 1.1, "Pulling
@@ -23,12 +24,31 @@ _IMAGE = re.compile(
 )
 
 
+CounterAccess = Literal["login", "root", "granted"]
+"""Who may read a GPU's counters in an environment where the driver restricts them: a login that is
+an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What is special to an environment, for those that plan, profile and explain."""
+
+    aliases: tuple[str, ...] = ()  # other names that a user may write
+    reference: Literal["none", "image", "file"] = "none"  # what of the user's own it can run
+    is_default: bool = False  # compared where --envs is not given
+    is_plain: bool = False  # a process of the host, whose interpreter the host has as well
+    has_network: bool = True
+    counters: CounterAccess = "login"
+    limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """One environment × stack; `reference` is an image or SIF the user named."""
 
     id: str
     environment: str
+    traits: Traits = Traits()
     stack: str = "image"
     reference: str = ""
 
@@ -55,7 +75,7 @@ def chosen_stacks(settings: Settings) -> tuple[str, ...]:
     return stacks
 
 
-def parse_arms(items: tuple[str, ...], environments: tuple[str, ...]) -> tuple[Arm, ...]:
+def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tuple[Arm, ...]:
     """Parse `ENV`, `ENV@STACK` and `NAME=ENV:REFERENCE`; raises ConfigError naming the item."""
     if not items:
         raise ConfigError("no environment is named", hint="for example --envs vm,docker")
@@ -82,18 +102,20 @@ def check_image(name: str, *, flag: str) -> None:
         )
 
 
-def _arm(item: str, environments: tuple[str, ...]) -> Arm:
+def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
     name, equals, rest = item.partition("=")
     if not equals or ":" in name:
         name, rest = "", item
     environment, colon, reference = rest.partition(":")
     environment, at, stack = environment.partition("@")
-    environment = ALIASES.get(environment, environment)
+    aliases = {alias: known for known, its in environments.items() for alias in its.aliases}
+    environment = aliases.get(environment, environment)
     if environment not in environments:
         raise ConfigError(
             f"unknown environment `{environment}` in --envs {item}",
-            hint=closest(environment, environments),
+            hint=closest(environment, tuple(environments)),
         )
+    traits = environments[environment]
     if at and stack not in _STACKS:
         raise ConfigError(f"unknown stack `{stack}` in --envs {item}", hint=closest(stack, _STACKS))
     if stack == "host" and reference:
@@ -102,7 +124,10 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
             details="there a container shows the host's own files",
             hint=f"use {environment}@host, or {name or 'mine'}={environment}:{reference}",
         )
-    _check_reference(item, name=name, environment=environment, reference=reference, colon=colon)
+    if colon and not reference:
+        raise ConfigError(f"--envs {item} names no image after the colon", hint="docker:app:1")
+    if reference:
+        _check_reference(item, name, environment, reference, environments)
     identity = name or (f"{environment}-{stack}" if stack == "host" else environment)
     if not _ARM_ID.fullmatch(identity):
         raise ConfigError(
@@ -110,23 +135,37 @@ def _arm(item: str, environments: tuple[str, ...]) -> Arm:
             details="arm names stand in file names: small letters, digits and hyphens",
             hint="for example new=docker:app:2",
         )
-    return Arm(id=identity, environment=environment, stack=stack or "image", reference=reference)
+    return Arm(
+        id=identity,
+        environment=environment,
+        traits=traits,
+        stack=stack or "image",
+        reference=reference,
+    )
 
 
-def _check_reference(item: str, *, name: str, environment: str, reference: str, colon: str) -> None:
-    if colon and not reference:
-        raise ConfigError(f"--envs {item} names no image after the colon", hint="docker:app:1")
-    if reference and not name:
+def _check_reference(
+    item: str, name: str, environment: str, reference: str, environments: Mapping[str, Traits]
+) -> None:
+    """Refuse an image that no arm is named for, or that the environment cannot run."""
+    if not name:
         raise ConfigError(
             f"--envs {item} names an image but no arm",
             hint=f"give it a name: mine={item}",
         )
-    if reference and environment == "vm":
+    kind = environments[environment].reference
+    if kind == "none":
+        words = {"image": "IMAGE", "file": "FILE.sif"}
+        others = [
+            f"{other}:{words[traits.reference]}"
+            for other, traits in environments.items()
+            if traits.is_default and traits.reference in words
+        ]
         raise ConfigError(
-            f"--envs {item}: vm has no image",
-            hint="use vm, or docker:IMAGE, or singularity:FILE.sif",
+            f"--envs {item}: {environment} has no image",
+            hint=f"use {', or '.join((environment, *others))}",
         )
-    if reference and environment == "docker":
+    if kind == "image":
         check_image(reference, flag=f"--envs {item}")
 
 

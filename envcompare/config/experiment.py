@@ -103,6 +103,8 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     settings = msgspec.structs.replace(
         settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
     )
+    if settings.envs is None:
+        settings = msgspec.structs.replace(settings, envs=known.default_environments)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
     arms = parse_arms(items, known.environments)
     rest = _rest(settings)

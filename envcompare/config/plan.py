@@ -7,6 +7,8 @@ import itertools
 import random
 from dataclasses import dataclass
 
+import msgspec
+
 from envcompare.config.experiment import MAX_CELLS, Experiment
 from envcompare.config.workloads import Workload
 from envcompare.errors import ConfigError
@@ -118,17 +120,15 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             environment=arm.environment,
             stack="host" if arm.stack == "host" else "image",
             reference=arm.reference,
+            is_plain=arm.traits.is_plain,
+            limit_command=arm.traits.limit_command,
             is_reference=arm.id == experiment.reference,
         )
         for arm in experiment.arms
     ]
     reference = next(arm for arm in planned if arm.is_reference)
-    control = ArmRecord(
-        id=f"{reference.id}{CONTROL_SUFFIX}",
-        environment=reference.environment,
-        stack=reference.stack,
-        reference=reference.reference,
-        is_control=True,
+    control = msgspec.structs.replace(
+        reference, id=f"{reference.id}{CONTROL_SUFFIX}", is_reference=False, is_control=True
     )
     return (*planned, control)
 

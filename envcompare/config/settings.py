@@ -95,7 +95,7 @@ class Settings(
         Option(
             "Arms to compare: ENV, ENV@STACK or NAME=ENV:REFERENCE; the first is the reference.",
             "ARM,…",
-            default=("vm", "docker", "singularity"),
+            default_text="vm,docker,singularity",
             group="where",
         ),
     ] = None

@@ -6,9 +6,11 @@ import math
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from envcompare.config.arms import Traits
 from envcompare.config.catalogue import Range, WorkloadInfo, classes, workload_info
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable, closest, listed
 from envcompare.errors import ConfigError
@@ -52,8 +54,13 @@ class Workload:
 class Known:
     """The names an experiment may use: environments, and what each workload declares."""
 
-    environments: tuple[str, ...]
+    environments: Mapping[str, Traits]
     workloads: dict[str, WorkloadInfo]
+
+    @property
+    def default_environments(self) -> tuple[str, ...]:
+        """Return the environments that are compared where none is named."""
+        return tuple(name for name, traits in self.environments.items() if traits.is_default)
 
 
 def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:

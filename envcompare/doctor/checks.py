@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envcompare.environments import Check, Environment
+from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import check_driver
-from envcompare.environments.registry import environment
-from envcompare.errors import TransportError, UnusableError
+from envcompare.environments.registry import IMAGE_BUILDER, environment
+from envcompare.errors import Problem, TransportError, UnusableError
 from envcompare.profilers.permissions import find_rights, permission
 from envcompare.profilers.toolbox import PROFILERS
 from envcompare.stack import Options
@@ -60,12 +60,16 @@ def diagnose(
     An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
     environments = tuple(dict.fromkeys(name for name, _ in arms))
-    found = [_checked(transport, name, _check(transport, name)) for name in environments]
-    if ("vm", "image") in arms:
-        found.append(_python(transport, options))
+    found = [_checked(transport, name, environment(name).check(transport)) for name in environments]
+    built = [name for name, stack in arms if stack == "image"]
+    found += [
+        _python(transport, options, name) for name in built if environment(name).traits.is_plain
+    ]
     if any(stack == "host" for _, stack in arms):
         found.append(_host_python(transport, options))
-    if transport.name != LOCAL.name and {("docker", "image"), ("singularity", "image")} & set(arms):
+    if transport.name != LOCAL.name and not all(
+        environment(name).traits.is_plain for name in built
+    ):
         found.append(_builder())
     facts = _facts(transport)
     if may_use_gpu:
@@ -73,11 +77,6 @@ def diagnose(
     found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
     found.append(_cgroup(transport, facts))
     return tuple(found)
-
-
-def _check(transport: Transport, name: str) -> Check:
-    where: Environment = environment(name)
-    return where.check(transport)
 
 
 def _checked(
@@ -94,12 +93,12 @@ def _checked(
     )
 
 
-def _python(transport: Transport, options: Options) -> Finding:
+def _python(transport: Transport, options: Options, name: str) -> Finding:
     def version() -> str:
         found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
         return f"{found.version} ({found.real_path})"
 
-    return _interpreter(transport, "python for vm", version)
+    return _interpreter(transport, f"python for {name}", version)
 
 
 def _host_python(transport: Transport, options: Options) -> Finding:
@@ -114,18 +113,18 @@ def _host_python(transport: Transport, options: Options) -> Finding:
 def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) -> Finding:
     """Say which interpreter `find` tells of, or why there is none that can be used."""
     try:
-        check = Check(is_usable=True, version=find())
+        check = Check(version=find())
     except TransportError:
         raise
     except UnusableError as error:
-        check = Check(is_usable=False, reason=error.details, hint=error.hint)
+        check = unusable(error.details, error.hint)
     return _checked(transport, subject, check)
 
 
 def _builder() -> Finding:
     """Say whether the image can be built here; a host that holds it already does without."""
-    check = environment("docker").check(LOCAL)
-    return _checked(LOCAL, "docker, to build the image", check, is_needed=False)
+    check = IMAGE_BUILDER.check(LOCAL)
+    return _checked(LOCAL, f"{IMAGE_BUILDER.name}, to build the image", check, is_needed=False)
 
 
 def _facts(transport: Transport) -> dict[str, str]:
@@ -156,7 +155,9 @@ def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Findi
     """Say for each environment whether a GPU's counters can be read in it."""
     rights = find_rights(transport)
     checks = {
-        name: rights if isinstance(rights, Check) else permission(name, rights).check
+        name: rights
+        if isinstance(rights, Check)
+        else permission(environment(name).traits.counters, rights).check
         for name in environments
     }
     return [
@@ -168,23 +169,23 @@ def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Findi
 def _room(transport: Transport) -> Finding:
     path = host_cache(transport)
     free = free_bytes(transport, path)
-    is_enough = free is None or free >= _ROOM_BYTES
-    check = Check(
-        is_usable=is_enough,
-        version=None if free is None else f"{free / 1e9:.0f} GB free",
-        reason="" if is_enough else f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
-        hint="" if is_enough else "free some, or set XDG_CACHE_HOME there to another disk",
+    room = None if free is None else f"{free / 1e9:.0f} GB free"
+    lack = Problem(
+        brief=f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
+        hint="free some, or set XDG_CACHE_HOME there to another disk",
     )
+    is_enough = free is None or free >= _ROOM_BYTES
+    check = Check(version=room, problem=None if is_enough else lack)
     return _checked(transport, "disk of the cache", check, is_needed=False)
 
 
 def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
-    has_waits = len(facts.get("schedstat", "").split()) == 3
-    check = Check(
-        is_usable=has_waits,
-        reason="" if has_waits else "the kernel does not count the wait for a CPU",
-        hint="" if has_waits else "nothing to do: verdicts on this host are on wall time",
+    lack = Problem(
+        brief="the kernel does not count the wait for a CPU",
+        hint="nothing to do: verdicts on this host are on wall time",
     )
+    has_waits = len(facts.get("schedstat", "").split()) == 3
+    check = Check(problem=None if has_waits else lack)
     return _checked(transport, "run-queue wait", check, is_needed=False)
 
 
@@ -192,21 +193,20 @@ def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
     level = facts.get("perf")
     is_known = level is not None and re.fullmatch(r"-?[0-9]+", level) is not None
     is_open = facts.get("uid") == "0" or (is_known and int(level or 0) <= 2)
-    check = Check(
-        is_usable=is_open,
-        version=f"perf_event_paranoid {level}" if is_known else None,
-        reason="" if is_open else "CPU profilers see nothing of this user's processes",
-        hint="" if is_open else "sudo sysctl -w kernel.perf_event_paranoid=2",
+    lack = Problem(
+        brief="CPU profilers see nothing of this user's processes",
+        hint="sudo sysctl -w kernel.perf_event_paranoid=2",
     )
+    version = f"perf_event_paranoid {level}" if is_known else None
+    check = Check(version=version, problem=None if is_open else lack)
     return _checked(transport, "cpu counters", check, is_needed=False)
 
 
 def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
     version = facts.get("cgroup")
-    check = Check(
-        is_usable=version is not None,
-        version=None if version is None else f"v{version}",
-        reason="" if version else "no cgroups are mounted at /sys/fs/cgroup",
-        hint="" if version else "nothing to do: limits and peaks of cgroups stay empty",
+    lack = Problem(
+        brief="no cgroups are mounted at /sys/fs/cgroup",
+        hint="nothing to do: limits and peaks of cgroups stay empty",
     )
+    check = Check(version=f"v{version}") if version else Check(problem=lack)
     return _checked(transport, "cgroups", check, is_needed=False)

@@ -14,7 +14,8 @@ from envcompare.config.plan import planned_arms
 from envcompare.config.settings import DEFAULTS, listed
 from envcompare.doctor.checks import Finding, diagnose
 from envcompare.doctor.examination import HostExamination, Trouble, compared_stack, trouble_of
-from envcompare.doctor.likeness import Likeness, NotComparedError, Noting, compare_stacks
+from envcompare.doctor.likeness import Likeness, NotComparedError, compare_stacks
+from envcompare.environments.registry import all_traits
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.fingerprint.facts import fact_name
 from envcompare.fingerprint.sentences import SEPARATE, describe, other_options
@@ -22,6 +23,7 @@ from envcompare.hosts.opening import open_site, ssh_options
 from envcompare.hosts.session import stack_options
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactClass, FactDifference
+from envcompare.stack import Progress
 from envcompare.text import cause_line
 from envcompare.transport.hosts import HostSpec, connect
 
@@ -35,6 +37,7 @@ _NAMED: tuple[tuple[FactClass, str], ...] = (
     ("host", "differs though the host is one"),
 )
 _MOST_NAMES = 6
+_DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
 _TIMEOUT = f"{DEFAULTS.connect_timeout:g}"
 _Given = str | tuple[str, ...] | None
 
@@ -109,12 +112,13 @@ def _compared(
     experiment: Experiment, host: HostSpec, options: tuple[str, ...], known: HostExamination
 ) -> HostReport:
     """Say how the stacks of the host differ, where they are made already."""
-    say = Noting()
+    said: list[str] = []
     try:
-        likenesses = _likenesses(experiment, host, options, say)
+        likenesses = _likenesses(experiment, host, options, Progress(said.append, may_make=False))
     except EnvcompareError as error:
-        return _not_compared(error, build_command(experiment, host), say, known)
-    notes = _notes(say, likenesses)
+        notes = tuple(dict.fromkeys(said))
+        return _not_compared(error, build_command(experiment, host), notes, known)
+    notes = tuple(dict.fromkeys(said))
     is_as_meant = all(one.is_as_meant for one in likenesses)
     found = replace(
         known,
@@ -132,7 +136,7 @@ def _compared(
 
 
 def _not_compared(
-    error: EnvcompareError, build: str, say: Noting, known: HostExamination
+    error: EnvcompareError, build: str, notes: tuple[str, ...], known: HostExamination
 ) -> HostReport:
     """Say why the stacks were not compared; that they are not made yet is no failure."""
     is_failure = not isinstance(error, NotComparedError)
@@ -141,7 +145,6 @@ def _not_compared(
         details=cause_line(error.details, brief=error.brief) if is_failure else "",
         hint=_hint(error) if is_failure else error.hint or build,
     )
-    notes = _notes(say)
     code = error.exit_code if is_failure else known.exit_code
     lines = (
         *(f"  – {note}" for note in notes),
@@ -153,18 +156,12 @@ def _not_compared(
     return HostReport(found=found, lines=lines)
 
 
-def _notes(say: Noting, found: tuple[Likeness, ...] = ()) -> tuple[str, ...]:
-    """Return what was told of the arms, but a mismatch, which has a line of its own."""
-    told = [one.mismatch for one in found if one.mismatch]
-    return tuple(note for note in say.notes if not any(one in note for one in told))
-
-
 def _likenesses(
-    experiment: Experiment, host: HostSpec, options: tuple[str, ...], say: Noting
+    experiment: Experiment, host: HostSpec, options: tuple[str, ...], progress: Progress
 ) -> tuple[Likeness, ...]:
     site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
     try:
-        return compare_stacks(site, experiment, _arms(experiment), say, options=options)
+        return compare_stacks(site, experiment, _arms(experiment), progress, options=options)
     finally:
         site.close()
 
@@ -229,7 +226,7 @@ def build_command(experiment: Experiment, host: HostSpec) -> str:
     given = experiment.settings
     is_cpu = experiment.device == "cpu" and experiment.variant == "auto"  # build has no --device
     values = {
-        "--envs": _unless(DEFAULTS.envs, given.envs),
+        "--envs": _unless(_DEFAULT_ENVIRONMENTS, given.envs),
         "--stacks": _unless(DEFAULTS.stacks, given.stacks),
         "--hosts": "" if host.is_local else str(host),
         "--base-image": experiment.base_image,

@@ -26,22 +26,10 @@ from envcompare.run_folder.records import (
     FingerprintRecord,
     FingerprintValue,
 )
-from envcompare.stack import LookingOnly, NotMadeError
+from envcompare.stack import NotMadeError, Progress
 from envcompare.stack.proof import TREE
 
 _STEP_S = 600.0  # at most, of the only block
-
-
-class Noting(LookingOnly):
-    """Stands in for a progress as LookingOnly does, and keeps what is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def __call__(self, text: str) -> None:
-        """Keep what is told, once."""
-        if text not in self.notes:
-            self.notes.append(text)
 
 
 class NotComparedError(UnusableError):
@@ -76,16 +64,16 @@ def compare_stacks(
     site: Site,
     experiment: Experiment,
     arms: tuple[ArmRecord, ...],
-    say: LookingOnly,
+    progress: Progress,
     *,
     options: tuple[str, ...] = (),
 ) -> tuple[Likeness, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
-    What is to be known of the software of an arm beside that goes to `say`; a command that would
-    separate a difference has these options beside its own. Raises NotComparedError
-    where a stack is not there yet or only plain commands are to run, and WorkloadError where a
-    workload fails.
+    What else is to be known of the software goes to `progress`, which may forbid making any; a
+    command that would separate a difference has these options beside its own. Raises
+    NotComparedError where a stack is not there yet or only plain commands are to run, and
+    WorkloadError where a workload fails.
     """
     cells = tuple(_cells(site, experiment))
     if not cells:
@@ -94,9 +82,9 @@ def compare_stacks(
             hint="name a workload, as in --workloads cnn",
         )
     for text in site.claim():
-        say(text)
-    _seat(site, experiment, arms, say)
-    site.tell_files_apart(say)
+        progress.say(text)
+    _seat(site, experiment, arms, progress)
+    site.tell_files_apart(progress)
     site.stage()
     prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
@@ -116,13 +104,13 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
 
 
 def _seat(
-    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], say: LookingOnly
+    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
 ) -> None:
     """Make the arms usable as far as nothing has to be made for them."""
-    found = replace(experiment, allow_mismatch=True)  # it is told with the other differences
+    tolerant = replace(experiment, allow_mismatch=True)  # it is told with the other differences
     for arm in arms:
         try:
-            site.add_arm(arm, found, say)
+            site.add_arm(arm, tolerant, progress)
         except NotMadeError as error:
             brief = f"{arm.id}'s is not made yet"
             raise NotComparedError(brief, details=error.details) from error

@@ -1,4 +1,4 @@
-"""How a command is isolated on a host: the Environment seam and its registry."""
+"""How a command is isolated on a host: the Environment seam; each environment is one file."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from envcompare.command import Command
-from envcompare.environments.diagnosis import Cause
+from envcompare.config.arms import Traits
+from envcompare.errors import Problem
+from envcompare.stack import Mount, Prepared, Request
+from envcompare.stack.engine import Engine
 from envcompare.transport import Transport
 
 # By a CDI description, by the engine's own option, or by the driver's files themselves.
 GpuWay = Literal["none", "cdi", "engine", "devices"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A path of the host, shown at the same absolute path inside."""
-
-    path: str
-    is_read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +61,53 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Whether an environment is usable on a host, and if not, why and what mends it."""
+    """Whether something is usable on a host; where it is not, the problem with its remedy."""
 
-    is_usable: bool
+    problem: Problem | None = None  # of what is not usable
     version: str | None = None
-    reason: str = ""
-    hint: str = ""
+    caution: Problem | None = None  # of what is usable, and could be better
     engine: str = ""
     gpu: Gpu = Gpu()
 
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether there is no problem."""
+        return self.problem is None
+
+    @property
+    def reason(self) -> str:
+        """Return what is wrong, or could be better."""
+        said = self.problem or self.caution
+        return said.brief if said else ""
+
+    @property
+    def hint(self) -> str:
+        """Return what to try."""
+        said = self.problem or self.caution
+        return said.hint if said else ""
+
+
+def unusable(brief: str, hint: str = "", *, version: str | None = None) -> Check:
+    """Return that something is not usable, and what mends it."""
+    return Check(problem=Problem(brief=brief, hint=hint), version=version)
+
 
 class Environment(Protocol):
-    """Wraps a command so that it runs isolated; pure but for the checks and `sweep`."""
+    """Isolates a command; all that is special to an environment stands in its file."""
 
     @property
     def name(self) -> str:
         """Name the environment as the user writes it."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """Tell what planning, profiling and remedies need to know of it."""
+        ...
+
+    @property
+    def engine(self) -> Engine | None:
+        """Return the engine that keeps its images; None where its software is in the cache."""
         ...
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
@@ -96,7 +122,15 @@ class Environment(Protocol):
         """Say whether a process in this environment can reach an NVIDIA GPU, and by which way."""
         ...
 
-    def explain(self, exit_code: int, stderr: str) -> Cause | None:
+    def prepare(self, request: Request) -> Prepared:
+        """Return the software of an arm, made if needed, with the proof of what it is.
+
+        Raises UnusableError when the host lacks an interpreter or an engine, and StackError when
+        the software cannot be made, found or sent.
+        """
+        ...
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say why the environment itself could not start a command; None when it did start it."""
         ...
 

@@ -1,33 +1,44 @@
-"""Docker: `docker run` around the command, and the engine's socket for the SDK."""
+"""Docker: `docker run` around the command, on an image that the host's engine keeps.
 
-from __future__ import annotations
+A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files.
+"""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Check, Isolation, docker_gpu
-from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_line, recognise
-from envcompare.environments.marks import inside, swept
-from envcompare.environments.mounts import all_binds
-from envcompare.errors import UnusableError
+from envcompare.config.arms import Traits
+from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu, unusable
+from envcompare.environments.running import ask, inside, swept
+from envcompare.environments.software import (
+    PYTHON,
+    image_facts,
+    image_identity,
+    image_software,
+    proven,
+    started,
+    wheelhouse,
+)
+from envcompare.environments.vm import show_host
+from envcompare.errors import Problem, StackError, UnusableError
+from envcompare.stack import Prepared, Request, skeleton
+from envcompare.stack import image as images
+from envcompare.stack.building import build
+from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
+from envcompare.stack.engine import Engine, ImageStore, bind, mount_options
+from envcompare.stack.transfer import deliver
 from envcompare.text import spoken
 from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
 
-if TYPE_CHECKING:
-    from docker import DockerClient  # noqa: TID251 - the type of the client
-
-RUN_LABEL = "envcompare.run"
-ARM_LABEL = "envcompare.arm"
-WORKER_LABEL = "envcompare.worker"
+_RUN_LABEL = "envcompare.run"
+_ARM_LABEL = "envcompare.arm"
+_WORKER_LABEL = "envcompare.worker"
 _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
-_SOCKET = "/var/run/docker.sock"
 # A container that removes itself is still listed for a moment. A daemon that is restarted does not
 # answer for some seconds: 20 tries, one a second, leave the removal most of the time of a sweep.
 _REMOVE = r"""
@@ -54,117 +65,203 @@ echo "$#"
 """
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
+_NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
+_NO_GPU_HINT = "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure"
+_WAYS: dict[str, GpuWay] = {"cdi": "cdi", "engine": "engine"}
+# Images made for NVIDIA's runtime look for the driver's libraries here as well.
+_LIBRARIES = "/usr/local/nvidia/lib64"
+# An engine that does not know CDI, or has it switched off, names no folders.
+_GPU_PROBE = r"""
+docker info --format '{{range .CDISpecDirs}}{{println .}}{{end}}' 2>/dev/null |
+while read -r folder; do
+  cat "$folder"/*.yaml "$folder"/*.json 2>/dev/null
+done | grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' && echo cdi && exit
+command -v nvidia-container-runtime-hook >/dev/null && echo engine && exit
+docker info --format '{{json .Runtimes}}' | grep -q '"nvidia' && echo engine && exit
+echo devices
+"""
+
 _SYMPTOMS = (
     Symptom(
         pattern=r"permission denied while trying to connect|connect: permission denied"
         r"|Connection aborted[^\n]+PermissionError",
-        reason="permission denied on the engine's socket",
+        brief="permission denied on the engine's socket",
         hint='sudo usermod -aG docker "$USER", then log in again',
     ),
     Symptom(  # at another address than the usual one, which somebody named
         pattern=r"(?:Cannot connect to the Docker daemon|failed to connect to the docker API) at "
         r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
-        reason="no Docker daemon answers at {match}",
+        brief="no Docker daemon answers at {match}",
         hint="start it, or correct DOCKER_HOST or the docker context there, which names it",
     ),
     Symptom(
         pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
         r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
-        reason="the Docker daemon is not running",
+        brief="the Docker daemon is not running",
         hint="sudo systemctl start docker",
     ),
     Symptom(
         pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
-        reason="Docker client and daemon do not fit: {match}",
+        brief="Docker client and daemon do not fit: {match}",
         hint="bring both to the same release",
     ),
     Symptom(
         pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)",
-        reason="the image {match} is not on the host",
+        brief="the image {match} is not on the host",
         hint="run envcompare build, or load the image there with docker load",
     ),
     Symptom(
         pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)",
-        reason="{match} does not exist on the host",
+        brief="{match} does not exist on the host",
         hint="create it there, or correct the path",
     ),
     Symptom(
         pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
-        reason=docker_gpu.NO_GPU,
-        hint=docker_gpu.NO_GPU_HINT,
+        brief=_NO_GPU,
+        hint=_NO_GPU_HINT,
     ),
     Symptom(
         pattern=DISK_FULL,
-        reason="no space is left on the engine's disk",
+        brief="no space is left on the engine's disk",
         hint="docker system prune, or move the engine's data root",
     ),
     Symptom(
         pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)',
-        reason="{match} is not in the image",
+        brief="{match} is not in the image",
         hint="name an image that holds it",
     ),
 )
+ENGINE = Engine(
+    program="docker",
+    socket="/var/run/docker.sock",
+    symptoms=_SYMPTOMS,
+    silent_hint="sudo systemctl restart docker, and see what journalctl -u docker says",
+    room_hint="docker image prune there, or move the data root of the engine to another disk",
+)
+"""Docker's own engine, which also builds the workload image on this machine."""
+
+# Where a process had to be root, what it wrote goes to the caller, and its exit code stays.
+_AS_ROOT = r"""
+owner=$1 folder=$2
+shift 2
+"$@"
+code=$?
+chown -R "$owner" "$folder"
+exit "$code"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docker:
     """Runs the command in a fresh container of an image that the engine holds."""
 
-    name: str = "docker"
+    name: ClassVar[str] = "docker"
+    traits: ClassVar[Traits] = Traits(
+        reference="image",
+        is_default=True,
+        has_network=False,
+        counters="granted",
+        limit_command="docker run",
+    )
+    engine: ClassVar[Engine] = ENGINE
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
 
         No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
+        With a capability it is root inside, and gives the caller what it leaves in the scratch.
         """
         # An id without a passwd entry has no name, and getpass.getuser() would fail.
         variables = (("USER", "envcompare"), *inside(self.name, command, isolation))
         argv = (
-            *("docker", "run", "--interactive", "--rm", "--pull", "never"),
+            *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
             *("--network", "none", "--log-driver", "none"),
-            *("--label", f"{RUN_LABEL}={isolation.run_id}"),
-            *("--label", f"{ARM_LABEL}={isolation.arm}"),
-            *("--label", f"{WORKER_LABEL}={isolation.worker}"),
+            *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
+            *("--label", f"{_ARM_LABEL}={isolation.arm}"),
+            *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
             *_rights(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
-            *all_binds(isolation),
-            *docker_gpu.options(isolation.gpu),
+            *mount_options(isolation.mounts, isolation.scratch),
+            *_gpu_options(isolation.gpu),
             *(word for name, value in variables for word in ("--env", f"{name}={value}")),
             *("--entrypoint", "", isolation.reference),
+            *_closing(isolation),
             *command.argv,
         )
         return Command(argv=argv)
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
-        result = ask_client(transport, "version", "--format", _FORMAT)
+        result = _ask(transport, "version", "--format", _FORMAT)
         if isinstance(result, Check):
             return result
         if not result.succeeded:
             return _unusable(result)
         said = _VERSIONS.match(result.stdout)
         if said is None:
-            return Check(
-                is_usable=False,
-                reason=f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
-                hint=f"docker version --format '{_FORMAT}' there should print two versions and "
+            return unusable(
+                f"cannot read Docker's versions; it printed: {spoken(result.stdout)}",
+                f"docker version --format '{_FORMAT}' there should print two versions and "
                 "nothing else",
             )
         client, server = said.groups()
         if min(_numbers(client), _numbers(server)) < _OLDEST:
-            return Check(
-                is_usable=False,
+            return unusable(
+                f"Docker {client} (client) and {server} (daemon) are too old",
+                "install Docker 20.10 or later",
                 version=server,
-                reason=f"Docker {client} (client) and {server} (daemon) are too old",
-                hint="install Docker 20.10 or later",
             )
         return _check_security(transport, server)
 
     def check_gpu(self, transport: Transport) -> Check:
-        """Say whether the driver works, and by which way the engine gives a container a GPU."""
-        return docker_gpu.check(transport)
+        """Say whether the driver works, and by which way the engine gives a container the GPUs."""
+        driver = gpu.find(transport)
+        if driver.gpu.way == "none":
+            return driver
+        probe = Command(argv=("sh", "-c", _GPU_PROBE))
+        result = ask(transport, probe, what="the Docker daemon", hint=ENGINE.silent_hint)
+        if isinstance(result, Check):
+            return result
+        if way := _WAYS.get(result.stdout.strip()):
+            return replace(driver, gpu=replace(driver.gpu, way=way))
+        if "libcuda.so.1" in dict(driver.gpu.libraries):
+            return driver
+        return unusable(_NO_GPU, _NO_GPU_HINT, version=driver.version)
 
-    def explain(self, exit_code: int, stderr: str) -> Cause | None:
+    def prepare(self, request: Request) -> Prepared:
+        """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
+        store = image_store(request.transport)
+        if request.is_host_stack:
+            return show_host(request, lambda layout: skeleton.make_image(store, layout))
+        local, progress = image_store(request.local), request.progress
+        if request.reference:
+            image = _users_image(request, store, local)
+            there = deliver(store, image, local=local, progress=progress)
+            prepared = Prepared(
+                interpreter=PYTHON,
+                reference=there.id,
+                fixed_by=there.id,
+                facts=image_facts(replace(there, digest=image.digest)),  # as its given name says
+                software=image_software(there),
+            )
+            identity = (("image", there.id), ("image.name", request.reference))
+            return proven(self, request, started(self, request, prepared, identity))
+        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+        built = images.find_built(store, recipe)
+        built = built or build(recipe, local=local, progress=progress)
+        there = deliver(store, built, local=local, progress=progress)
+        prepared = Prepared(
+            interpreter=images.PYTHON,
+            reference=there.id,
+            fixed_by=there.id,
+            identity=(*image_identity(there), ("image.name", built.name)),
+            facts=image_facts(there),
+            software=image_software(there),
+            meant=there.tree,
+        )
+        return proven(self, request, prepared)
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what `docker run` complained about; 125 to 127 are its own exit codes."""
         if exit_code not in {125, 126, 127}:
             return None
@@ -172,48 +269,27 @@ class Docker:
             return symptom
         what = "container" if exit_code == 125 else "program"
         said = last_line(stderr, without=_ADVICE)
-        return Cause(reason=f"docker could not start the {what}: {said}")
+        return Problem(brief=f"docker could not start the {what}: {said}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Remove the containers of a run or a worker in any state, and wait until all are gone.
 
         The client is asked that started them: killing it does not stop a container.
         """
-        label = f"{WORKER_LABEL}={worker}" if worker else f"{RUN_LABEL}={run_id}"
+        label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
         hint = f"see what docker ps --all --filter label={label} says there"
         return swept(transport, Command(argv=("sh", "-c", _REMOVE, "sh", label)), hint=hint)
 
 
-def ask_client(transport: Transport, *words: str) -> CommandResult | Check:
+def image_store(transport: Transport) -> ImageStore:
+    """Return the images that Docker keeps on a host."""
+    return ImageStore(engine=ENGINE, transport=transport)
+
+
+def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     """Return what the host's docker client said, or that its daemon did not answer in time."""
-    hint = "sudo systemctl restart docker, and see what journalctl -u docker says"
-    command = Command(argv=("docker", *words))
-    return ask(transport, command, what="the Docker daemon", hint=hint)
-
-
-@contextmanager
-def connect(transport: Transport) -> Iterator[DockerClient]:
-    """Give a client of the host's engine over its forwarded socket.
-
-    Raises UnusableError when the engine cannot be reached, refuses, or stops answering.
-    """
-    import docker  # noqa: PLC0415, TID251 - loads slowly, and only stack needs it
-    from requests.exceptions import RequestException  # noqa: PLC0415 - what the SDK lets through
-
-    try:
-        with transport.forward_unix(_socket(transport)) as path:
-            client = docker.DockerClient(base_url=f"unix://{path}", timeout=600)
-            try:
-                yield client
-            finally:
-                client.close()
-    except (docker.errors.DockerException, RequestException) as error:
-        symptom = recognise(_SYMPTOMS, str(error))
-        raise UnusableError(
-            f"docker on {transport.name} refused a request",
-            details=symptom.reason if symptom else str(error),
-            hint=symptom.hint if symptom else "run envcompare doctor",
-        ) from error
+    command = image_store(transport).command(*words)
+    return ask(transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
 
 
 def _rights(isolation: Isolation) -> tuple[str, ...]:
@@ -227,53 +303,79 @@ def _rights(isolation: Isolation) -> tuple[str, ...]:
     return "--user", "0:0", "--security-opt", "no-new-privileges", *added
 
 
-def _socket(transport: Transport) -> str:
-    endpoint = "{{.Endpoints.docker.Host}}"
-    result = ask_client(transport, "context", "inspect", "--format", endpoint)
-    if isinstance(result, Check):
-        raise UnusableError(
-            f"docker on {transport.name} cannot be used", details=result.reason, hint=result.hint
+def _closing(isolation: Isolation) -> tuple[str, ...]:
+    """Return what stands around a command that is root inside; the scratch is the caller's."""
+    if not isolation.capabilities or not isolation.scratch:
+        return ()
+    owner = f"{isolation.uid}:{isolation.gid}"
+    return ("sh", "-c", _AS_ROOT, "sh", owner, isolation.scratch)
+
+
+def _gpu_options(reached: Gpu) -> tuple[str, ...]:
+    """Return the options of `docker run` that give a container the GPUs.
+
+    A container has none of the user's groups, and some hosts let one group alone have the GPUs.
+    """
+    groups = tuple(word for group in reached.groups for word in ("--group-add", group))
+    if reached.way == "cdi":
+        return (*groups, "--device", "nvidia.com/gpu=all")
+    if reached.way == "engine":
+        return (*groups, "--gpus", "all")
+    devices = (word for path in reached.devices for word in ("--device", path))
+    binds = (bind(path, target=f"{_LIBRARIES}/{name}") for name, path in reached.libraries)
+    mounts = (word for value in binds for word in ("--mount", value))
+    # The image's own loader cache does not know them.
+    search = ("--env", f"LD_LIBRARY_PATH={_LIBRARIES}") if reached.libraries else ()
+    return (*groups, *devices, *mounts, *search)
+
+
+def _users_image(request: Request, store: ImageStore, local: ImageStore) -> images.Image:
+    """Find an image the user named: on the host, else in the local engine."""
+    reference, host = request.reference, store.transport.name
+    there, here = images.find(store, reference), None
+    if host != LOCAL.name:
+        with suppress(UnusableError):
+            here = images.find(local, reference)
+    if there and here and there.id != here.id:
+        ids = f"{here.key[:12]} here and {there.key[:12]} on {host}"
+        remedy = f"docker image rm {reference} there first"
+        request.progress.say(
+            f"{reference} is {ids}: the one there is taken; for the one from here, {remedy}"
         )
-    scheme, _, path = result.stdout.strip().partition("://")
-    if not result.succeeded or not scheme:
-        return _SOCKET
-    if scheme != "unix":
-        raise UnusableError(
-            f"docker on {transport.name} does not listen on a UNIX socket",
-            details=f"its current context is {spoken(result.stdout)}",
-            hint="name the host of that engine with --hosts, or run: docker context use default",
+    image = there or here
+    if image is None:
+        raise StackError(
+            f"the image {reference} is not on {host}",
+            details="it is not in the engine there, nor in the one here",
+            hint=f"run docker pull {reference} on {host}, or build it here",
         )
-    return path
+    return image
 
 
 def _unusable(result: CommandResult) -> Check:
     if result.exit_code == 127:
-        return Check(
-            is_usable=False,
-            reason="docker is not installed",
-            hint="install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
+        return unusable(
+            "docker is not installed",
+            "install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
         )
-    symptom = recognise(_SYMPTOMS, result.stderr)
-    return Check(
-        is_usable=False,
-        reason=symptom.reason if symptom else last_line(result.stderr),
-        hint=symptom.hint if symptom else "run docker version on the host and mend what it says",
+    unknown = Problem(
+        brief=last_line(result.stderr), hint="run docker version on the host and mend what it says"
     )
+    return Check(problem=recognise(_SYMPTOMS, result.stderr) or unknown)
 
 
 def _check_security(transport: Transport, version: str) -> Check:
-    result = ask_client(transport, "info", "--format", "{{json .SecurityOptions}}")
+    result = _ask(transport, "info", "--format", "{{json .SecurityOptions}}")
     if isinstance(result, Check):
         return result
     for mode in ("rootless", "userns"):
         if f"name={mode}" in result.stdout:
-            return Check(
-                is_usable=False,
+            return unusable(
+                f"in {mode} mode the results would belong to another user",
+                "use the host's system-wide Docker without user remapping",
                 version=version,
-                reason=f"in {mode} mode the results would belong to another user",
-                hint="use the host's system-wide Docker without user remapping",
             )
-    return Check(is_usable=True, version=version)
+    return Check(version=version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -6,10 +6,9 @@ import re
 from dataclasses import replace
 
 from envcompare.command import Command
-from envcompare.environments import Check, Environment, Gpu, Isolation
-from envcompare.environments.asking import PATIENCE_S, ask, run_inside, silent
-from envcompare.environments.diagnosis import Cause
-from envcompare.errors import CommandTimeoutError
+from envcompare.environments import Check, Environment, Gpu, Isolation, unusable
+from envcompare.environments.running import PATIENCE_S, ask, run_inside, silent
+from envcompare.errors import CommandTimeoutError, Problem
 from envcompare.transport import Transport
 
 _PROBE = r"""
@@ -64,8 +63,8 @@ _REASONS = {
 
 def driver_version(text: str) -> str | None:
     """Read the driver's version from the text of /proc/driver/nvidia/version."""
-    found = _VERSION.search(text)
-    return found[1] if found else None
+    match = _VERSION.search(text)
+    return match[1] if match else None
 
 
 def check_driver(transport: Transport) -> Check:
@@ -76,11 +75,11 @@ def check_driver(transport: Transport) -> Check:
         return result
     version = driver_version(result.stdout)
     if result.succeeded:
-        return Check(is_usable=True, version=version)
+        return Check(version=version)
     reason, hint = _REASONS.get(result.exit_code, _REASONS[5])
     if result.exit_code == 5:
         reason = f"{reason}: {result.tail(1)}"
-    return Check(is_usable=False, version=version, reason=reason, hint=hint)
+    return unusable(reason, hint, version=version)
 
 
 def find(transport: Transport) -> Check:
@@ -103,8 +102,8 @@ def read_files(text: str) -> Gpu:
 
     There is no way to a GPU where the user's own CUDA_VISIBLE_DEVICES hides them all.
     """
-    found = [line.split(" ", 1) for line in text.splitlines() if " " in line]
-    pairs = [tuple(rest[0].split(" ", 1)) for word, *rest in found if word == "variable"]
+    entries = [line.split(" ", 1) for line in text.splitlines() if " " in line]
+    pairs = [tuple(rest[0].split(" ", 1)) for word, *rest in entries if word == "variable"]
     variables = tuple((name, value[0] if value else "") for name, *value in pairs)
     chosen = dict(variables).get("CUDA_VISIBLE_DEVICES")
     if chosen is not None and (not chosen or chosen.startswith(("-", "NoDev"))):
@@ -114,8 +113,8 @@ def read_files(text: str) -> Gpu:
         libraries.setdefault(match[1], match[2])
     return Gpu(
         way="devices",
-        devices=tuple(rest[0] for word, *rest in found if word == "device"),
-        groups=tuple(dict.fromkeys(rest[0] for word, *rest in found if word == "group")),
+        devices=tuple(rest[0] for word, *rest in entries if word == "device"),
+        groups=tuple(dict.fromkeys(rest[0] for word, *rest in entries if word == "group")),
         libraries=tuple(libraries.items()),
         variables=variables,
     )
@@ -137,11 +136,10 @@ def check_inside(
     except CommandTimeoutError:
         return silent(what, hint=hint)
     if result.succeeded:
-        return Check(is_usable=True)
-    cause = where.explain(result.exit_code, result.stderr) or Cause(reason=result.tail(1))
-    return Check(
-        is_usable=False,
-        reason=f"a process in it does not reach the GPU: {cause.reason}",
-        hint=cause.hint
+        return Check()
+    problem = where.explain(result.exit_code, result.stderr) or Problem(brief=result.tail(1))
+    return unusable(
+        f"a process in it does not reach the GPU: {problem.brief}",
+        problem.hint
         or "compare ls -l /dev/nvidia* and ldconfig -p there with the host, or use --device cpu",
     )

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import difflib
 
-from envcompare.config.arms import ALIASES
+from envcompare.config.arms import Traits
 from envcompare.environments import Environment
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError
 
+IMAGE_BUILDER: Environment = Docker()
+"""The environment whose engine builds the workload image on this machine."""
+
 ENVIRONMENTS: dict[str, Environment] = {
-    "vm": Vm(),
-    "docker": Docker(),
-    "singularity": Singularity(),
+    where.name: where for where in (Vm(), IMAGE_BUILDER, Singularity())
 }
 
 
 def environment(name: str) -> Environment:
     """Return the environment of that name or alias; raises ConfigError that lists the names."""
-    found = ENVIRONMENTS.get(ALIASES.get(name, name))
-    if found is None:
-        close = difflib.get_close_matches(name, (*ENVIRONMENTS, *ALIASES), n=1)
-        raise ConfigError(
-            f"there is no environment {name!r}",
-            details=f"the environments are {', '.join(ENVIRONMENTS)}",
-            hint=f"did you mean {close[0]!r}?" if close else "name one of these with --envs",
-        )
-    return found
+    for where in ENVIRONMENTS.values():
+        if name in {where.name, *where.traits.aliases}:
+            return where
+    aliases = (alias for where in ENVIRONMENTS.values() for alias in where.traits.aliases)
+    close = difflib.get_close_matches(name, (*ENVIRONMENTS, *aliases), n=1)
+    raise ConfigError(
+        f"there is no environment {name!r}",
+        details=f"the environments are {', '.join(ENVIRONMENTS)}",
+        hint=f"did you mean {close[0]!r}?" if close else "name one of these with --envs",
+    )
+
+
+def all_traits() -> dict[str, Traits]:
+    """Return what is special to each environment, for the parsing of `--envs`."""
+    return {name: where.traits for name, where in ENVIRONMENTS.items()}

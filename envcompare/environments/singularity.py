@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 from envcompare.command import Command
-from envcompare.environments import Check, Gpu, Isolation, gpu
-from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import DISK_FULL, Cause, Symptom, last_line, recognise
-from envcompare.environments.marks import inside, kill_marked, marks
-from envcompare.environments.mounts import all_binds, bind
-from envcompare.errors import UnusableError
+from envcompare.config.arms import Traits
+from envcompare.environments import Check, Gpu, Isolation, gpu, unusable
+from envcompare.environments.docker import image_store
+from envcompare.environments.running import ask, inside, kill_marked, marks
+from envcompare.environments.software import (
+    PYTHON,
+    image_facts,
+    image_identity,
+    image_software,
+    proven,
+    started,
+    wheelhouse,
+)
+from envcompare.environments.vm import show_host
+from envcompare.errors import Problem, StackError, UnusableError
+from envcompare.stack import Prepared, Request, sif, skeleton
+from envcompare.stack import image as images
+from envcompare.stack.building import build
+from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
+from envcompare.stack.engine import ImageStore, bind, mount_options
 from envcompare.text import spoken
 from envcompare.transport import Transport
+from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import not_understood, run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
@@ -49,57 +67,57 @@ _STARTED = re.compile(r"envcompare-probe\W+(?:no such file|executable file not f
 _SYMPTOMS = (
     Symptom(
         pattern=r"Requesting capability set|could not open /dev/loop|failed to attach loop device",
-        reason="it cannot mount images as this user (root without all capabilities)",
+        brief="it cannot mount images as this user (root without all capabilities)",
         hint="run as an ordinary user",
     ),
     Symptom(
         pattern=r"failed to open /dev/fuse|fuse: device not found",
-        reason="this user cannot open /dev/fuse",
+        brief="this user cannot open /dev/fuse",
         hint="sudo modprobe fuse && sudo chmod 666 /dev/fuse",
     ),
     Symptom(
         pattern=r"user namespace|mount namespace requires privileges|setuid|newuidmap"
         r"|failed to create container process",
-        reason="no unprivileged user namespaces, and no setuid installation",
+        brief="no unprivileged user namespaces, and no setuid installation",
         hint="sudo sysctl -w user.max_user_namespaces=15000 (and, where they exist, "
         "kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0)",
     ),
     Symptom(
         pattern=r"mksquashfs[^\n]*(?:not found|no such file)",
-        reason="mksquashfs is missing",
+        brief="mksquashfs is missing",
         hint="install squashfs-tools",
     ),
     Symptom(
         pattern=DISK_FULL,
-        reason="no space is left on the disk",
+        brief="no space is left on the disk",
         hint="free some, or set XDG_CACHE_HOME to another disk; envcompare clean removes the cache",
     ),
     Symptom(
         pattern=r"mount source (\S+) doesn't exist",
-        reason="{match} does not exist on the host",
+        brief="{match} does not exist on the host",
         hint="create it there, or correct the path",
     ),
     Symptom(
         pattern=r"(?:could not open image|failed to retrieve path for) (\S+?): "
         r"[^\n]*no such file or directory",
-        reason="the image {match} is not on the host",
+        brief="the image {match} is not on the host",
         hint="run envcompare build, or copy the SIF there",
     ),
     Symptom(
         pattern=r"image format not recognized|trying to read the squashfs image"
         r"|squashfuse_ll exited|while loading (?:container|SIF)|not a valid SIF"
         r"|can't find a valid|no such partition|unknown file system",
-        reason="the image is damaged or cut short",
+        brief="the image is damaged or cut short",
         hint="copy it again and compare sha256sum, or build it again",
     ),
     Symptom(
         pattern=r"failed to set working directory: chdir ([^:\n]+)",
-        reason="the working directory {match} is not in the container",
+        brief="the working directory {match} is not in the container",
         hint="mount it, or choose another",
     ),
     Symptom(
         pattern=r'"([^"\n]+)": executable file not found|stat (\S+): no such file or directory',
-        reason="{match} is not in the image",
+        brief="{match} is not in the image",
         hint="name an image that holds it",
     ),
 )
@@ -126,7 +144,11 @@ def find_engine(transport: Transport) -> str:
 class Singularity:
     """Runs the command in an image file, with nothing of the host but the mounts."""
 
-    name: str = "singularity"
+    name: ClassVar[str] = "singularity"
+    traits: ClassVar[Traits] = Traits(
+        aliases=("apptainer",), reference="file", is_default=True, counters="root"
+    )
+    engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return an `exec` that shows the mounts alone and takes nothing from the caller's shell.
@@ -142,7 +164,7 @@ class Singularity:
             *("--containall", "--no-home", "--cleanenv"),
             *("--pwd", command.cwd or isolation.scratch or "/"),
             *(("--mount", scratch) if isolation.scratch else ()),
-            *all_binds(isolation),
+            *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
             *(w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}")),
             isolation.reference,
@@ -160,49 +182,165 @@ class Singularity:
         if isinstance(result, Check):
             return result
         if result.exit_code == 3:
-            return Check(is_usable=False, reason=_MISSING, hint=_MISSING_HINT)
+            return unusable(_MISSING, _MISSING_HINT)
         engine = result.stdout.partition("\n")[0]
         if engine not in _ENGINES:
             said = spoken(result.stdout + result.stderr)
-            return Check(
-                is_usable=False,
-                reason=f"cannot tell which engine is installed; the host printed: {said}",
-                hint="command -v apptainer there should print a path and nothing else",
+            return unusable(
+                f"cannot tell which engine is installed; the host printed: {said}",
+                "command -v apptainer there should print a path and nothing else",
             )
         version = _VERSION.search(result.stdout)
         if version and version[1] != "apptainer" and _numbers(version) < _OLDEST:
-            return Check(
-                is_usable=False,
+            return unusable(
+                f"{version[0]} is too old",
+                "install Apptainer, or SingularityCE 3.9 or later",
                 version=version[0],
-                reason=f"{version[0]} is too old",
-                hint="install Apptainer, or SingularityCE 3.9 or later",
             )
-        check = Check(is_usable=True, version=version[0] if version else None, engine=engine)
+        check = Check(version=version[0] if version else None, engine=engine)
         return _check_start(check, result.stderr)
 
     def check_gpu(self, transport: Transport) -> Check:
         """Say whether the driver works; `--nv` itself is silent where there is none."""
-        found = gpu.find(transport)
-        is_there = found.gpu.way != "none"
-        return replace(found, gpu=replace(found.gpu, way="engine")) if is_there else found
+        check = gpu.find(transport)
+        is_there = check.gpu.way != "none"
+        return replace(check, gpu=replace(check.gpu, way="engine")) if is_there else check
 
-    def explain(self, exit_code: int, stderr: str) -> Cause | None:
+    def prepare(self, request: Request) -> Prepared:
+        """Return a SIF of the workload image, the user's SIF, or an empty root as a folder."""
+        transport = request.transport
+        if request.is_host_stack:
+            return show_host(request, lambda layout: skeleton.make_folder(transport, layout))
+        program = find_engine(transport)
+        if request.reference:
+            return self._given(request, program)
+        store, local = image_store(transport), image_store(request.local)
+        recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
+        built = _held(store, recipe) or build(recipe, local=local, progress=request.progress)
+        made = make_sif(request, built, program=program)
+        prepared = Prepared(
+            interpreter=images.PYTHON,
+            reference=made.path,
+            engine=program,
+            fixed_by=_hash_of(made),
+            identity=(*image_identity(built), *_sif_identity(made)),
+            facts=(*image_facts(built), *_sif_facts(made)),
+            software=(*image_software(built), *_sif_facts(made)),
+            meant=built.tree,
+        )
+        return proven(self, request, prepared)
+
+    def _given(self, request: Request, program: str) -> Prepared:
+        """Return a SIF that the user named."""
+        transport, reference = request.transport, request.reference
+        if "://" in reference:
+            raise StackError(
+                f"{reference} is not a file",
+                details="nothing is pulled while measuring",
+                hint=f"run on {transport.name}: {program} pull image.sif {reference}",
+            )
+        given = sif.given(transport, reference, local=request.local, progress=request.progress)
+        prepared = Prepared(
+            interpreter=PYTHON,
+            reference=given.path,
+            engine=program,
+            fixed_by=_hash_of(given),
+            facts=_sif_facts(given),
+            software=_sif_facts(given),
+        )
+        identity = (*_sif_identity(given), *_origin(transport, given.path))
+        return proven(self, request, started(self, request, prepared, identity))
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say what the engine complained about: it ends with 255, or 1 before it has begun."""
         if exit_code not in {1, 255} or not re.search(r"FATAL|ERROR\s*:", stderr):
             return None
         if symptom := recognise(_SYMPTOMS, stderr):
             return symptom
-        return Cause(reason=f"singularity could not start the container: {last_line(stderr)}")
+        return Problem(brief=f"singularity could not start the container: {last_line(stderr)}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill what a run or a worker left: the engine, what serves its image, and the workload."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
 
 
-def _gpu_options(found: Gpu) -> tuple[str, ...]:
-    if found.way != "devices":
-        return () if found.way == "none" else ("--nv",)
-    binds = (bind(path, is_read_only=False) for path in found.devices)
+def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
+    """Return the SIF of an image on the host of a request, made by that program there or here."""
+    wanted = sif.Wanted(
+        image=image,
+        compression=request.options.sif_compression,
+        local=image_store(request.local),
+        progress=request.progress,
+        program=program,
+        find_program_here=lambda: Singularity().check(request.local).engine,
+    )
+    return sif.make(image_store(request.transport), wanted)
+
+
+def _held(store: ImageStore, recipe: images.Recipe) -> images.Image | None:
+    """Return the workload image of the host's engine; a host without Docker may run the SIF."""
+    try:
+        return images.find_built(store, recipe)
+    except UnusableError:
+        return None
+
+
+def _hash_of(made: sif.Sif) -> str:
+    """Return the hash of the file; empty for a sandbox, which has none."""
+    return "" if made.sha256 == "sandbox" else made.sha256
+
+
+def _sif_facts(made: sif.Sif) -> tuple[tuple[str, str], ...]:
+    return (("sif.sha256", made.sha256),) if _hash_of(made) else ()
+
+
+def _sif_identity(made: sif.Sif) -> tuple[tuple[str, str], ...]:
+    return (("sif", made.path), ("sif.sha256", made.sha256), ("sif.compression", made.compression))
+
+
+def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
+    """Say from what a SIF on this machine was made and what reads it, where they tell."""
+    if transport.name != LOCAL.name:
+        return ()
+    facts = (("sif.from", origin(Path(path))), ("sif.reader", reader_version()))
+    return tuple((name, value) for name, value in facts if value)
+
+
+def reader_version() -> str | None:
+    """Return the version of Singularity or Apptainer on this machine; None where there is none."""
+    if not _has_reader():
+        return None
+    from spython.utils import get_singularity_version  # noqa: PLC0415, TID251 - loaded on demand
+
+    return str(get_singularity_version()).strip() or None
+
+
+def labels(sif: Path) -> dict[str, str]:
+    """Return the labels of a SIF; empty where it has none or nothing here can read it."""
+    if not _has_reader():
+        return {}
+    from spython.main import Client  # noqa: PLC0415, TID251 - loaded on demand
+
+    # A failed call gives a dict with `message` and `return_code` in place of the SIF's own facts.
+    facts: Any = Client.inspect(str(sif))
+    given = facts.get("attributes", {}).get("labels") if isinstance(facts, dict) else None
+    return {str(name): str(value) for name, value in (given or {}).items()}
+
+
+def origin(sif: Path) -> str | None:
+    """Return the image a SIF was made from, as its builder recorded it."""
+    return labels(sif).get("org.label-schema.usage.singularity.deffile.from")
+
+
+def _has_reader() -> bool:
+    """Tell whether spython can work: it knows the one name `singularity`."""
+    return shutil.which("singularity") is not None
+
+
+def _gpu_options(reached: Gpu) -> tuple[str, ...]:
+    if reached.way != "devices":
+        return () if reached.way == "none" else ("--nv",)
+    binds = (bind(path, is_read_only=False) for path in reached.devices)
     return tuple(word for value in binds for word in ("--mount", value))
 
 
@@ -213,19 +351,12 @@ def _numbers(version: re.Match[str]) -> tuple[int, int]:
 def _check_start(check: Check, stderr: str) -> Check:
     """Judge what the probe wrote: an image that lacks the probe was mounted and entered."""
     if not _STARTED.search(stderr):
-        symptom = recognise(_SYMPTOMS, stderr)
-        return Check(
-            is_usable=False,
-            version=check.version,
-            reason=symptom.reason if symptom else last_line(stderr),
-            hint=symptom.hint if symptom else "run any image by hand and mend what it says",
+        unknown = Problem(
+            brief=last_line(stderr), hint="run any image by hand and mend what it says"
         )
+        problem = recognise(_SYMPTOMS, stderr) or unknown
+        return Check(version=check.version, problem=problem)
     if "temporary sandbox" in stderr:
-        return Check(
-            is_usable=True,
-            version=check.version,
-            engine=check.engine,
-            reason="every start unpacks the image first",
-            hint="install squashfuse",
-        )
+        slow = Problem(brief="every start unpacks the image first", hint="install squashfuse")
+        return replace(check, caution=slow)
     return check

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from envcompare.command import Command
-from envcompare.environments import Check, Isolation, gpu
-from envcompare.environments.asking import ask
-from envcompare.environments.diagnosis import Cause
-from envcompare.environments.marks import kill_marked, marks
+from envcompare.config.arms import Traits
+from envcompare.environments import Check, Isolation, gpu, unusable
+from envcompare.environments.running import ask, kill_marked, marks
+from envcompare.environments.software import proven, wheelhouse
+from envcompare.errors import Problem
+from envcompare.stack import Prepared, Progress, Request, venv
+from envcompare.stack.host import find_python, layout, left_out, software_of
+from envcompare.stack.skeleton import Layout
 from envcompare.text import spoken
 from envcompare.transport import Transport
 
@@ -24,7 +30,9 @@ _LEADING = (
 class Vm:
     """Runs the command as it is, but for the variables that lead Python elsewhere."""
 
-    name: str = "vm"
+    name: ClassVar[str] = "vm"
+    traits: ClassVar[Traits] = Traits(is_default=True, is_plain=True)
+    engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the command with the run's marks, without what leads its Python elsewhere."""
@@ -44,24 +52,72 @@ class Vm:
             return result
         system, _, release = result.stdout.partition("\n")[0].strip().partition(" ")
         if system == "Linux":
-            return Check(is_usable=True, version=release)
-        return Check(
-            is_usable=False,
-            reason=f"the host runs {spoken(system) if system else 'an unknown system'}, not Linux",
-            hint="name a Linux host with --hosts",
+            return Check(version=release)
+        return unusable(
+            f"the host runs {spoken(system) if system else 'an unknown system'}, not Linux",
+            "name a Linux host with --hosts",
         )
 
     def check_gpu(self, transport: Transport) -> Check:
         """Say whether the NVIDIA driver is loaded and its devices are there."""
         return gpu.find(transport)
 
-    def explain(self, exit_code: int, stderr: str) -> Cause | None:
+    def prepare(self, request: Request) -> Prepared:
+        """Return a venv of the locked wheels, or the interpreter that a login has."""
+        if request.is_host_stack:
+            return _host_python(request)[0]
+        transport, options = request.transport, request.options
+        interpreter = venv.find_interpreter(
+            transport, python=options.python, chosen=options.vm_python
+        )
+        wheels, progress = wheelhouse(request), request.progress
+        made = venv.make(transport, wheels, interpreter=interpreter, progress=progress)
+        return proven(self, request, made)
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say that the program is missing or cannot be run."""
         if exit_code not in {126, 127}:
             return None
         line = (stderr.strip().splitlines() or ["no message"])[-1]
-        return Cause(reason=f"the program cannot be started on the host: {line}")
+        return Problem(brief=f"the program cannot be started on the host: {line}")
 
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill the processes of this user that a run or a worker left."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:
+    """Return the host's own interpreter, in a container with the host's files bound read-only.
+
+    What of Python's folders is not shown there is said. Raises UnusableError when it cannot import
+    what is needed, and StackError when the empty root of the container cannot be made.
+    """
+    plain, shown = _host_python(request, is_shown=True)
+    root = make_root(shown)
+    return replace(
+        plain,
+        reference=root,
+        identity=(*plain.identity, ("skeleton", root)),
+        mounts=shown.mounts,
+    )
+
+
+def _host_python(request: Request, *, is_shown: bool = False) -> tuple[Prepared, Layout]:
+    """Return the interpreter of a login, and what a container has to show of the host for it."""
+    options = request.options
+    python = find_python(
+        request.transport, python=options.host_python, imports=options.host_imports
+    )
+    plain = Prepared(
+        interpreter=python.path,
+        identity=(("stack", "host"), ("python", python.version), *python.imported.items()),
+        variables=tuple(python.variables.items()),
+    )
+    # a container is shown these very files; nobody promised anything of what is installed there
+    silent = replace(request, progress=Progress(lambda _text: None))
+    software = (*software_of(python), *proven(Vm(), silent, plain).software)
+    for path in left_out(python) if is_shown else ():
+        request.progress.say(
+            f"{path}, where Python looks, is not shown in the container: name one below it"
+        )
+    return replace(plain, software=software), layout(python)

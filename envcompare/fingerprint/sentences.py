@@ -205,8 +205,8 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
 def _same_limit(pair: FingerprintPair, key: str) -> str:
     what = source_of(key)
     flag = {"quota": "--cpus", "memory limit": "--memory"}.get(what, "--cpuset-cpus")
-    arms = {arm.environment for arm in pair.context.arms or ()}
-    how = f"`docker run {flag}`, or " if "docker" in arms else ""
+    commands = dict.fromkeys(arm.limit_command for arm in pair.context.arms or ())
+    how = "".join(f"`{command} {flag}`, or " for command in commands if command)
     return (
         f"give every arm the same {what}: it comes from {how}the control group "
         "that the engine or the login puts a process in"
@@ -247,10 +247,9 @@ def _beside_built(pair: FingerprintPair) -> str:
 
 
 def _made_same(pair: FingerprintPair, key: str) -> str:
-    has_vm = (
-        any(arm.environment == "vm" for arm in pair.context.arms or ()) or not pair.context.arms
-    )
-    if key.startswith("python.") and has_vm:
+    arms = pair.context.arms
+    may_be_plain = not arms or any(arm.is_plain is not False for arm in arms)
+    if key.startswith("python.") and may_be_plain:
         return "; `--vm-python PATH` gives vm the interpreter of the image, where the host has it"
     if key.startswith("libc.") or key == "loaded_libraries":
         return "; `--base-image IMAGE` builds the image on the host's own distribution"

@@ -9,7 +9,7 @@ from pathlib import Path
 from envcompare.command import Command
 from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
-from envcompare.environments import Mount, new_worker_mark
+from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import Site
 from envcompare.measure.context import Variables
@@ -17,6 +17,7 @@ from envcompare.measure.protocol import fault_in
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import Scalar
+from envcompare.stack import Mount
 from envcompare.transport.operations import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,14 +12,15 @@ import msgspec
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import Experiment
-from envcompare.environments import Check, Gpu, Isolation, Mount, gpu, new_worker_mark
-from envcompare.environments.asking import run_wrapped
-from envcompare.environments.diagnosis import Cause
+from envcompare.environments import Check, Gpu, Isolation, gpu, new_worker_mark
 from envcompare.environments.registry import ENVIRONMENTS, environment
+from envcompare.environments.running import run_wrapped
+from envcompare.environments.software import inside
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
     OutputLimitError,
+    Problem,
     StackError,
     UnusableError,
 )
@@ -35,13 +35,12 @@ from envcompare.run_folder.records import (
     Scalar,
     Taken,
 )
-from envcompare.stack import Options, Prepared
+from envcompare.stack import Mount, Options, Prepared, Progress, Request
 from envcompare.stack.cache import OPEN_FOLDERS
-from envcompare.stack.host import prepare_host
-from envcompare.stack.prepare import prepare
+from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import mismatch, tell_files_apart
 from envcompare.stack.skeleton import give_back
-from envcompare.stack.variants import chosen
+from envcompare.stack.wheelhouse import chosen
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.operations import (
@@ -124,7 +123,7 @@ class Site:
     _entered: set[str] = field(default_factory=set)  # environments that something was started in
     _keeper: Process | None = None  # holds the claim of this run
     _is_untouched: bool = False  # nothing of this client is there, another may be
-    _with_root: set[str] = field(default_factory=set)  # arms whose container had root inside
+    _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
     @property
@@ -156,8 +155,11 @@ class Site:
         self._keeper = claims.hold(bare, self.folder)
         return left.lines
 
-    def add_arm(self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]) -> Seat:
-        """Make an arm usable; raises UnusableError or StackError saying why it is not."""
+    def add_arm(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Seat:
+        """Make an arm usable; raises UnusableError or StackError saying why it is not.
+
+        A seat whose software is at odds with its proof, where that is allowed, says so.
+        """
         where = environment(arm.environment)
         check = where.check(self.transport)
         if check.is_usable and self.has_gpu:
@@ -166,7 +168,7 @@ class Site:
             )
         self._require(check, arm)
         self._enter(arm.environment)
-        prepared = self._prepared(arm, experiment, say)
+        prepared = where.prepare(self._request(arm, experiment, progress))
         built = {o.arm.id: o.prepared for o in self.seats.values() if not o.arm.reference}
         # an image of the user's is what it is, whatever it was made from
         host = self.host.label
@@ -174,7 +176,6 @@ class Site:
         if error and not experiment.allow_mismatch:
             raise error
         if error:
-            say(f"{error.brief}: {error.details}")
             noted = ("mismatch", error.details)
             prepared = replace(prepared, identity=(*prepared.identity, noted))
         seat = Seat(arm=arm, prepared=prepared, check=check, mismatch=error)
@@ -207,28 +208,15 @@ class Site:
         interpreter = Command(argv=(seat.prepared.python,), env=seat.prepared.variables)
         return gpu.check_inside(self.transport, where, interpreter, self._isolation(seat))
 
-    def _prepared(
-        self, arm: ArmRecord, experiment: Experiment, say: Callable[[str], None]
-    ) -> Prepared:
-        options = replace(
-            stack_options(experiment),
-            variant=chosen(experiment.variant, has_gpu=self.has_gpu),
-            run_id=self.run_id,
-        )
-        if arm.stack == "host":
-            return prepare_host(
-                self.transport,
-                arm.environment,
-                python=options.host_python,
-                imports=options.host_imports,
-                progress=say,
-            )
-        return prepare(
-            self.transport,
-            arm.environment,
+    def _request(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Request:
+        variant = chosen(experiment.variant, has_gpu=self.has_gpu)
+        return Request(
+            transport=self.transport,
+            progress=progress,
+            options=replace(stack_options(experiment), variant=variant),
+            is_host_stack=arm.stack == "host",
             reference=arm.reference,
-            options=options,
-            progress=say,
+            run_id=self.run_id,
             local=self.roads.local,
         )
 
@@ -265,9 +253,23 @@ class Site:
 
     @property
     def nearest_seat(self) -> Seat:
-        """Return the arm that is nearest to the host; docker's containers have no network."""
-        order = {"vm": 0, "docker": 2}
-        return min(self.seats.values(), key=lambda seat: order.get(seat.arm.environment, 1))
+        """Return the arm that is nearest to the host: a plain process, else one with a network."""
+
+        def distance(seat: Seat) -> tuple[bool, bool]:
+            traits = environment(seat.arm.environment).traits
+            return not traits.is_plain, not traits.has_network
+
+        return min(self.seats.values(), key=distance)
+
+    @property
+    def plain_interpreter(self) -> str:
+        """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
+        plain = (
+            seat.prepared.interpreter
+            for seat in self.seats.values()
+            if environment(seat.arm.environment).traits.is_plain
+        )
+        return next(plain, "python3")
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""
@@ -287,10 +289,21 @@ class Site:
         for arm in self.seats:
             make_folder(self.transport, self.scratch(arm))
 
-    def tell_files_apart(self, say: Callable[[str], None]) -> None:
+    def tell_files_apart(self, progress: Progress) -> None:
         """Find the files in which the software of the arms differs, once all of them are usable."""
-        arms = {arm: (one.arm.environment, one.prepared) for arm, one in self.seats.items()}
-        for arm, prepared in tell_files_apart(self.transport, arms, progress=say).items():
+        arms = {
+            arm: (
+                inside(
+                    environment(seat.arm.environment),
+                    self.transport,
+                    seat.prepared,
+                    run_id=self.run_id,
+                ),
+                seat.prepared,
+            )
+            for arm, seat in self.seats.items()
+        }
+        for arm, prepared in tell_files_apart(arms, progress=progress).items():
             self.seats[arm] = replace(self.seats[arm], prepared=prepared)
 
     def send(self, path: Path, name: str) -> str:
@@ -368,8 +381,8 @@ class Site:
             scratch=self.scratch(seat.arm.id),
             capabilities=profiler.capabilities if profiler else (),
         )
-        if isolation.capabilities and seat.arm.environment == "docker":
-            self._with_root.add(seat.arm.id)
+        if isolation.capabilities:
+            self._privileged.add(seat.arm.id)
         command = profiler.wrap(command) if profiler else command
         command = replace(command, env=(*seat.prepared.variables, *command.env))
         return environment(seat.arm.environment).wrap(command, isolation)
@@ -407,7 +420,7 @@ class Site:
         """Run a fixed script of sh on the host itself, outside every environment."""
         return shell(self.transport, script)
 
-    def explain(self, arm: str, exit_code: int, stderr: str) -> Cause | None:
+    def explain(self, arm: str, exit_code: int, stderr: str) -> Problem | None:
         """Say why the engine of an arm could not start its worker; None when it did."""
         return environment(self.seats[arm].arm.environment).explain(exit_code, stderr)
 
@@ -443,7 +456,7 @@ class Site:
         """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
         try:
             removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
-            if not removed.succeeded and self._with_root:
+            if not removed.succeeded and self._privileged:
                 self._take_back()
                 removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             why = "" if removed.succeeded else removed.tail(1) or "it gave no message"
@@ -455,8 +468,11 @@ class Site:
     def _take_back(self) -> None:
         """Give this login what root has left in a container; no program of an arm runs for it."""
         owner = f"{self.uid}:{self.gid}"
-        for arm in sorted(self._with_root):
-            give_back(self.roads.bare, self.scratch(arm), owner=owner)
+        for arm in sorted(self._privileged):
+            engine = environment(self.seats[arm].arm.environment).engine
+            if engine is not None:
+                store = ImageStore(engine=engine, transport=self.roads.bare)
+                give_back(store, self.scratch(arm), owner=owner)
 
     def taken(self, arm: str) -> str:
         """Return the folder for what an arm has left in its scratch; no arm is shown this one."""

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
-from envcompare.environments.diagnosis import Cause
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
     Phase,
+    Problem,
     TransportError,
     WorkloadError,
 )
@@ -81,7 +81,7 @@ class Worker:
         arm: str,
         log: Path,
         log_name: str,
-        explain: Callable[[int, str], Cause | None],
+        explain: Callable[[int, str], Problem | None],
         end: Callable[[], object] = lambda: None,
     ) -> None:
         self.arm = arm
@@ -300,10 +300,10 @@ class Worker:
             return error
         self._drain()
         tail = self.tail()
-        cause = self._explain(code, tail)
-        if cause is not None:
+        problem = self._explain(code, tail)
+        if problem is not None:
             return self._fault(
-                "launch", cause.reason, details=tail, hint=cause.hint, exit_code=code
+                "launch", problem.brief, details=tail, hint=problem.hint, exit_code=code
             )
         return self._fault(
             "process",

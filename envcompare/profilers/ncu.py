@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from envcompare.command import Command
-from envcompare.environments import Check
-from envcompare.environments.asking import ask
+from envcompare.environments import Check, unusable
+from envcompare.environments.running import ask
 from envcompare.errors import Problem
 from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
 from envcompare.profile_files import read
@@ -66,10 +66,9 @@ if [ -n "$ncu" ]; then
   tell options "$("$ncu" --help 2>&1 | options)"
 fi
 """
-_MISSING = Check(
-    is_usable=False,
-    reason="Nsight Compute (ncu) is not installed",
-    hint="install it from https://developer.nvidia.com/nsight-compute, or, on Debian, "
+_MISSING = unusable(
+    "Nsight Compute (ncu) is not installed",
+    "install it from https://developer.nvidia.com/nsight-compute, or, on Debian, "
     "sudo apt-get install nsight-compute (non-free)",
 )
 # $1 the program, $2 the folder
@@ -147,7 +146,7 @@ class Ncu:
         """Return ncu as it reads the metrics of a pass, with the options this version knows."""
         metrics = tool.metrics.get(kind.name)
         if not metrics:
-            return Check(is_usable=False, reason=tool.reason)
+            return unusable(tool.reason)
         known = (word for pair in _OPTIONS if tool.knows(pair[0]) for word in pair)
         arguments = (
             *("--target-processes", "all", *known),

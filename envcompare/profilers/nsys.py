@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envcompare.environments import Check
+from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
 from envcompare.profile_files import read
 from envcompare.profilers.quarantine import Exported, Quarantine, ReportFiles, export_report
@@ -34,10 +34,9 @@ if [ -n "$nsys" ]; then
   tell options "$("$nsys" profile --help 2>&1 | options)"
 fi
 """
-_MISSING = Check(
-    is_usable=False,
-    reason="Nsight Systems (nsys) is not installed",
-    hint="install it from https://developer.nvidia.com/nsight-systems, or, on Debian, "
+_MISSING = unusable(
+    "Nsight Systems (nsys) is not installed",
+    "install it from https://developer.nvidia.com/nsight-systems, or, on Debian, "
     "sudo apt-get install nsight-systems (non-free)",
 )
 # $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 
 from envcompare.command import Command
-from envcompare.environments import Check
-from envcompare.environments.asking import ask
+from envcompare.config.arms import CounterAccess
+from envcompare.environments import Check, unusable
+from envcompare.environments.running import ask
 from envcompare.transport import Transport
 
 _SYS_ADMIN = 21  # linux/capability.h
@@ -63,34 +64,22 @@ def read_rights(text: str) -> Rights:
     )
 
 
-def permission(environment: str, rights: Rights) -> Permission:
-    """Return whether counters can be read in an environment of this host; pure."""
+def permission(access: CounterAccess, rights: Rights) -> Permission:
+    """Return whether counters can be read in an environment with such access; pure."""
     if not rights.is_restricted:
-        return Permission(check=Check(is_usable=True, version="open to every user"))
-    return {"docker": _in_docker, "singularity": _in_singularity}.get(environment, _plain)(rights)
-
-
-def _plain(rights: Rights) -> Permission:
+        return Permission(check=Check(version="open to every user"))
+    if access == "granted":  # its daemon is root of the host, and only root inside has the use
+        said = "restricted; the containers of counter passes get SYS_ADMIN, and root inside"
+        return Permission(check=Check(version=said), capabilities=("SYS_ADMIN",))
+    if access == "root":
+        if rights.is_admin and rights.uid == 0:
+            said = "restricted; counter passes get CAP_SYS_ADMIN"
+            return Permission(check=Check(version=said), capabilities=("SYS_ADMIN",))
+        return _closed(OPEN_FOR_ALL, more=", which a process in a user namespace never is")
     if rights.is_admin:
-        return Permission(check=Check(is_usable=True, version="restricted, and this login may"))
+        return Permission(check=Check(version="restricted, and this login may"))
     return _closed(f"log in as root, or: {OPEN_FOR_ALL}")
 
 
-def _in_docker(_rights: Rights) -> Permission:
-    """Docker's daemon is root of the host, so that it can give the right to a container.
-
-    Only a process that starts as root inside has the use of it.
-    """
-    said = "restricted; the containers of counter passes get SYS_ADMIN, and root inside"
-    return Permission(check=Check(is_usable=True, version=said), capabilities=("SYS_ADMIN",))
-
-
-def _in_singularity(rights: Rights) -> Permission:
-    if rights.is_admin and rights.uid == 0:
-        said = "restricted; counter passes get CAP_SYS_ADMIN"
-        return Permission(check=Check(is_usable=True, version=said), capabilities=("SYS_ADMIN",))
-    return _closed(OPEN_FOR_ALL, more=", which a process in a user namespace never is")
-
-
 def _closed(hint: str, *, more: str = "") -> Permission:
-    return Permission(check=Check(is_usable=False, reason=f"{_CLOSED}{more}", hint=hint))
+    return Permission(check=unusable(f"{_CLOSED}{more}", hint))

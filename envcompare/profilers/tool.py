@@ -7,23 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from envcompare.command import Command
-from envcompare.environments import Check, Mount
-from envcompare.environments.asking import ask
+from envcompare.environments import Check, unusable
+from envcompare.environments.running import ask
 from envcompare.run_folder.profiles import PassName
+from envcompare.stack import Mount
 from envcompare.transport import Transport
 
 # The tools write to stdout, which belongs to the worker's protocol: they get stderr, and hand on
-# the worker's stdout as descriptor 3, which it takes back. Where the tool has to be root, what was
-# written goes to whom the folder belongs, and the exit code stays the tool's.
+# the worker's stdout as descriptor 3, which it takes back.
 _AROUND = 'exec "$@" 3>&1 1>&2'
 _INSIDE = 'exec "$@" 1>&3 3>&-'
-_AROUND_AS_ROOT = r"""
-folder=$1 && shift
-"$@" 3>&1 1>&2
-code=$?
-chown -R "$(stat -c %u:%g "$folder")" "$HOME"
-exit "$code"
-"""
 # What PATH leads to is often a script that picks the newest of several installations, so a search
 # looks for the program itself. $1 stands before every path; facts are told as name, tab, value.
 _SEARCH = r"""
@@ -65,7 +58,7 @@ class Tool:
     @property
     def check(self) -> Check:
         """Return the tool as a check that it passed."""
-        return Check(is_usable=True, version=f"{self.version} ({self.program})")
+        return Check(version=f"{self.version} ({self.program})")
 
     def knows(self, option: str) -> bool:
         """Tell whether this version has an option."""
@@ -90,9 +83,7 @@ class ProfilerRun:
     def wrap(self, command: Command) -> Command:
         """Return the tool around a command, which keeps its stdin, stdout and variables; pure."""
         inner = ("sh", "-c", _INSIDE, "sh", *command.argv)
-        outer: tuple[str, ...] = ("sh", "-c", _AROUND, "sh")
-        if self.capabilities:
-            outer = ("sh", "-c", _AROUND_AS_ROOT, "sh", self.folder)
+        outer = ("sh", "-c", _AROUND, "sh")
         # numbers follow the locale, and a lock in a shared /tmp would be another user's
         variables = (("LC_ALL", "C"), ("TMPDIR", self.folder), *command.env)
         argv = (*outer, self.tool.program, *self.arguments, *inner)
@@ -119,10 +110,9 @@ def find_tool(
     if not program:
         return missing
     if version is None:
-        return Check(
-            is_usable=False,
-            reason=f"{program} does not start: {said or 'it says nothing'}",
-            hint=f"run {program} --version there, and install what it misses",
+        return unusable(
+            f"{program} does not start: {said or 'it says nothing'}",
+            f"run {program} --version there, and install what it misses",
         )
     return Tool(
         name=name,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from envcompare.environments import Check
+from envcompare.environments.registry import environment as named
 from envcompare.errors import Problem
 from envcompare.profilers import Profiler, WorkerProfiler, ncu, nsys
 from envcompare.profilers.host import HostCounters
@@ -86,7 +87,7 @@ class Toolbox:
         self._rights = self._rights or find_rights(self.transport)
         if isinstance(self._rights, Check):
             return self._rights
-        allowed = permission(environment, self._rights)
+        allowed = permission(named(environment).traits.counters, self._rights)
         if not allowed.check.is_usable:
             return allowed.check
         return replace(run, capabilities=allowed.capabilities)

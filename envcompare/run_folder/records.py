@@ -205,6 +205,12 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     stack: Literal["image", "host"] = "image"
     reference: str = ""
+    is_plain: Annotated[
+        bool | None, Meta(description="a process of the host, isolated by nothing; null: unknown")
+    ] = None
+    limit_command: Annotated[
+        str, Meta(description="whose options limit CPUs and memory, as in `docker run`")
+    ] = ""
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[

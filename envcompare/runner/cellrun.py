@@ -141,9 +141,7 @@ class CellRun:
         """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
         command = None
         if self.site.has_gpu:
-            plain = (seat for seat in self.site.seats.values() if seat.arm.environment == "vm")
-            interpreter = next((seat.prepared.interpreter for seat in plain), "python3")
-            command = sampler_command(interpreter, self.site.workloads)
+            command = sampler_command(self.site.plain_interpreter, self.site.workloads)
         with sampling(self.site.transport, command, cell=self.cell.id, keep=self.sample) as sampled:
             yield
         if command and sampled.reason:

@@ -11,14 +11,17 @@ from pathlib import Path
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import planned_arms
 from envcompare.console import Display
+from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
 from envcompare.hosts import claims
 from envcompare.hosts.opening import open_site
 from envcompare.hosts.session import Site
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.runner.job import hosts_at_once
-from envcompare.stack import cache
+from envcompare.stack import Progress, cache
 from envcompare.stack import sbom as bill
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.image import remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
 from envcompare.transport.hosts import HostSpec
 from envcompare.transport.local import LOCAL
@@ -162,8 +165,14 @@ def _clean(task: _HostTask, site: Site) -> None:
     task.tell_removal(claims.remove_dead(site.transport, site.cache))
     is_removed = cache.remove_cache(site.transport)
     task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {site.cache}")
-    cache.remove_pins(site.transport)
-    images = cache.remove_images(site.transport)
+    for where in ENVIRONMENTS.values():
+        if where.engine is not None:
+            _clean_images(task, ImageStore(engine=where.engine, transport=site.transport))
+
+
+def _clean_images(task: _HostTask, store: ImageStore) -> None:
+    remove_pins(store)
+    images = remove_images(store)
     if images.count:
         task.tell(f"images removed from the engine: {images.count}")
     for name in images.kept:
@@ -195,12 +204,14 @@ def _build(task: _HostTask, site: Site) -> None:
             continue
         say = task.display.saying(label, task.interruption.check)
         try:
-            seat = site.add_arm(arm, task.experiment, say)
+            seat = site.add_arm(arm, task.experiment, Progress(say))
         except InterruptedRunError:
             raise
         except EnvcompareError as error:
             task.keep(error)
         else:
+            if seat.mismatch:
+                say(f"{seat.mismatch.brief}: {seat.mismatch.details}")
             facts = dict(seat.prepared.facts)
             where = seat.prepared.reference or seat.prepared.interpreter
             task.outcome.lines.append(f"{label}: {where}{_proof(facts)}")

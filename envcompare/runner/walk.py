@@ -46,6 +46,7 @@ from envcompare.run_folder.records import (
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.job import Job, hosts_at_once
+from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
 
@@ -201,7 +202,7 @@ def _prepare_host(job: Job, site: Site) -> None:
         if not arm.is_control:
             _add_arm(job, site, arm)
     say = job.display.saying(site.host.label, job.check_interruption)
-    site.tell_files_apart(say)
+    site.tell_files_apart(Progress(say))
     if job.plan.reference in site.seats:
         site.add_control(job.plan.control, job.plan.reference)
     site.stage()
@@ -218,15 +219,18 @@ def _run_host(job: Job, site: Site) -> None:
 
 
 def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
-    label = f"{site.host.label}, {arm.id}"
+    say = job.display.saying(f"{site.host.label}, {arm.id}", job.check_interruption)
     try:
-        site.add_arm(arm, job.experiment, job.display.saying(label, job.check_interruption))
+        seat = site.add_arm(arm, job.experiment, Progress(say))
     except TransportError:
         raise
     except EnvcompareError as error:
         job.check_interruption()
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
         job.fail("arm-failed", error, phase=phase, host=site.host.label, arm=arm.id)
+    else:
+        if seat.mismatch:
+            say(f"{seat.mismatch.brief}: {seat.mismatch.details}")
 
 
 def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from envcompare.config.settings import Compression, Variant
-from envcompare.environments import Mount
+from envcompare.console import Saying
 from envcompare.errors import UnusableError
-
-Progress = Callable[[str], None]
+from envcompare.transport import Told, Transport
+from envcompare.transport.local import LOCAL
 
 
 class NotMadeError(UnusableError):
     """What an arm needs is not there, and nothing may be made for it now."""
 
 
-class LookingOnly:
-    """Stand in for a progress where software may be found and nothing may be made or sent."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Who hears of what is made and sent, and whether anything may be made or sent at all."""
 
-    def __call__(self, text: str) -> None:
-        """Drop what is told."""
+    say: Callable[[str], None]
+    may_make: bool = True
+
+    def begin(self, text: str) -> None:
+        """Say what is about to be made or sent; raises NotMadeError where nothing may be."""
+        if not self.may_make:
+            brief = "what is needed is not made yet"
+            raise NotMadeError(brief, details=f"it would begin with {text}")
+        self.say(text)
+
+    @contextlib.contextmanager
+    def moving(self, what: str, total_bytes: int) -> Iterator[Told]:
+        """Give a function to call with the bytes sent so far; only a display shows them."""
+        if isinstance(self.say, Saying):
+            with self.say.moving(what, total_bytes) as told:
+                yield told
+        else:
+            yield lambda _done_bytes: None
 
 
-def begin(progress: Progress, text: str) -> None:
-    """Tell what is about to be made or sent; raises NotMadeError where looking is all there is."""
-    if isinstance(progress, LookingOnly):
-        raise NotMadeError("what is needed is not made yet", details=f"it would begin with {text}")
-    progress(text)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A path of the host, shown at the same absolute path inside."""
+
+    path: str
+    is_read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +60,24 @@ class Options:
     vm_python: str | None = None
     host_python: str | None = None
     host_imports: tuple[str, ...] = ("torch",)
-    run_id: str = ""  # that what is started to prove the software belongs to
 
     @property
     def base(self) -> str:
-        """Return the image to build on; without a wish it has the Python that is asked for."""
+        """Return the image to build on: the chosen one, else that of the chosen Python."""
         return self.base_image or f"python:{self.python}-slim-bookworm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The software of one arm that is wanted on a host; made there, or here for it."""
+
+    transport: Transport
+    progress: Progress
+    options: Options = Options()
+    is_host_stack: bool = False  # the host's own files, in place of software made for the arm
+    reference: str = ""  # an image or SIF that the user named
+    run_id: str = ""  # of the run that what is started to prove the software belongs to
+    local: Transport = LOCAL  # for every command on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +88,7 @@ class Prepared:
     started_as: str = ""  # how a user of the image starts Python; empty where it is made here
     reference: str = ""
     engine: str = ""
+    fixed_by: str = ""  # the hash that all of it hangs on; empty where files may be replaced
     identity: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()  # compared between arms, beside what the worker finds
     software: tuple[tuple[str, str], ...] = ()  # what must be the same when a run is resumed
@@ -65,7 +97,6 @@ class Prepared:
     meant: str = ""  # the tree of what is installed, as the label of the image says
     variables: tuple[tuple[str, str], ...] = ()  # by which Python and its packages are found
     mounts: tuple[Mount, ...] = ()  # of the host's own files, where the stack is `host`
-    run_id: str = ""  # that what is started to prove it belongs to
 
     @property
     def python(self) -> str:

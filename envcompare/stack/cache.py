@@ -1,32 +1,14 @@
-"""The cache folder, here and on hosts: private, checked for room, removed with its images."""
+"""The cache folder, here and on hosts: private, checked for room, and removed as a whole."""
 
 from __future__ import annotations
 
 import os
-import re
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from envcompare.command import Command
-from envcompare.environments.diagnosis import is_full
-from envcompare.errors import CommandTimeoutError, StackError
-from envcompare.stack.ownership import is_users_own
-from envcompare.text import spoken
+from envcompare.errors import StackError
+from envcompare.stack.diagnosis import ROOM_HINT
 from envcompare.transport import Transport
-from envcompare.transport.operations import (
-    ANSWER_S,
-    CONTENT_S,
-    FOLDER_S,
-    not_understood,
-    read_json,
-    run,
-    shell,
-)
-
-LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
-PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
+from envcompare.transport.operations import CONTENT_S, not_understood, shell
 
 _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 # The folder may not be there yet: the disk is that of the first parent that is.
@@ -41,14 +23,14 @@ _REMOVE = (
     OPEN_FOLDERS
     + """
 within() {
-  for one in data proofs resolved roofs runs; do
-    if [ -d "$one" ] && [ -r "$one" ] && [ ! -L "$one" ]; then ls -A -- "$one" | sed "s|^|$one/|"
-    elif [ -e "$one" ] || [ -L "$one" ]; then echo "$one/"; fi
+  for at in data proofs resolved roofs runs; do
+    if [ -d "$at" ] && [ -r "$at" ] && [ ! -L "$at" ]; then ls -A -- "$at" | sed "s|^|$at/|"
+    elif [ -e "$at" ] || [ -L "$at" ]; then echo "$at/"; fi
   done
-  for one in data/*; do
-    [ -e "$one/data" ] && continue
-    held=$(ls -A -- "$one" 2>/dev/null | head -n 1)
-    [ -z "$held" ] || printf '%s/%s\\n' "$one" "$held"
+  for at in data/*; do
+    [ -e "$at/data" ] && continue
+    held=$(ls -A -- "$at" 2>/dev/null | head -n 1)
+    [ -z "$held" ] || printf '%s/%s\\n' "$at" "$held"
   done
 }
 [ -e "$1" ] || [ -L "$1" ] || { echo nothing; exit 0; }
@@ -70,10 +52,6 @@ _OUR_NAMES = (
     r"|(proofs|resolved|roofs)/[0-9a-f]{16,64}(\.json)?(\.part.*)?"
     r"|runs/([0-9]{8}-[0-9]{6}-[0-9a-f]{4}|build-[0-9a-f]{8})"
 )
-_NAME = "{{.Repository}}:{{.Tag}}"
-_BUILT_UPON = "has dependent child images"
-_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
-_NO_PROGRAM = 127
 
 
 def local_cache() -> Path:
@@ -112,30 +90,6 @@ def require_room(transport: Transport, path: str, *, needed_bytes: int, purpose:
         )
 
 
-ROOM_HINT = (
-    "free some space, set XDG_CACHE_HOME there to another disk, or remove the cache "
-    "with envcompare clean"
-)
-ENGINE_ROOM_HINT = "docker image prune there, or move the data root of the engine to another disk"
-
-
-def failure(
-    transport: Transport, what: str, text: str, *, hint: str, room_hint: str = ROOM_HINT
-) -> StackError:
-    """Return the error for a step that failed; a full disk is said as such."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if full := [line for line in lines if is_full(line)]:
-        return StackError(
-            f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=room_hint
-        )
-    said = [line for line in lines if line.startswith(("ERROR", "FATAL", "error"))] or lines
-    return StackError(
-        f"{what} failed on {transport.name}",
-        details=said[-1] if said else "it gave no message",
-        hint=hint,
-    )
-
-
 def remove_cache(transport: Transport) -> bool:
     """Remove the cache folder from the host; tell whether there was something to remove.
 
@@ -151,74 +105,6 @@ def remove_cache(transport: Transport) -> bool:
             hint="remove by hand what is of envcompare there",
         )
     return not result.stdout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removed:
-    """How many of our images went from an engine, and the names of those a user built on."""
-
-    count: int = 0
-    kept: tuple[str, ...] = ()
-    unseen: str = ""  # why the engine could not be asked which it has
-
-
-def remove_images(transport: Transport, *, label: str = LOCK_LABEL) -> Removed:
-    """Remove our images with that label from the host's engine.
-
-    What a user built on them stays, and so does what that stands on. There are none where the host
-    has no docker. Raises StackError when the engine keeps one for another reason.
-    """
-    ours, unseen = _ours(transport, label)
-    if not ours:
-        return Removed(unseen=unseen)
-    remove = Command(argv=("docker", "image", "rm", "--force", *ours))
-    result = run(transport, remove, timeout_s=FOLDER_S)
-    left = _ours(transport, label)[0].keys() & ours.keys()
-    refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
-    if left and refusals:
-        raise StackError(
-            f"cannot remove the workload images on {transport.name}",
-            details=refusals[0],
-            hint="stop the containers that use them, then run envcompare clean again",
-        )
-    return Removed(count=len(ours) - len(left), kept=tuple(sorted(ours[one] for one in left)))
-
-
-def remove_pins(transport: Transport) -> None:
-    """Take from base images the names that a build gave them and was killed before it ended."""
-    ask = ("docker", "image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
-    with suppress(CommandTimeoutError):
-        listed = run(transport, Command(argv=ask), timeout_s=ANSWER_S).stdout.split()
-        names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
-        if names:
-            run(transport, Command(argv=("docker", "image", "rm", "--no-prune", *names)))
-
-
-def _ours(transport: Transport, label: str) -> tuple[dict[str, str], str]:
-    """Return ID and name of each image with that label, but for those that were built on ours.
-
-    The second part says why a docker that is there could not tell.
-    """
-    ask = ("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
-    inspect = ("docker", "image", "inspect")
-    try:
-        listed = run(transport, Command(argv=ask), timeout_s=ANSWER_S)
-        if not listed.succeeded:
-            return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
-        ids = dict.fromkeys(listed.stdout.split())
-        if not ids:
-            return {}, ""
-        if not all(map(_IMAGE_ID.fullmatch, ids)):
-            return {}, f"docker image ls said: {spoken(listed.stdout)}"
-        asked = run(transport, Command(argv=(*inspect, *ids)), timeout_s=ANSWER_S)
-    except CommandTimeoutError:
-        return {}, f"no answer within {ANSWER_S:g} s"
-    try:
-        shown = read_json(asked.stdout or "[]", list[Any])
-        found = [facts for facts in shown if not is_users_own(facts)]
-        return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in found}, ""
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return {}, f"docker image inspect said: {spoken(asked.stdout)}"
 
 
 def gigabytes(*sizes_bytes: int) -> tuple[str, ...]:

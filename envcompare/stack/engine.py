@@ -1,15 +1,29 @@
-"""Which Docker client here can build with BuildKit; the classic builder is the way out."""
+"""A container engine that keeps images: its client, its socket, and its `--mount` options."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
+from envcompare.errors import CommandTimeoutError, Problem, UnusableError
+from envcompare.stack import Mount
+from envcompare.stack.diagnosis import Symptom, recognise
+from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.operations import run
 
+if TYPE_CHECKING:
+    from docker import DockerClient  # noqa: TID251 - the type of the client
+
+ANSWER_S: Final = 60.0  # for a client to say what its daemon answers
 # The engine's own builder, whatever the user chose as default, and no attestations.
 _VARIABLES = (
     ("DOCKER_BUILDKIT", "1"),
@@ -18,21 +32,128 @@ _VARIABLES = (
 )
 
 
-def buildkit(local: Transport, argv: tuple[str, ...]) -> Command | None:
-    """Return `docker argv…` for the first client on PATH that has BuildKit; None without one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What is special to an engine: its client program, its socket, and how it complains."""
 
-    Clients before 23 hold it in themselves, later ones need the plugin buildx.
+    program: str
+    socket: str  # where its daemon listens unless its context says otherwise
+    symptoms: tuple[Symptom, ...]
+    silent_hint: str  # what to try where the daemon does not answer
+    room_hint: str  # what to try where its disk is full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStore:
+    """The images that an engine keeps on a host."""
+
+    engine: Engine
+    transport: Transport
+
+    @property
+    def is_on(self) -> str:
+        """Name engine and host, as in `docker on gpu01`."""
+        return f"{self.engine.program} on {self.transport.name}"
+
+    def command(self, *words: str) -> Command:
+        """Return the command that runs the engine's client."""
+        return Command(argv=(self.engine.program, *words))
+
+    def run(self, *words: str, timeout_s: float = ANSWER_S) -> CommandResult:
+        """Run the engine's client to its end, whatever its exit code is."""
+        return run(self.transport, self.command(*words), timeout_s=timeout_s)
+
+    def ask(self, *words: str) -> CommandResult:
+        """Run the engine's client; raises UnusableError when its daemon does not answer in time."""
+        try:
+            return self.run(*words, timeout_s=ANSWER_S)
+        except CommandTimeoutError as error:
+            raise self.refusal(silence(self.engine)) from error
+
+    def refusal(self, problem: Problem) -> UnusableError:
+        """Return the error for an engine that cannot be used, for this reason."""
+        brief = f"{self.is_on} cannot be used"
+        return UnusableError(brief, details=problem.brief, hint=problem.hint)
+
+    @contextmanager
+    def connect(self) -> Iterator[DockerClient]:
+        """Give a client of the engine over its forwarded socket.
+
+        Raises UnusableError when the engine cannot be reached, refuses, or stops answering.
+        """
+        import docker  # noqa: PLC0415, TID251 - loads slowly, and only here
+        from requests.exceptions import RequestException  # noqa: PLC0415 - the SDK lets it through
+
+        try:
+            with self.transport.forward_unix(self._socket()) as path:
+                client = docker.DockerClient(base_url=f"unix://{path}", timeout=600)
+                try:
+                    yield client
+                finally:
+                    client.close()
+        except (docker.errors.DockerException, RequestException) as error:
+            unknown = Problem(brief=str(error), hint="run envcompare doctor")
+            problem = recognise(self.engine.symptoms, str(error)) or unknown
+            raise UnusableError(
+                f"{self.is_on} refused a request", details=problem.brief, hint=problem.hint
+            ) from error
+
+    def _socket(self) -> str:
+        result = self.ask("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
+        scheme, _, path = result.stdout.strip().partition("://")
+        if not result.succeeded or not scheme:
+            return self.engine.socket
+        if scheme != "unix":
+            program = self.engine.program
+            raise UnusableError(
+                f"{self.is_on} does not listen on a UNIX socket",
+                details=f"its current context is {spoken(result.stdout)}",
+                hint=f"name the host of that engine with --hosts, or run: {program} context use "
+                "default",
+            )
+        return path
+
+    def buildkit(self, *words: str) -> Command | None:
+        """Return the command for the first client on PATH that has BuildKit; None without one.
+
+        Clients before 23 hold it in themselves, later ones need the plugin buildx.
+        """
+        for folder in os.get_exec_path():
+            client = Path(folder) / self.engine.program
+            if client.is_file() and os.access(client, os.X_OK) and self._has_buildkit(str(client)):
+                return Command(argv=(str(client), *words), env=_VARIABLES)
+        return None
+
+    def _has_buildkit(self, client: str) -> bool:
+        if run(self.transport, Command(argv=(client, "buildx", "version"))).succeeded:
+            return True
+        ask = Command(argv=(client, "version", "--format", "{{.Client.Version}}"))
+        numbers = re.match(r"(\d+)\.(\d+)", run(self.transport, ask).stdout)
+        return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)
+
+
+def silence(engine: Engine) -> Problem:
+    """Return the problem of a daemon that does not answer."""
+    name = engine.program.capitalize()
+    brief = f"the {name} daemon did not answer within {ANSWER_S:g} s"
+    return Problem(brief=brief, hint=engine.silent_hint)
+
+
+def bind(path: str, *, target: str = "", is_read_only: bool = True) -> str:
+    """Return the value of `--mount`, which Docker, Podman and Apptainer read alike.
+
+    It is one CSV record, so that commas, colons and quotes stay in the path. A bind given so must
+    exist: engines refuse a missing source instead of creating it.
     """
-    for folder in os.get_exec_path():
-        docker = Path(folder) / "docker"
-        if docker.is_file() and os.access(docker, os.X_OK) and _has_buildkit(local, str(docker)):
-            return Command(argv=(str(docker), *argv), env=_VARIABLES)
-    return None
+    fields = ["type=bind", f"source={path}", f"destination={target or path}"]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([*fields, *(["ro"] if is_read_only else [])])
+    return text.getvalue()
 
 
-def _has_buildkit(local: Transport, docker: str) -> bool:
-    if run(local, Command(argv=(docker, "buildx", "version"))).succeeded:
-        return True
-    version = run(local, Command(argv=(docker, "version", "--format", "{{.Client.Version}}")))
-    numbers = re.match(r"(\d+)\.(\d+)", version.stdout)
-    return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)
+def mount_options(mounts: tuple[Mount, ...], scratch: str) -> tuple[str, ...]:
+    """Return `--mount` options for every mount and the scratch folder, each at its own path."""
+    binds = [bind(mount.path, is_read_only=mount.is_read_only) for mount in mounts]
+    if scratch:
+        binds.append(bind(scratch, is_read_only=False))
+    return tuple(word for value in binds for word in ("--mount", value))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, skeleton
-from envcompare.stack.proof import prove
 from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
 from envcompare.transport.operations import FOLDER_S, not_understood, read_json, shell
@@ -86,7 +82,7 @@ _NEVER_BOUND = frozenset(
 )
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class HostPython(msgspec.Struct, frozen=True, kw_only=True):
     """What the interpreter of the host says of itself."""
 
     path: str
@@ -100,7 +96,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str] = {}  # of the login, by which Python finds its packages
 
 
-def find_python(transport: Transport, *, python: str | None, imports: tuple[str, ...]) -> Found:
+def find_python(
+    transport: Transport, *, python: str | None, imports: tuple[str, ...]
+) -> HostPython:
     """Return what a login's interpreter on the host says of itself.
 
     Raises UnusableError when it is missing or cannot import what is needed.
@@ -116,30 +114,30 @@ def find_python(transport: Transport, *, python: str | None, imports: tuple[str,
             hint=f"name an interpreter that {what} with --host-python",
         )
     try:
-        return read_json(lines[-1], Found)
+        return read_json(lines[-1], HostPython)
     except msgspec.DecodeError as error:
         hint = "name another interpreter with --host-python"
         what = f"the version of {asked}"
         raise not_understood(transport, what, result.stdout, hint=hint) from error
 
 
-def layout(found: Found) -> Layout:
+def layout(python: HostPython) -> Layout:
     """Return what a container has to show of the host; nothing is named twice."""
-    links = tuple((path, target) for path, kind, target in found.system if kind == "link")
-    folders = [path for path, kind, _ in found.system if kind == "folder"]
+    links = tuple((path, target) for path, kind, target in python.system if kind == "link")
+    folders = [path for path, kind, _ in python.system if kind == "folder"]
     covered = {*folders, *(path for path, _ in links)}
-    for path in sorted(found.own):
+    for path in sorted(python.own):
         parents = {str(parent) for parent in PurePosixPath(path).parents}
-        if not _is_kept_out(path, found.homes) and not covered & {path, *parents}:
+        if not _is_kept_out(path, python.homes) and not covered & {path, *parents}:
             folders.append(path)
             covered.add(path)
-    files = tuple(path for path, kind, _ in found.system if kind == "file")
+    files = tuple(path for path, kind, _ in python.system if kind == "file")
     return Layout(links=links, folders=tuple(folders), files=files)
 
 
-def left_out(found: Found) -> tuple[str, ...]:
+def left_out(python: HostPython) -> tuple[str, ...]:
     """Return the folders of Python that no container shows: whole homes, and what it has itself."""
-    return tuple(path for path in sorted(found.own) if _is_kept_out(path, found.homes))
+    return tuple(path for path in sorted(python.own) if _is_kept_out(path, python.homes))
 
 
 def _is_kept_out(path: str, homes: tuple[str, ...]) -> bool:
@@ -149,47 +147,11 @@ def _is_kept_out(path: str, homes: tuple[str, ...]) -> bool:
     return path in _NEVER_BOUND or str(folder.parent) == "/home" or holds_home
 
 
-def prepare_host(
-    transport: Transport,
-    environment: str,
-    *,
-    python: str | None,
-    imports: tuple[str, ...],
-    progress: Callable[[str], None],
-) -> Prepared:
-    """Return the host's own interpreter, in a container with the host's files bound read-only.
-
-    What of Python's folders is not shown there goes to `progress`.
-    Raises UnusableError when it cannot import what is needed, StackError when the empty root of
-    the container cannot be made.
-    """
-    found = find_python(transport, python=python, imports=imports)
-    identity = (("stack", "host"), ("python", found.version), *found.imported.items())
-    variables = tuple(found.variables.items())
-    plain = Prepared(interpreter=found.path, identity=identity, variables=variables)
-    # a container is shown these very files; nobody promised anything of what is installed there
-    proven = prove(transport, "vm", plain, progress=lambda _text: None)
-    software = (*_software(found), *proven.software)
-    if environment == "vm":
-        return replace(plain, software=software)
-    for path in left_out(found):
-        progress(f"{path}, where Python looks, is not shown in the container: name one below it")
-    shown = layout(found)
-    make = skeleton.make_image if environment == "docker" else skeleton.make_folder
-    root = make(transport, shown)
-    return replace(
-        plain,
-        reference=root,
-        identity=(*identity, ("skeleton", root)),
-        software=software,
-        mounts=shown.mounts,
-    )
-
-
-def _software(found: Found) -> tuple[tuple[str, str], ...]:
+def software_of(python: HostPython) -> tuple[tuple[str, str], ...]:
+    """Return what must be the same when a run is resumed: the interpreter, and what it imports."""
     return (
-        ("python.path", found.real_path),
-        ("python.version", found.version),
-        ("python.sha256", found.sha256),
-        *((f"{name}.version", version) for name, version in found.imported.items()),
+        ("python.path", python.real_path),
+        ("python.version", python.version),
+        ("python.sha256", python.sha256),
+        *((f"{name}.version", version) for name, version in python.imported.items()),
     )

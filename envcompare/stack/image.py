@@ -1,33 +1,45 @@
-"""The workload image: its recipe, and how an engine that has it finds it again by its labels."""
+"""Images of an engine: the recipe of the workload image, which images are ours, and their end."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import bundled
-from envcompare.environments import Check
-from envcompare.environments.docker import ask_client, connect
-from envcompare.errors import UnusableError
-from envcompare.stack import ownership
-from envcompare.stack.cache import LOCK_LABEL
-from envcompare.stack.ownership import CONFIG_LABEL, config_sha256
-from envcompare.stack.wheelhouse import Wheelhouse, steps
-from envcompare.transport import Transport
-from envcompare.transport.operations import not_understood, read_json
+from envcompare.errors import CommandTimeoutError, StackError, UnusableError
+from envcompare.stack.engine import ImageStore
+from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
+from envcompare.text import spoken
+from envcompare.transport.operations import ANSWER_S, FOLDER_S, not_understood, read_json
 
 if TYPE_CHECKING:
-    from docker import DockerClient  # noqa: TID251 - the SDK's second home
+    from docker import DockerClient  # noqa: TID251 - the type of the client
 
 BASE_LABEL = "envcompare.base"
 RECIPE_LABEL = "envcompare.recipe"
 TREE_LABEL = "envcompare.tree"
+CONFIG_LABEL = "envcompare.config.settings"
 REPOSITORY = "envcompare-workload"
+PINNED = "envcompare-pinned"  # what a base image is called while something is built on it
 PYTHON = "/opt/envcompare/venv/bin/python"
 """The interpreter of the workload image."""
+
+_OUR_NAMES = ("envcompare-workload:", "envcompare-skeleton:", "envcompare-part:")
+# All of an image's configuration that changes what runs in it, by the names of the engine.
+_CONFIG = (
+    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "OnBuild", "Shell", "StopSignal",
+    "User", "Volumes", "WorkingDir",
+)  # fmt: skip
+_NAME = "{{.Repository}}:{{.Tag}}"
+_BUILT_UPON = "has dependent child images"
+_IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
+_NO_PROGRAM = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,70 +87,68 @@ class Recipe:
         return f"{REPOSITORY}:{self.wheelhouse.key[:12]}"
 
 
-def recipe(wheelhouse: Wheelhouse, *, base: str, local: Transport) -> Recipe:
+def recipe(wheelhouse: Wheelhouse, *, base: str, local: ImageStore) -> Recipe:
     """Return the recipe of the bundled Dockerfile on that base as the local engine holds it now."""
     try:
-        found = find(local, base)
+        image = find(local, base)
     except UnusableError:
-        found = None  # a host may hold the image already
+        image = None  # a host may hold the image already
     return Recipe(
         wheelhouse=wheelhouse,
         base=base,
         dockerfile=bundled.root() / "Dockerfile",
-        base_id=found.id if found else "",
+        base_id=image.id if image else "",
     )
 
 
-def find(transport: Transport, reference: str, *, name: str = "") -> Image | None:
+def find(store: ImageStore, reference: str, *, name: str = "") -> Image | None:
     """Return the image of that name or ID in the host's engine; None when it is not there.
 
     `name` is what the image is called by, where `reference` is an ID: its digest is that name's.
     """
-    with connect(transport) as client:
-        return _get(client, reference, name or reference)
+    with store.connect() as client:
+        facts = _facts(client, reference)
+    return None if facts is None else _image(facts, reference, name or reference)
 
 
-def look_up(transport: Transport, reference: str) -> Image | None:
-    """Return the image of that name or ID as the host's own docker client tells of it.
+def look_up(store: ImageStore, reference: str) -> Image | None:
+    """Return the image of that name or ID as the host's own client of the engine describes it.
 
     It needs no second connection, which takes longer than all that is asked. Raises UnusableError
-    where the client tells nothing.
+    where the client describes nothing.
     """
-    asked = ask_client(transport, "image", "inspect", "--", reference)
-    if isinstance(asked, Check):
-        raise _silent(transport, asked.reason, asked.hint)
+    asked = store.ask("image", "inspect", "--", reference)
     if asked.succeeded:
         try:
             return _image(read_json(asked.stdout, list[Any])[0], reference, reference)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            hint = f"run docker image inspect {reference} there"
-            said = asked.stdout
-            raise not_understood(transport, "the facts of an image", said, hint=hint) from error
+            hint = f"run {store.engine.program} image inspect {reference} there"
+            said, what = asked.stdout, "the facts of an image"
+            raise not_understood(store.transport, what, said, hint=hint) from error
     if "No such image" in asked.stderr:
         return None
-    hint = f"envcompare doctor --envs docker --hosts {transport.name}"
-    raise _silent(transport, asked.tail(1), hint)
+    raise UnusableError(
+        f"{store.is_on} does not describe its images",
+        details=asked.tail(1),
+        hint=f"envcompare doctor --envs {store.engine.program} --hosts {store.transport.name}",
+    )
 
 
-def _silent(transport: Transport, why: str, hint: str) -> UnusableError:
-    brief = f"docker on {transport.name} tells nothing of its images"
-    return UnusableError(brief, details=why, hint=hint)
-
-
-def find_built(transport: Transport, wanted: Recipe) -> Image | None:
+def find_built(store: ImageStore, wanted: Recipe) -> Image | None:
     """Return an image of this recipe in the host's engine; None when there is none.
 
     What a user builds on it has its labels as well, and is another image.
     """
-    with connect(transport) as client:
-        labels = [f"{name}={value}" for name, value in wanted.labels.items()]
-        listed = client.api.images(filters={"label": labels}, all=True)
-        for one in sorted(listed, key=lambda one: int(one["Created"])):
-            facts = _facts(client, one["Id"])
-            if facts and ownership.labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
+    with store.connect() as client:
+        labelled = [f"{name}={value}" for name, value in wanted.labels.items()]
+        listed = client.api.images(filters={"label": labelled}, all=True)
+        for identity in (entry["Id"] for entry in sorted(listed, key=lambda e: int(e["Created"]))):
+            facts = _facts(client, identity)
+            if facts and labels(facts).get(CONFIG_LABEL) == config_sha256(facts):
                 if not facts.get("RepoTags"):
-                    _name(client, one["Id"], wanted)
-                return _get(client, one["Id"], one["Id"])
+                    _name(client, identity, wanted)
+                    facts = _facts(client, identity)
+                return None if facts is None else _image(facts, identity, identity)
     return None
 
 
@@ -155,28 +165,23 @@ def _facts(client: DockerClient, reference: str) -> dict[str, Any] | None:
     from docker.errors import ImageNotFound  # noqa: PLC0415, TID251 - loaded with the client
 
     try:
-        found: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        facts: dict[str, Any] = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
     except ImageNotFound:
         return None
-    return found
-
-
-def _get(client: DockerClient, reference: str, name: str) -> Image | None:
-    facts = _facts(client, reference)
-    return None if facts is None else _image(facts, reference, name)
+    return facts
 
 
 def _image(facts: Mapping[str, Any], reference: str, name: str) -> Image:
     names = [reference] if reference != facts["Id"] else facts.get("RepoTags") or [facts["Id"]]
-    labels = ownership.labels(facts)
+    given = labels(facts)
     return Image(
         id=facts["Id"],
         name=names[0],
         layers=tuple(facts["RootFS"].get("Layers") or ()),
         size_bytes=facts["Size"],
-        lock=labels.get(LOCK_LABEL, ""),
+        lock=given.get(LOCK_LABEL, ""),
         digest=digest_of(facts, name),
-        tree=labels.get(TREE_LABEL, ""),
+        tree=given.get(TREE_LABEL, ""),
     )
 
 
@@ -187,9 +192,9 @@ def digest_of(facts: Mapping[str, Any], name: str) -> str:
     """
     digests = tuple(facts.get("RepoDigests") or ())
     is_id = facts["Id"].removeprefix("sha256:").startswith(name.removeprefix("sha256:"))
-    own = tuple(one for one in digests if _repository(one) == _repository(name))
+    its = tuple(digest for digest in digests if _repository(digest) == _repository(name))
     said = name.rpartition("@")[2]
-    return max(own or digests * is_id, key=lambda one: one.endswith(f"@{said}"), default="")
+    return max(its or digests * is_id, key=lambda digest: digest.endswith(f"@{said}"), default="")
 
 
 def _repository(name: str) -> str:
@@ -199,3 +204,100 @@ def _repository(name: str) -> str:
     # what stands before a digest may have a tag as well
     repository: str = parse_repository_tag(name.partition("@")[0])[0]
     return repository.removeprefix("docker.io/").removeprefix("library/")
+
+
+def config_sha256(facts: Mapping[str, Any], more: Mapping[str, str] | None = None) -> str:
+    """Return the hash of an image's layers, configuration and labels, but for the hash itself.
+
+    It stands on the image as a label; `more` are labels that it gets with it. Whatever is built on
+    the image inherits the label, and has another layer, setting or label, so another hash.
+    """
+    config = {name: facts["Config"][name] for name in _CONFIG if facts["Config"].get(name)}
+    others = {**labels(facts), **(more or {})}
+    others.pop(CONFIG_LABEL, None)
+    text = json.dumps([facts["RootFS"].get("Layers"), config, others], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_users_own(facts: Mapping[str, Any]) -> bool:
+    """Tell whether an image with our labels is a user's own, as the engine describes it.
+
+    What has no hash is ours by a name that we gave: a skeleton, or a build that was cut short.
+    """
+    sha256 = labels(facts).get(CONFIG_LABEL)
+    if sha256 is None:
+        return not any(name.startswith(_OUR_NAMES) for name in facts.get("RepoTags") or ())
+    return sha256 != config_sha256(facts)
+
+
+def labels(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of an image as the engine describes it."""
+    return dict(facts["Config"].get("Labels") or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """How many of our images went from an engine, and the names of those a user built on."""
+
+    count: int = 0
+    kept: tuple[str, ...] = ()
+    unseen: str = ""  # why the engine could not be asked which it has
+
+
+def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
+    """Remove our images with that label from the host's engine.
+
+    What a user built on them stays, and so does what that stands on. There are none where the host
+    does not have the engine. Raises StackError when the engine keeps one for another reason.
+    """
+    ours, unseen = _ours(store, label)
+    if not ours:
+        return Removed(unseen=unseen)
+    result = store.run("image", "rm", "--force", *ours, timeout_s=FOLDER_S)
+    left = _ours(store, label)[0].keys() & ours.keys()
+    refusals = [line for line in result.stderr.splitlines() if line and _BUILT_UPON not in line]
+    if left and refusals:
+        raise StackError(
+            f"cannot remove the workload images on {store.transport.name}",
+            details=refusals[0],
+            hint="stop the containers that use them, then run envcompare clean again",
+        )
+    kept = tuple(sorted(ours[identity] for identity in left))
+    return Removed(count=len(ours) - len(left), kept=kept)
+
+
+def remove_pins(store: ImageStore) -> None:
+    """Take from base images the names that a build gave them and was killed before it ended."""
+    ask = ("image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
+    with suppress(CommandTimeoutError):
+        listed = store.run(*ask, timeout_s=ANSWER_S).stdout.split()
+        names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
+        if names:
+            store.run("image", "rm", "--no-prune", *names)
+
+
+def _ours(store: ImageStore, label: str) -> tuple[dict[str, str], str]:
+    """Return ID and name of each image with that label, but for those that were built on ours.
+
+    The second part says why an engine that is there could not tell.
+    """
+    ask = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
+    program = store.engine.program
+    try:
+        listed = store.run(*ask, timeout_s=ANSWER_S)
+        if not listed.succeeded:
+            return {}, "" if listed.exit_code == _NO_PROGRAM else listed.tail(1)
+        ids = dict.fromkeys(listed.stdout.split())
+        if not ids:
+            return {}, ""
+        if not all(map(_IMAGE_ID.fullmatch, ids)):
+            return {}, f"{program} image ls said: {spoken(listed.stdout)}"
+        asked = store.run("image", "inspect", *ids, timeout_s=ANSWER_S)
+    except CommandTimeoutError:
+        return {}, f"no answer within {ANSWER_S:g} s"
+    try:
+        shown = read_json(asked.stdout or "[]", list[Any])
+        ours = [facts for facts in shown if not _is_users_own(facts)]
+        return {facts["Id"]: (facts.get("RepoTags") or [facts["Id"]])[0] for facts in ours}, ""
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}, f"{program} image inspect said: {spoken(asked.stdout)}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Final
@@ -14,9 +13,6 @@ import msgspec
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Isolation
-from envcompare.environments.asking import run_inside
-from envcompare.environments.registry import environment as named
 from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache
@@ -33,8 +29,11 @@ MOST_FILES: Final = 50  # of each that are named
 _MOST_NAMED: Final = 3  # packages, in an error
 _MOST_NAME: Final = 1024  # a name has 255 bytes at most, and one byte is written as \\xff
 _MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
-_START_S = 300.0
 _KEEP = 'cat >"$1.part-$$" && mv -f -- "$1.part-$$" "$1"'
+
+
+Inside = Callable[..., CommandResult]
+"""Runs the interpreter of an arm once, with these words, in its environment."""
 
 
 class _NotReadError(Exception):
@@ -63,82 +62,59 @@ class _Stamp(msgspec.Struct, frozen=True, kw_only=True):
     stamp: str
 
 
-def inside(
-    transport: Transport, environment: str, prepared: Prepared, *words: str
-) -> CommandResult:
-    """Run the arm's interpreter once in its environment, which shows nothing of the host."""
-    isolation = Isolation(
-        run_id=prepared.run_id or f"prepare-{uuid.uuid4().hex[:8]}",
-        arm="prepare",
-        reference=prepared.reference,
-        engine=prepared.engine,
-        uid=65534,
-        gid=65534,
-    )
-    command = Command(argv=(prepared.interpreter, *words), env=prepared.variables)
-    return run_inside(
-        transport, command, where=named(environment), isolation=isolation, timeout_s=_START_S
-    )
-
-
 def prove(
-    transport: Transport, environment: str, prepared: Prepared, *, progress: Progress
+    transport: Transport, prepared: Prepared, inside: Inside, *, name: str, progress: Progress
 ) -> Prepared:
     """Return the arm's software with the hash of its site-packages among the facts.
 
     An image or a SIF cannot change under its hash, so that it is read once; a folder is read again
     when a file in it was replaced. What cannot be read has no such facts; `progress` and the
-    identity say why.
+    identity say why. `name` is that of the environment.
     """
-    fixed = _fixed_by(environment, dict(prepared.facts))
     try:
-        key = fixed or _stamp(transport, environment, prepared)
-        words = (environment, key, prepared.interpreter, bundled.tree_program())
-        name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
-        tree = _kept(transport, environment, prepared, name=name, progress=progress)
+        key = prepared.fixed_by or read_json(_ask(inside, "--stamp"), _Stamp).stamp
+        words = (name, key, prepared.interpreter, bundled.tree_program())
+        kept_as = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+        tree = _kept(transport, inside, name=kept_as, progress=progress)
     except _UNREAD as error:
-        progress(
-            f"what is installed in {environment} cannot be hashed, so it is not proven: {error}"
-        )
+        progress.say(f"what is installed in {name} cannot be hashed, so it is not proven: {error}")
         return replace(prepared, identity=(*prepared.identity, (UNPROVEN, str(error))))
     facts = ((TREE, tree.sha256), (FILES, str(tree.files)))
-    parts = tuple(f"{name} {digest}" for name, digest in tree.parts.items())
+    parts = tuple(f"{part} {digest}" for part, digest in tree.parts.items())
+    # what hangs on a hash is known by that
+    known_by = () if prepared.fixed_by else ((TREE, tree.sha256),)
     return replace(
         prepared,
         facts=(*prepared.facts, *facts),
         parts=parts,
-        # what hangs on a hash is known by that
-        software=prepared.software if fixed else (*prepared.software, (TREE, tree.sha256)),
+        software=(*prepared.software, *known_by),
     )
 
 
 def tell_files_apart(
-    transport: Transport, arms: Mapping[str, tuple[str, Prepared]], *, progress: Progress
+    arms: Mapping[str, tuple[Inside, Prepared]], *, progress: Progress
 ) -> dict[str, Prepared]:
     """Return the software of arms with the files in which they differ, by the names of the arms.
 
-    An arm is given as its environment and its software. Only packages whose version is the same
-    are looked into, and files that belong to none; of many only the first.
+    An arm is given as what runs its interpreter and its software. Only packages whose version is
+    the same are looked into, and files that belong to none; of many only the first.
     """
-    proven = {arm: one for arm, one in arms.items() if one[1].parts}
-    unlike = _unlike_parts([dict(map(_halves, one.parts)) for _, one in proven.values()])
-    found: dict[str, dict[tuple[str, str], str]] = {}
-    for arm, (environment, prepared) in proven.items() if unlike else ():
+    proven = {arm: prepared for arm, (_, prepared) in arms.items() if prepared.parts}
+    unlike = _unlike_parts([dict(map(_halves, prepared.parts)) for prepared in proven.values()])
+    digests: dict[str, dict[tuple[str, str], str]] = {}
+    for arm in proven if unlike else ():
         try:
-            said = _ask(transport, environment, prepared, "--files", *unlike)
-            listed = read_json(said, _Files).files
+            listed = read_json(_ask(arms[arm][0], "--files", *unlike), _Files).files
         except _UNREAD as error:
-            progress(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
+            progress.say(f"cannot tell which files of {', '.join(unlike)} differ in {arm}: {error}")
             return {}
-        found[arm] = {(part, name): digest for part, name, digest in listed}
-    told = _unlike_files(found, unlike)
-    return {
-        arm: replace(
-            prepared, changed=tuple(f"{' '.join(at)} {files[at]}" for at in told if at in files)
-        )
-        for arm, files in found.items()
-        for prepared in (proven[arm][1],)
+        digests[arm] = {(part, name): digest for part, name, digest in listed}
+    told = _unlike_files(digests, unlike)
+    changed = {
+        arm: tuple(f"{' '.join(at)} {files[at]}" for at in told if at in files)
+        for arm, files in digests.items()
     }
+    return {arm: replace(proven[arm], changed=lines) for arm, lines in changed.items()}
 
 
 def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
@@ -266,40 +242,26 @@ def _ease_of_change(prepared: Prepared) -> int:
     return 0 if not prepared.reference else 1 if prepared.reference.startswith("/") else 2
 
 
-def _fixed_by(environment: str, facts: Mapping[str, str]) -> str:
-    """Return the hash that all of the software hangs on; empty where it is a folder."""
-    return facts.get({"docker": "image.id", "singularity": "sif.sha256"}.get(environment, ""), "")
-
-
-def _stamp(transport: Transport, environment: str, prepared: Prepared) -> str:
-    said = _ask(transport, environment, prepared, "--stamp")
-    return read_json(said, _Stamp).stamp
-
-
-def _kept(
-    transport: Transport, environment: str, prepared: Prepared, *, name: str, progress: Progress
-) -> _Tree:
+def _kept(transport: Transport, inside: Inside, *, name: str, progress: Progress) -> _Tree:
     """Return the tree that was found before under this name, else look and keep it."""
     folder = f"{host_cache(transport)}/proofs"
     before = shell(transport, 'cat -- "$1"', f"{folder}/{name}")
     with suppress(msgspec.DecodeError):  # one that was damaged is taken again
         if before.succeeded:
             return read_json(before.stdout, _Tree)
-    said = _ask(transport, environment, prepared)
-    tree = read_json(said, _Tree)
+    tree = read_json(_ask(inside), _Tree)
     make_folder(transport, folder)
     # on stdin, since a tree may be longer than a word of a command can be
     keep = Command(argv=("sh", "-c", _KEEP, "sh", f"{folder}/{name}"))
     kept = run(transport, keep, stdin=msgspec.json.encode(tree), timeout_s=CONTENT_S)
     if not kept.succeeded:
         where = f"{folder} on {transport.name}"
-        progress(f"cannot write to {where}, so the next run hashes again: {kept.tail(1)}")
+        progress.say(f"cannot write to {where}, so the next run hashes again: {kept.tail(1)}")
     return tree
 
 
-def _ask(transport: Transport, environment: str, prepared: Prepared, *words: str) -> str:
-    program = ("-I", "-B", "-c", bundled.tree_program())
-    result = inside(transport, environment, prepared, *program, *words)
+def _ask(inside: Inside, *words: str) -> str:
+    result = inside("-I", "-B", "-c", bundled.tree_program(), *words)
     if not result.succeeded:
         raise _NotReadError(result.tail(1) or f"exit code {result.exit_code}")
     return result.stdout.strip()

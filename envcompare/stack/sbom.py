@@ -10,8 +10,9 @@ from pathlib import Path
 
 from envcompare.command import Command
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack.cache import LOCK_LABEL, failure, local_cache
-from envcompare.stack.wheelhouse import LOCK
+from envcompare.stack.cache import local_cache
+from envcompare.stack.diagnosis import failure
+from envcompare.stack.wheelhouse import LOCK, LOCK_LABEL
 from envcompare.text import shortened
 from envcompare.transport import Transport
 from envcompare.transport.operations import CONTENT_S, run

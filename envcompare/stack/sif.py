@@ -1,20 +1,22 @@
-"""SIF files and sandboxes: found, or made once and sent to every host, and checked before use."""
+"""SIF files and sandboxes: found, or made once from the workload image, sent, and checked."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Compression
-from envcompare.environments.registry import environment
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress, begin
-from envcompare.stack.cache import host_cache, local_cache
+from envcompare.stack import Progress
+from envcompare.stack.cache import host_cache, local_cache, require_room
+from envcompare.stack.diagnosis import failure, is_full
+from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find
-from envcompare.stack.packing import Wanted, pack
-from envcompare.stack.stream import moving, put
+from envcompare.stack.transfer import pipe, put
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import CONTENT_S, make_folder, not_understood, shell
@@ -26,6 +28,45 @@ sha256sum <"$1" | cut -d ' ' -f 1
 """
 _WHOLE = f'[ "$(cat "$1.sha256")" = "$({_SUM.strip()})" ] && cat "$1.sha256"'
 _NOTE = 'umask 022; echo "$2" >"$1.sum.$$" && mv -f -- "$1.sum.$$" "$1.sha256"'
+# Compression decides how long an import takes, so it is part of what is compared.
+_BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
+    "zstd": ("--mksquashfs-args", "-comp zstd -Xcompression-level 3"),
+    "gzip": ("--mksquashfs-args", "-comp gzip"),
+    "none": ("--mksquashfs-args", "-noI -noD -noF -noX"),
+    "sandbox": ("--sandbox",),
+}
+# Layers, unpacked root and the SIF itself are on the disk at once.
+_ROOM = 4
+
+# The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
+# Whoever waited for the lock finds what the other made.
+_MAKE = r"""
+target=$1 source=$2
+shift 2
+digest() { if [ -d "$1" ]; then echo sandbox; else sha256sum <"$1" | cut -d ' ' -f 1; fi; }
+work=$target.partial
+umask 022
+exec 9>"$target.lock"
+! command -v flock >/dev/null || flock 9
+if [ -s "$target.sha256" ] && [ "$(cat "$target.sha256")" = "$(digest "$target")" ]; then
+  exec cat "$target.sha256"
+fi
+discard() {
+  for path in "$@"; do
+    [ ! -d "$path" ] || find "$path" -type d ! -perm -700 -exec chmod u+rwx {} +
+    rm -rf "$path"
+  done
+}
+trap 'discard "$work"' EXIT
+trap 'exit 129' HUP INT TERM
+discard "$work" "$target" "$target.sha256"
+mkdir -p "$work/tmp"
+export APPTAINER_TMPDIR="$work/tmp" APPTAINER_CACHEDIR="$work/tmp"
+export SINGULARITY_TMPDIR="$work/tmp" SINGULARITY_CACHEDIR="$work/tmp"
+"$@" "$work/image" "$source" >&2 || exit
+mv "$work/image" "$target" || exit
+digest "$target" >"$work/sum" && mv "$work/sum" "$target.sha256" && cat "$target.sha256"
+"""
 _HEADER = 'head -c 128 -- "$1" | od -An -v -tx1 && wc -c <"$1"'
 
 
@@ -38,30 +79,35 @@ class Sif:
     compression: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The SIF of an image that is wanted on a host, and the programs that can make it."""
+
+    image: Image
+    compression: Compression
+    local: ImageStore  # the engine here, which has the image where the host's lacks it
+    progress: Progress
+    program: str  # of the host
+    find_program_here: Callable[[], str]  # empty where none here can pack and mount a SIF
+
+
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 _MADE: dict[str, tuple[Transport, Sif]] = {}  # by this process, and on which host
 
 
-def make(
-    transport: Transport,
-    image: Image,
-    *,
-    compression: Compression,
-    local: Transport,
-    progress: Progress,
-) -> Sif:
-    """Return the SIF of that very image on the host, whole.
+def make(store: ImageStore, wanted: Wanted) -> Sif:
+    """Return the SIF of that very image on the host of the store, whole.
 
     The same file goes to every host where that can be: it is kept on this machine once it was made
     here, or made by the first host and fetched for the second. Else the host makes its own.
     """
-    wanted = Wanted(image=image, compression=compression, local=local, progress=progress)
+    transport = store.transport
     target = f"{host_cache(transport)}/{_key(wanted)}"
     digest = _whole(transport, target)
     if not digest:
         make_folder(transport, target.rpartition("/")[0])
-        digest = _brought(transport, wanted, target)
-    return Sif(path=target, sha256=digest, compression=compression)
+        digest = _brought(store, wanted, target)
+    return Sif(path=target, sha256=digest, compression=wanted.compression)
 
 
 def given(transport: Transport, path: str, *, local: Transport, progress: Progress) -> Sif:
@@ -71,11 +117,11 @@ def given(transport: Transport, path: str, *, local: Transport, progress: Progre
         return inspect(transport, str(here))
     if shell(transport, '[ -e "$1" ]', path).succeeded or not here.is_file():
         return inspect(transport, path)
-    found = inspect(local, str(here))
-    target = f"{host_cache(transport)}/given-{found.sha256[:32]}/{here.name}"
-    if _whole(transport, target) != found.sha256:
+    sif = inspect(local, str(here))
+    target = f"{host_cache(transport)}/given-{sif.sha256[:32]}/{here.name}"
+    if _whole(transport, target) != sif.sha256:
         make_folder(transport, target.rpartition("/")[0])
-        _send(transport, found, target, progress=progress)
+        _send(transport, sif, target, progress=progress)
     return inspect(transport, target)
 
 
@@ -128,20 +174,21 @@ def _key(wanted: Wanted) -> str:
     return f"{wanted.image.key}/{wanted.compression}.{ending}"
 
 
-def _brought(transport: Transport, wanted: Wanted, target: str) -> str:
+def _brought(store: ImageStore, wanted: Wanted, target: str) -> str:
     """Send the SIF to the host, or make it there; return its hash."""
-    if wanted.compression == "sandbox":
-        return pack(transport, wanted, target)  # a folder is made where it is used
+    transport = store.transport
+    if wanted.compression == "sandbox":  # a folder is made where it is used
+        return _pack(store, wanted, target, program=wanted.program)
     key, is_here = _key(wanted), transport.name == LOCAL.name
     with _TURNS[key]:
-        found = None if is_here else _found_here(transport, wanted)
-        if found is None:
-            digest = pack(transport, wanted, target)
+        kept = None if is_here else _kept_here(transport, wanted)
+        if kept is None:
+            digest = _pack(store, wanted, target, program=wanted.program)
             made = Sif(path=target, sha256=digest, compression=wanted.compression)
             _MADE[key] = (transport, made)
             return digest
-    _send(transport, found, target, progress=wanted.progress)
-    return found.sha256
+    _send(transport, kept, target, progress=wanted.progress)
+    return kept.sha256
 
 
 def _whole(transport: Transport, path: str) -> str:
@@ -150,50 +197,131 @@ def _whole(transport: Transport, path: str) -> str:
     return there.stdout.strip() if there.succeeded else ""
 
 
-def _found_here(transport: Transport, wanted: Wanted) -> Sif | None:
+def _kept_here(transport: Transport, wanted: Wanted) -> Sif | None:
     """Return the SIF in the cache of this machine; made here, or fetched, where that can be.
 
     What fails here is no reason to fail: the host may still make it itself.
     """
-    path = local_cache() / _key(wanted)
-    digest = _whole(wanted.local, str(path))
+    local, path = wanted.local.transport, local_cache() / _key(wanted)
+    digest = _whole(local, str(path))
     elsewhere = _MADE.get(_key(wanted))
     try:
-        if not digest and can_make(wanted):
-            make_folder(wanted.local, str(path.parent))
-            digest = pack(wanted.local, wanted, str(path))
+        if not digest and (program := _program_here(wanted)):
+            make_folder(local, str(path.parent))
+            digest = _pack(wanted.local, wanted, str(path), program=program)
         elif not digest and elsewhere and elsewhere[0].name != transport.name:
             digest = _fetch(wanted, path, *elsewhere)
     except UnusableError as error:
-        wanted.progress(f"{error.brief}; it is made on {transport.name}")
+        wanted.progress.say(f"{error.brief}; it is made on {transport.name}")
     return Sif(path=str(path), sha256=digest, compression=wanted.compression) if digest else None
 
 
-def can_make(wanted: Wanted) -> bool:
-    """Tell whether this machine has the image and an Apptainer that packs and mounts a SIF."""
-    try:
-        has_image = find(wanted.local, wanted.image.id) is not None
-    except UnusableError:
-        return False
-    return has_image and environment("singularity").check(wanted.local).is_usable
+def _program_here(wanted: Wanted) -> str:
+    """Return the program that can make it on this machine; empty without one, or the image."""
+    return wanted.find_program_here() if _holds(wanted.local, wanted.image) else ""
 
 
 def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
     """Fetch what another host made; return its hash."""
     said = shell(transport, 'wc -c <"$1"', made.path).stdout.strip()
     size_bytes = int(said) if said.isdecimal() else 0
-    begin(wanted.progress, f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
-    make_folder(wanted.local, str(path.parent))
-    with moving(wanted.progress, path.name, size_bytes) as told:
+    wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
+    make_folder(wanted.local.transport, str(path.parent))
+    with wanted.progress.moving(path.name, size_bytes) as told:
         transport.get(made.path, path, sha256=made.sha256, told=told)
-    shell(wanted.local, _NOTE, str(path), made.sha256)
+    shell(wanted.local.transport, _NOTE, str(path), made.sha256)
     return made.sha256
 
 
-def _send(transport: Transport, found: Sif, target: str, *, progress: Progress) -> None:
-    source = Path(found.path)
+def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) -> None:
+    source = Path(sif.path)
     size_bytes = source.stat().st_size
-    begin(progress, f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
-    with moving(progress, source.name, size_bytes) as told:
-        put(transport, source, target, sha256=found.sha256, told=told)
-    shell(transport, _NOTE, target, found.sha256)
+    progress.begin(f"sending {source.name}, {size_bytes / 1e6:.0f} MB, to {transport.name}")
+    with progress.moving(source.name, size_bytes) as told:
+        put(transport, source, target, sha256=sif.sha256, told=told)
+    shell(transport, _NOTE, target, sif.sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """A SIF to be made on a host: where it goes, and the engine's own words for making it."""
+
+    transport: Transport
+    target: str
+    build: tuple[str, ...]
+
+    def run(self, source: str) -> CommandResult:
+        return shell(self.transport, _MAKE, self.target, source, *self.build, timeout_s=CONTENT_S)
+
+
+def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> str:
+    """Make the SIF in a folder of the host that is there; return its SHA-256.
+
+    The image is taken from the engine of the host, else from the one here. Raises StackError when
+    there is no room, or the program fails.
+    """
+    image, compression, transport = wanted.image, wanted.compression, store.transport
+    room = target.rpartition("/")[0]
+    require_room(transport, room, needed_bytes=_ROOM * image.size_bytes, purpose="the SIF")
+    wanted.progress.begin(f"making the SIF ({compression}) on {transport.name}")
+    build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
+    making = _Making(transport=transport, target=target, build=build)
+    if _holds(store, image):
+        # it may not speak with an engine that is much newer, so the archive is tried as well
+        result = making.run(f"docker-daemon:{image.id}")
+        if result.succeeded or is_full(result.stderr):
+            return _digest(transport, result)
+        return _make_from_archive(making, store, wanted)
+    return _make_from_archive(making, wanted.local, wanted)
+
+
+def _make_from_archive(making: _Making, holder: ImageStore, wanted: Wanted) -> str:
+    """Make it from an archive of the image, which is removed afterwards; return its digest."""
+    transport, archive = making.transport, f"{making.target}.tar"
+    try:
+        if holder.transport is transport:
+            _save(holder, wanted.image, archive=archive)
+        else:
+            _send_image(holder, transport, wanted, archive=archive)
+        return _digest(transport, making.run(f"docker-archive:{archive}"))
+    finally:
+        shell(transport, 'rm -f -- "$1"', archive)
+
+
+def _holds(store: ImageStore, image: Image) -> bool:
+    try:
+        return find(store, image.id) is not None
+    except UnusableError:
+        return False
+
+
+def _save(store: ImageStore, image: Image, *, archive: str) -> None:
+    script, program = 'umask 077; "$3" save "$2" >"$1"', store.engine.program
+    transport = store.transport
+    saved = shell(transport, script, archive, image.id, program, timeout_s=CONTENT_S)
+    if not saved.succeeded:
+        raise failure(transport, f"saving {image.name}", saved.stderr, hint="run it again")
+
+
+def _send_image(holder: ImageStore, transport: Transport, wanted: Wanted, *, archive: str) -> None:
+    image, size = wanted.image, f"{wanted.image.size_bytes / 1e6:.0f} MB"
+    wanted.progress.begin(f"sending {image.name}, {size}, to {transport.name}")
+    with wanted.progress.moving(image.name, image.size_bytes) as told:
+        piped = pipe(
+            (holder.transport, holder.command("save", image.id)),
+            (transport, Command(argv=("sh", "-c", 'umask 077; cat >"$1"', "sh", archive))),
+            told=told,
+        )
+    if not piped.succeeded:
+        raise failure(transport, f"sending {image.name}", piped.text, hint="run it again")
+
+
+def _digest(transport: Transport, result: CommandResult) -> str:
+    if result.succeeded:
+        return result.stdout.strip()
+    raise failure(
+        transport,
+        "making the SIF",
+        result.stderr,
+        hint="envcompare doctor says what is missing; old tools need --sif-compression gzip",
+    )

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount
-from envcompare.environments.mounts import all_binds
-from envcompare.stack.cache import LOCK_LABEL, failure, host_cache
+from envcompare.stack import Mount
+from envcompare.stack.cache import host_cache
+from envcompare.stack.diagnosis import failure
+from envcompare.stack.engine import ImageStore, mount_options
+from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport, operations
 from envcompare.transport.operations import CONTENT_S, run, shell
 
@@ -26,7 +28,7 @@ _FILES = {
 }
 # An engine gives its ID back, so that a second call makes nothing.
 _IMPORT = r"""
-docker image inspect --format '{{.Id}}' "$1" 2>/dev/null || docker import --change "LABEL $2" - "$1"
+"$1" image inspect --format '{{.Id}}' "$2" 2>/dev/null || "$1" import --change "LABEL $3" - "$2"
 """
 _UNPACK = r"""
 [ -d "$1" ] && exit 0
@@ -80,16 +82,15 @@ def archive(layout: Layout) -> bytes:
     return packed.getvalue()
 
 
-def make_image(transport: Transport, layout: Layout) -> str:
+def make_image(store: ImageStore, layout: Layout) -> str:
     """Return the ID of the skeleton in the host's engine; imported there when it is not."""
     packed = archive(layout)
-    words = (f"{REPOSITORY}:{_key(packed)}", f"{LOCK_LABEL}=skeleton")
+    words = (store.engine.program, f"{REPOSITORY}:{_key(packed)}", f"{LOCK_LABEL}=skeleton")
     command = Command(argv=("sh", "-c", _IMPORT, "sh", *words))
-    result = run(transport, command, stdin=packed, timeout_s=CONTENT_S)
+    result = run(store.transport, command, stdin=packed, timeout_s=CONTENT_S)
     if not result.succeeded:
-        raise failure(
-            transport, "importing the skeleton", result.stderr, hint="envcompare doctor says more"
-        )
+        hint, what = "envcompare doctor says more", "importing the skeleton"
+        raise failure(store.transport, what, result.stderr, hint=hint)
     return result.stdout.strip()
 
 
@@ -108,28 +109,28 @@ def make_folder(transport: Transport, layout: Layout) -> str:
     return folder
 
 
-def give_back(transport: Transport, folder: str, *, owner: str) -> None:
+def give_back(store: ImageStore, folder: str, *, owner: str) -> None:
     """Make `owner` the owner of all in a folder, by root in a container without an arm's program.
 
     It is the host's own `chown`, with the right to do that alone, which sees nothing but the host's
     programs and the folder. What it cannot change is told by whoever removes the folder.
     """
-    said = (line.partition(" ") for line in shell(transport, _PROGRAMS).stdout.splitlines())
-    found = tuple((path, target) for path, _, target in said)
+    lines = shell(store.transport, _PROGRAMS).stdout.splitlines()
+    paths = tuple((path, target) for path, _, target in (line.partition(" ") for line in lines))
     layout = Layout(
-        links=tuple(one for one in found if one[1]),
-        folders=tuple(path for path, target in found if not target),
+        links=tuple((path, target) for path, target in paths if target),
+        folders=tuple(path for path, target in paths if not target),
     )
-    root = make_image(transport, layout)
-    shown = Isolation(run_id="", arm="", mounts=layout.mounts, scratch=folder)
-    argv = (
-        *("docker", "run", "--rm", "--pull", "never", "--network", "none", "--log-driver", "none"),
+    root = make_image(store, layout)
+    words = (
+        *("run", "--rm", "--pull", "never", "--network", "none", "--log-driver", "none"),
         *("--user", "0:0", "--cap-drop", "ALL"),
         *("--cap-add", "CHOWN", "--cap-add", "DAC_READ_SEARCH"),
-        *("--security-opt", "no-new-privileges", "--read-only", *all_binds(shown)),
+        *("--security-opt", "no-new-privileges", "--read-only"),
+        *mount_options(layout.mounts, folder),
         *("--entrypoint", "", root, "/bin/chown", "-hR", "--", owner, folder),
     )
-    run(transport, Command(argv=argv), timeout_s=_GIVE_BACK_S)
+    store.run(*words, timeout_s=_GIVE_BACK_S)
 
 
 def _key(packed: bytes) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, Progress, begin
-from envcompare.stack.cache import failure, host_cache, require_room
-from envcompare.stack.shipping import ship
+from envcompare.stack import Prepared, Progress
+from envcompare.stack.cache import host_cache, require_room
+from envcompare.stack.diagnosis import failure
+from envcompare.stack.transfer import ship
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, steps
 from envcompare.transport import Transport
 from envcompare.transport.operations import CONTENT_S, FOLDER_S, not_understood, read_json, shell
@@ -78,10 +79,10 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
     candidates = [chosen] if chosen else [f"/usr/bin/python{python}", f"python{python}"]
     result = shell(transport, _LOOK, _DESCRIBE, python, *candidates, timeout_s=FOLDER_S)
     if not result.stdout.startswith("{"):
-        found = f" ({result.tail(1)})" if result.tail(1) else ""
+        answer = f" ({result.tail(1)})" if result.tail(1) else ""
         raise UnusableError(
             f"no Python {python} for vm on {transport.name}",
-            details=f"looked for {' and '.join(candidates)}{found}",
+            details=f"looked for {' and '.join(candidates)}{answer}",
             hint=f"install python{python} there, or name one with --vm-python",
         )
     try:
@@ -113,7 +114,7 @@ def make(
         require_room(transport, folder, needed_bytes=needed, purpose="the venv of vm")
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
-        begin(progress, f"making the venv of vm on {transport.name} with {interpreter.path}")
+        progress.begin(f"making the venv of vm on {transport.name} with {interpreter.path}")
         result = shell(
             transport, _MAKE, interpreter.path, wheels, venv, mark, install, timeout_s=CONTENT_S
         )

@@ -1,7 +1,11 @@
-"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels."""
+"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels.
+
+Which build of PyTorch a host gets, the one for the CPU or the one with CUDA, is decided here.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -9,25 +13,52 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Variant
 from envcompare.errors import StackError
-from envcompare.stack import Progress, begin, variants
-from envcompare.stack.cache import failure, local_cache
-from envcompare.stack.once import one_at_a_time
+from envcompare.stack import Progress
+from envcompare.stack.cache import local_cache
+from envcompare.stack.diagnosis import failure
 from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, file_sha256, make_folder, run
+from envcompare.transport.operations import CONTENT_S, file_sha256, make_folder, run, shell
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOCK_LABEL = "envcompare.lock"  # every image that envcompare builds carries it
 LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Where PyTorch itself offers the builds without CUDA."""
+
+_PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
+_RUNTIME = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.(\d+)")
+# NVIDIA, CUDA Compatibility, table 1: what each major version of CUDA runs on at least
+# (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+_OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
+
+
+def one_at_a_time(make: Callable[P, R]) -> Callable[P, R]:
+    """Let the threads of this process make one after another; a later one finds what was made."""
+    lock = threading.Lock()
+
+    @functools.wraps(make)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with lock:
+            return make(*args, **kwargs)
+
+    return wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +114,10 @@ def fill(
     )
     cache = local_cache()
     note = cache / "resolved" / request.name
-    if (key := _noted(note)) and (found := _known(cache, key, progress)):
-        return found
+    if (key := _noted(note)) and (known := _known(cache, key, progress)):
+        return known
     kind = "" if variant == "auto" else f", variant {variant}"
-    begin(progress, f"resolving {requirements.name} for Python {python}{kind}")
+    progress.begin(f"resolving {requirements.name} for Python {python}{kind}")
     make_folder(local, str(cache))
     wheelhouse = _download(request, cache)
     make_folder(local, str(note.parent))
@@ -94,7 +125,7 @@ def fill(
     part.write_text(wheelhouse.key)
     part.replace(note)
     size = wheelhouse.size_bytes / 1e6
-    progress(f"{len(wheelhouse.sums)} wheels, {size:.0f} MB, lock {wheelhouse.key[:12]}")
+    progress.say(f"{len(wheelhouse.sums)} wheels, {size:.0f} MB, lock {wheelhouse.key[:12]}")
     return wheelhouse
 
 
@@ -139,10 +170,10 @@ def _noted(note: Path) -> str:
 def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
     """Return what was resolved before, as far as it is what its key says."""
     folder = cache / key / "wheelhouse"
-    found = _read(folder, key)
-    if found is None and folder.exists():
-        progress(f"{folder} is not what was locked, so it is filled anew")
-    return found
+    known = _read(folder, key)
+    if known is None and folder.exists():
+        progress.say(f"{folder} is not what was locked, so it is filled anew")
+    return known
 
 
 def _read(folder: Path, key: str) -> Wheelhouse | None:
@@ -150,8 +181,8 @@ def _read(folder: Path, key: str) -> Wheelhouse | None:
     try:
         lock = (folder / LOCK).read_bytes()
         lines = (folder / SUMS).read_text(encoding="ascii").splitlines()
-        found = [_SUM.fullmatch(line) for line in lines]
-        sums = tuple((one[2], one[1]) for one in found if one)
+        matches = [_SUM.fullmatch(line) for line in lines]
+        sums = tuple((match[2], match[1]) for match in matches if match)
         locked = lock_text(sums).encode()
     except (OSError, ValueError):
         return None
@@ -195,9 +226,9 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
 def _ask_pip(request: _Request, target: Path) -> None:
     result = _pip_download(request, target)
     if request.variant == "cpu" and not result.succeeded and _lacks_build(result):
-        request.progress(f"no CPU build of torch where pip looks, asking {variants.CPU_INDEX}")
+        request.progress.say(f"no CPU build of torch where pip looks, asking {_CPU_INDEX}")
         # who has no way to it is to hear so soon
-        more = ("--extra-index-url", variants.CPU_INDEX, "--retries=1", "--timeout=15")
+        more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
     if result.succeeded:
         return
@@ -218,11 +249,11 @@ def _ask_pip(request: _Request, target: Path) -> None:
 
 
 def _lacks_build(result: CommandResult) -> bool:
-    return variants.is_missing_build(result.stderr)
+    return is_missing_build(result.stderr)
 
 
 def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
-    told = variants.constraints(request.requirements.read_text(encoding="utf-8"), request.variant)
+    told = constraints(request.requirements.read_text(encoding="utf-8"), request.variant)
     argv = (
         *(_interpreter_with_pip(request.local, request.python), "-m", "pip", "download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
@@ -236,9 +267,9 @@ def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:
     """Choose who asks: pip judges environment markers by the Python it runs on, not the target."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
     has_pip = find_spec("pip") is not None
-    if has_pip and own == python:
+    if has_pip and running == python:
         return sys.executable
     others = [sys.executable] if has_pip else []
     for candidate in [f"python{python}", *others, "python3"]:
@@ -249,4 +280,71 @@ def _interpreter_with_pip(local: Transport, python: str) -> str:
         "the workloads' packages cannot be resolved here",
         details=f"neither {sys.executable} nor python{python} has pip",
         hint=f"{sys.executable} -m ensurepip, or install python3-pip",
+    )
+
+
+def chosen(wish: Variant, *, has_gpu: bool) -> Variant:
+    """Return the variant for a host; `auto` is decided by whether its GPU may be used."""
+    if wish != "auto":
+        return wish
+    return "cuda" if has_gpu else "cpu"
+
+
+def constraints(requirements: str, variant: Variant) -> str:
+    """Return what pip must be told beside the requirements, so that it takes this variant.
+
+    The builds of PyTorch differ in their local version: 2.13.0+cpu has no CUDA. `==2.13.0` takes
+    either, `===2.13.0` the plain one alone. Without a pinned torch there is nothing to tell.
+    """
+    pins = dict(_PIN.findall(requirements))
+    if variant == "cpu" and "torch" in pins:
+        return f"torch=={pins['torch']}+cpu\n"
+    if variant == "cuda":
+        return "".join(f"{name}==={version}\n" for name, version in sorted(pins.items()))
+    return ""
+
+
+def cuda_version(wheels: Iterable[str]) -> tuple[int, int] | None:
+    """Return the version of CUDA that is among the wheels; None where there is none."""
+    runtime = next((match for name in wheels if (match := _RUNTIME.match(name))), None)
+    return (int(runtime[1]), int(runtime[2])) if runtime else None
+
+
+def check_driver(host: str, driver: str | None, wheels: Iterable[str]) -> None:
+    """Raise StackError where the host's NVIDIA driver is too old for the CUDA of the wheels.
+
+    A driver or a version of CUDA that is not known is left to PyTorch itself.
+    """
+    cuda = cuda_version(wheels)
+    oldest = _OLDEST_DRIVER.get(cuda[0]) if cuda else None
+    if cuda is None or oldest is None:
+        return
+    if driver and int(driver.split(".")[0]) < oldest:
+        raise StackError(
+            f"the NVIDIA driver of {host} is too old for the wheels",
+            details=f"they bring CUDA {cuda[0]}.{cuda[1]}, and NVIDIA names driver {oldest} as the "
+            f"oldest for CUDA {cuda[0]}; it has {driver}",
+            hint="install a newer driver there, or use --variant cpu",
+        )
+
+
+def check_machine(transport: Transport) -> None:
+    """Raise StackError where the host is of another architecture than the wheels resolved here."""
+    there, here = shell(transport, "uname -m").stdout.strip(), platform.machine()
+    if there and there != here:
+        raise StackError(
+            f"there are no wheels for {transport.name}",
+            details=f"it is {there}, and the wheels resolved on this machine are for {here}",
+            hint=f"run envcompare from a machine that is {there}, or use the stack host",
+        )
+
+
+def is_missing_build(said: str) -> bool:
+    """Tell whether pip failed since it found no such build of PyTorch, and not for another reason.
+
+    A pin that no file fits is said in the one way, two pins that no file fits both in the other.
+    """
+    lines = [line for line in said.splitlines() if "torch==" in line]
+    return bool(lines) and any(
+        words in said for words in ("No matching distribution found", "ResolutionImpossible")
     )

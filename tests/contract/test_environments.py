@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 from lab import need
 from runs import BASE
+from software import sif_of
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Environment, Gpu, Isolation, Mount, gpu
-from envcompare.environments.asking import run_inside
+from envcompare.environments import Environment, Gpu, Isolation, gpu
+from envcompare.environments.docker import image_store
 from envcompare.environments.registry import environment
+from envcompare.environments.running import run_inside
 from envcompare.errors import CommandTimeoutError
-from envcompare.stack import delivery, image, sif
+from envcompare.stack import Mount, Progress, image, transfer
 from envcompare.transport import Process, Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -111,7 +113,7 @@ class Place:
 def base() -> image.Image:
     """Give a small image with Python in the local engine."""
     need("docker")
-    found = image.find(LOCAL, BASE)
+    found = image.find(image_store(LOCAL), BASE)
     assert found is not None, f"{BASE} is not here; script/lab up makes it"
     return found
 
@@ -151,10 +153,12 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _reference(transport: Transport, name: str, base: image.Image) -> str:
-    there = delivery.deliver(transport, base, local=LOCAL, progress=print)
+    there = transfer.deliver(
+        image_store(transport), base, local=image_store(LOCAL), progress=Progress(print)
+    )
     if name == "docker":
         return there.id
-    return sif.make(transport, there, compression="zstd", local=LOCAL, progress=print).path
+    return sif_of(transport, there, compression="zstd", say=print).path
 
 
 @pytest.fixture
@@ -383,7 +387,7 @@ def test_an_image_that_is_not_there_is_named(place: Place) -> None:
     result = place.run("true", reference=reference)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None
-    assert explanation.reason.startswith(f"the image {reference} is not on the host")
+    assert explanation.brief.startswith(f"the image {reference} is not on the host")
 
 
 @containers_only
@@ -392,7 +396,7 @@ def test_a_missing_mount_is_an_error_and_not_a_new_folder(place: Place) -> None:
     result = place.run("true", mounts=(Mount(path="/not/there"),))
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None
-    assert explanation.reason.startswith("/not/there does not exist on the host")
+    assert explanation.brief.startswith("/not/there does not exist on the host")
 
 
 @singularity_only
@@ -404,7 +408,7 @@ def test_a_damaged_image_file_is_called_that(place: Place, harm: str) -> None:
     result = place.run("true", reference=damaged)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None, result
-    assert explanation.reason.startswith("the image is damaged or cut short"), result
+    assert explanation.brief.startswith("the image is damaged or cut short"), result
 
 
 def _unique_sleep() -> str:

@@ -9,7 +9,8 @@ from lab import Lab, need
 from runs import BASE
 
 from envcompare.command import Command
-from envcompare.stack import building, image
+from envcompare.environments.docker import image_store
+from envcompare.stack import Progress, building, image
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
@@ -30,13 +31,13 @@ def host(lab: Lab) -> Iterator[Transport]:
 def recipe(wheels: Wheelhouse) -> Recipe:
     """Give the recipe of the bundled Dockerfile for these wheels on a local base."""
     need("docker")
-    assert image.find(LOCAL, BASE), f"{BASE} is not here; script/lab up makes it"
-    return image.recipe(wheels, base=BASE, local=LOCAL)
+    assert image.find(image_store(LOCAL), BASE), f"{BASE} is not here; script/lab up makes it"
+    return image.recipe(wheels, base=BASE, local=image_store(LOCAL))
 
 
 @pytest.fixture(scope="module")
 def built(recipe: Recipe) -> Iterator[Image]:
     """Give the image of that recipe, built by the local engine."""
-    one = building.build(recipe, local=LOCAL, progress=print)
+    one = building.build(recipe, local=image_store(LOCAL), progress=Progress(print))
     yield one
     run(LOCAL, Command(argv=("docker", "image", "rm", "-f", one.id)))

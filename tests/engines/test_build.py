@@ -16,8 +16,10 @@ from runs import BASE
 from envcompare import bundled
 from envcompare.cli import app
 from envcompare.command import Command
+from envcompare.environments.docker import image_store
 from envcompare.errors import ConfigError
-from envcompare.stack import cache
+from envcompare.stack.image import remove_images
+from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -62,7 +64,7 @@ def host(small: Path, lab: Lab) -> Iterator[Transport]:
     for note in (small / "cache" / "envcompare" / "resolved").iterdir():
         key = note.read_text()
         for where in (LOCAL, transport):
-            cache.remove_images(where, label=f"{cache.LOCK_LABEL}={key}")
+            remove_images(image_store(where), label=f"{LOCK_LABEL}={key}")
         forget(transport, key)
     transport.close()
 

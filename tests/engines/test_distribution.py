@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from lab import Lab, forget, served_by
 from runs import BASE
+from software import sif_of
 from spoiling import Spoiling
 
 from envcompare.command import Command
+from envcompare.environments.docker import image_store
+from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
-from envcompare.stack import cache, delivery, image, packing, shipping, sif
+from envcompare.stack import Progress, cache, image, sif, transfer
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
 from envcompare.transport import Process, Transport, operations
@@ -75,7 +78,7 @@ def built() -> Iterator[Image]:
         env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
     )
     assert run(LOCAL, make, stdin=DERIVED.encode()).succeeded
-    found = image.find(LOCAL, NAME)
+    found = image.find(image_store(LOCAL), NAME)
     assert found
     yield found
     run(LOCAL, Command(argv=("docker", "image", "rm", "-f", found.id)))
@@ -91,7 +94,7 @@ def blob() -> Iterator[Image]:
         archive.addfile(member, io.BytesIO(os.urandom(SIZE)))
     make = Command(argv=("docker", "import", "-", BLOB))
     assert run(LOCAL, make, stdin=packed.getvalue()).succeeded
-    found = image.find(LOCAL, BLOB)
+    found = image.find(image_store(LOCAL), BLOB)
     assert found
     yield found
     run(LOCAL, Command(argv=("docker", "image", "rm", "-f", found.id)))
@@ -128,9 +131,9 @@ def test_wheels_that_were_interrupted_are_gone_on_from(
 
     cut = Spoiling(first, acts_at=SIZE * 6 // 10, act=stop)
     with pytest.raises(InterruptedRunError):
-        shipping.ship(cut, wheels, progress=print)
+        transfer.ship(cut, wheels, progress=Progress(print))
     counting = Spoiling(first)
-    folder = shipping.ship(counting, wheels, progress=print)
+    folder = transfer.ship(counting, wheels, progress=Progress(print))
     assert counting.sent < SIZE * 6 // 10
     listed = shell(first, 'cd "$1" && sha256sum -c SHA256SUMS && ls', folder)
     assert listed.succeeded
@@ -144,7 +147,7 @@ def test_a_wheel_that_is_damaged_on_the_way_is_refused(
 ) -> None:
     """It never stands under its name, so that no interpreter installs it."""
     with pytest.raises(TransportError, match=r"cannot copy .*whl to lab-h1:") as caught:
-        shipping.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=print)
+        transfer.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=Progress(print))
     assert caught.value.details == "it arrived changed or not whole"
     folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
     assert "whl" not in shell(first, 'ls -A "$1"', folder).stdout
@@ -161,7 +164,7 @@ def test_a_full_disk_is_an_error_of_the_stack(
     lab.as_root("mount", "-t", "tmpfs", "-o", "size=5m,mode=700,uid=1000", "tmpfs", folder)
     try:
         with pytest.raises(StackError) as caught:
-            shipping.ship(first, wheels, progress=print)
+            transfer.ship(first, wheels, progress=Progress(print))
     finally:
         lab.as_root("umount", folder)
     name = wheels.sums[0][0]
@@ -193,12 +196,16 @@ def test_a_stream_that_breaks_leaves_no_image(
     broken = Spoiling(own, acts_at=SIZE // 2, act=acts[way], flips_at=flips_at)
     errors = {"cut": TransportError, "interrupted": InterruptedRunError, "flipped": StackError}
     with pytest.raises(errors[way]) as caught:
-        delivery.deliver(broken, blob, local=LOCAL, progress=print)
+        transfer.deliver(
+            image_store(broken), blob, local=image_store(LOCAL), progress=Progress(print)
+        )
     own.close()
     assert caught.value.brief
     assert way == "interrupted" or caught.value.hint
     assert traces(first, blob) == []
-    there = delivery.deliver(first, blob, local=LOCAL, progress=print)
+    there = transfer.deliver(
+        image_store(first), blob, local=image_store(LOCAL), progress=Progress(print)
+    )
     assert there.layers == blob.layers
     assert traces(first, blob) == [f"{blob.id} {BLOB.split(':', maxsplit=1)[0]}"]
     run(first, Command(argv=("docker", "image", "rm", "-f", blob.id)))
@@ -214,8 +221,10 @@ def test_two_hosts_get_wheels_and_image_at_once(
 
     def bring(transport: Transport) -> str:
         watched = Spoiling(transport, acts_at=SIZE // 2, act=both_begun.wait)
-        folder = shipping.ship(watched, wheels, progress=print)
-        delivery.deliver(transport, blob, local=LOCAL, progress=print)
+        folder = transfer.ship(watched, wheels, progress=Progress(print))
+        transfer.deliver(
+            image_store(transport), blob, local=image_store(LOCAL), progress=Progress(print)
+        )
         listed = shell(transport, 'cd "$1" && sha256sum -c SHA256SUMS', folder)
         return f"{listed.exit_code} {len(traces(transport, blob))}"
 
@@ -236,21 +245,21 @@ def test_two_hosts_get_the_very_same_sif(
     if packing_works_here(built):
         pytest.skip("the Apptainer of this machine makes it; no host has to")
     told: list[str] = []
-    made = sif.make(first, built, compression="zstd", local=LOCAL, progress=told.append)
+    made = sif_of(first, built, compression="zstd", say=told.append)
     assert told[0] == "making the SIF (zstd) on lab-h1"
     told.clear()
     spoiled = Spoiling(second, flips_at=1_000_000)
     with pytest.raises(TransportError) as caught:
-        sif.make(spoiled, built, compression="zstd", local=LOCAL, progress=told.append)
+        sif_of(spoiled, built, compression="zstd", say=told.append)
     assert caught.value.details == "it arrived changed or not whole"
     assert [line.split(",")[0] for line in told] == ["fetching the SIF", "sending zstd.sif"]
     target = f"{cache.host_cache(second)}/{built.key}/zstd.sif"
     assert not shell(second, 'ls -d "$1"*', target).succeeded
     told.clear()
-    sent = sif.make(second, built, compression="zstd", local=LOCAL, progress=told.append)
+    sent = sif_of(second, built, compression="zstd", say=told.append)
     assert [line.split(",")[0] for line in told] == ["sending zstd.sif"]
     assert sent.sha256 == made.sha256 == file_sha256(own_cache / built.key / "zstd.sif")
-    assert sif.make(second, built, compression="zstd", local=LOCAL, progress=told.append) == sent
+    assert sif_of(second, built, compression="zstd", say=told.append) == sent
     assert len(told) == 1
     for transport in (first, second):
         forget(transport, built.key)
@@ -263,21 +272,21 @@ def test_a_sif_of_the_user_is_sent_where_only_this_machine_has_it(
     first: Transport, built: Image, tmp_path: Path
 ) -> None:
     """It stands in the host's cache under its hash; what is cut short here is not sent."""
-    there = sif.make(first, built, compression="zstd", local=LOCAL, progress=print)
+    there = sif_of(first, built, compression="zstd", say=print)
     here = tmp_path / "my own.sif"
     first.get(there.path, here, sha256=there.sha256)
     told: list[str] = []
-    given = sif.given(first, str(here), local=LOCAL, progress=told.append)
+    given = sif.given(first, str(here), local=LOCAL, progress=Progress(told.append))
     assert (given.sha256, given.compression) == (there.sha256, "as given")
     assert given.path.endswith(f"/given-{there.sha256[:32]}/my own.sif")
-    assert sif.given(first, str(here), local=LOCAL, progress=told.append) == given
+    assert sif.given(first, str(here), local=LOCAL, progress=Progress(told.append)) == given
     assert len(told) == 1
     short = tmp_path / "short.sif"
     short.write_bytes(here.read_bytes()[:3_000_000])
     with pytest.raises(StackError, match="is cut short"):
-        sif.given(first, str(short), local=LOCAL, progress=print)
+        sif.given(first, str(short), local=LOCAL, progress=Progress(print))
     with pytest.raises(StackError, match="is not on lab-h1"):
-        sif.given(first, str(tmp_path / "nothing.sif"), local=LOCAL, progress=print)
+        sif.given(first, str(tmp_path / "nothing.sif"), local=LOCAL, progress=Progress(print))
     forget(first, built.key, f"given-{there.sha256[:32]}")
 
 
@@ -288,22 +297,19 @@ def test_an_apptainer_that_cannot_speak_with_the_engine_is_given_an_archive(
     first: Transport, built: Image
 ) -> None:
     """The host writes it itself: nothing of the image goes over the network."""
-    delivery.deliver(first, built, local=LOCAL, progress=print)
-    folder = f"{cache.host_cache(first)}/{built.key}"
-    operations.make_folder(first, folder)
+    transfer.deliver(image_store(first), built, local=image_store(LOCAL), progress=Progress(print))
     mute = Mute(first)
     told: list[str] = []
-    wanted = packing.Wanted(image=built, compression="none", local=LOCAL, progress=told.append)
-    digest = packing.pack(mute, wanted, f"{folder}/none.sif")
-    assert sif.inspect(first, f"{folder}/none.sif").sha256 == digest
+    made = sif_of(mute, built, compression="sandbox", say=told.append)
+    assert sif.inspect(first, made.path).sha256 == made.sha256 == "sandbox"
     assert (mute.refused, mute.sent) == (1, 0)
     assert len(told) == 1
-    assert ".tar" not in shell(first, 'ls "$1"', folder).stdout
+    assert ".tar" not in shell(first, 'ls "$1"', made.path.rpartition("/")[0]).stdout
     run(first, Command(argv=("docker", "image", "rm", "-f", built.id)))
     forget(first, built.key)
 
 
 def packing_works_here(built: Image) -> bool:
     """Tell whether a SIF of the image can be made on this machine."""
-    wanted = packing.Wanted(image=built, compression="zstd", local=LOCAL, progress=print)
-    return sif.can_make(wanted)
+    has_image = image.find(image_store(LOCAL), built.id) is not None
+    return has_image and Singularity().check(LOCAL).is_usable

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from lab import Lab
 from runs import BASE, STEPS_ALONE, Done, envcompare
+from software import prepared_by
 
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Gpu, Isolation
 from envcompare.environments.registry import environment
-from envcompare.stack import Prepared
-from envcompare.stack.cache import LOCK_LABEL, host_cache
-from envcompare.stack.host import prepare_host
+from envcompare.stack import Options, Prepared
+from envcompare.stack.cache import host_cache
+from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport
 from envcompare.transport.operations import run, shell
 
@@ -150,7 +151,8 @@ def test_the_skeleton_is_made_once_and_found_by_clean(host: Transport, name: str
 def ready(host: Transport, name: str) -> Prepared:
     """Make the login's interpreter of the lab host ready; nothing of it is left out."""
     said: list[str] = []
-    prepared = prepare_host(host, name, python=None, imports=(), progress=said.append)
+    options = Options(host_imports=())
+    prepared = prepared_by(name, host, options=options, is_host_stack=True, say=said.append)
     assert said == []
     return prepared
 

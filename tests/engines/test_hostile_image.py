@@ -18,13 +18,13 @@ from lab import Lab
 from runs import BASE, LIGHT, Done, envcompare
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount
-from envcompare.environments.docker import Docker
+from envcompare.environments import Isolation
+from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import WorkloadError
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.tool import ProfilerRun, Tool
-from envcompare.stack import delivery, image
+from envcompare.stack import Mount, Progress, image, transfer
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import make_new_folder, run, shell
@@ -188,9 +188,9 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
     host: Transport, secret: str
 ) -> None:
     """A link under the name of the export, and one in place of the whole folder."""
-    base = image.find(LOCAL, BASE)
+    base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    delivery.deliver(host, base, local=LOCAL, progress=print)
+    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     script = "#!/bin/sh\necho exported\n"
     assert shell(host, 'printf %s "$2" >"$1/ncu" && chmod 755 "$1/ncu"', ROOT, script).succeeded
     scratch = f"{ROOT}/scratch"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from lab import Lab, need
 from runs import BASE
+from software import sif_of
 
 from envcompare.cli.planning import planned
 from envcompare.config.settings import Settings
 from envcompare.console import Display
+from envcompare.environments.docker import image_store
 from envcompare.errors import WorkloadError
 from envcompare.measure import limits, lockstep, startup
 from envcompare.measure.context import CellContext
@@ -22,7 +24,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.job import Job
-from envcompare.stack import delivery, image, sif
+from envcompare.stack import Progress, image, transfer
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
@@ -129,12 +131,14 @@ def place(request: pytest.FixtureRequest, lab: Lab, host: Transport) -> Place:
     """Give each environment, with an image that holds Python."""
     need("docker")
     where, environment = request.param
-    base = image.find(LOCAL, BASE)
+    base = image.find(image_store(LOCAL), BASE)
     assert base is not None, f"{BASE} is not here; script/lab up makes it"
-    there = delivery.deliver(host, base, local=LOCAL, progress=print)
+    there = transfer.deliver(
+        image_store(host), base, local=image_store(LOCAL), progress=Progress(print)
+    )
     hung = {"docker": f"docker:{BASE}", "vm": "vm@host"}.get(environment)
     if hung is None:
-        made = sif.make(host, there, compression="zstd", local=LOCAL, progress=print)
+        made = sif_of(host, there, compression="zstd", say=print)
         hung = f"singularity:{made.path}"
     return Place(lab=lab, host=lab.alias if where == "lab" else where, hung=f"hung={hung}")
 

@@ -22,14 +22,16 @@ from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor.likeness import compare_stacks
-from envcompare.environments import Mount
+from envcompare.environments.docker import image_store
 from envcompare.hosts.opening import open_site
 from envcompare.hosts.session import Seat, Site
 from envcompare.interrupt import Interruption
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import ArmRecord, FactDifference
-from envcompare.stack import LookingOnly
-from envcompare.stack.cache import LOCK_LABEL, host_cache, remove_images
+from envcompare.stack import Mount, Progress
+from envcompare.stack.cache import host_cache
+from envcompare.stack.image import remove_images
+from envcompare.stack.wheelhouse import LOCK_LABEL
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run, shell
@@ -103,7 +105,7 @@ def small(lab: Lab, host: Transport, tmp_path_factory: pytest.TempPathFactory) -
     names = "docker image ls --format '{{.Repository}}:{{.Tag}}' planted"
     shell(host, f"{names} | xargs -r docker image rm -f")
     for where in (host, LOCAL):
-        remove_images(where, label=f"{LOCK_LABEL}={project.lock}")
+        remove_images(image_store(where), label=f"{LOCK_LABEL}={project.lock}")
 
 
 @pytest.fixture(scope="module")
@@ -413,7 +415,7 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         given = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
         own = PlantedSite(**given, flags=flags)
         try:
-            (found,) = compare_stacks(own, experiment, arms, LookingOnly())
+            (found,) = compare_stacks(own, experiment, arms, Progress(print, may_make=False))
         finally:
             own.close()
     return {one.key: one for one in found.differences}

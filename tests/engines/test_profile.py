@@ -14,8 +14,8 @@ from lab import Lab
 from runs import BASE, LIGHT, Done, envcompare, resume
 
 from envcompare.command import Command
-from envcompare.environments import Check, Isolation, Mount
-from envcompare.environments.docker import Docker
+from envcompare.environments import Check, Isolation
+from envcompare.environments.docker import Docker, image_store
 from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
@@ -24,7 +24,7 @@ from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.run_folder.records import ArmRecord
-from envcompare.stack import Prepared, delivery, image
+from envcompare.stack import Mount, Prepared, Progress, image, transfer
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import make_folder, run
@@ -201,9 +201,9 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
 ) -> None:
     """Without root inside, Docker's `--cap-add` gives a process nothing at all."""
     host = connect(parse_hosts([lab.alias])[0])
-    base = image.find(LOCAL, BASE)
+    base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    delivery.deliver(host, base, local=LOCAL, progress=print)
+    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     try:
         folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
         script = tmp_path / "tool"
@@ -250,9 +250,9 @@ def left(lab: Lab) -> Iterator[Site]:
     """Give a run on the lab host whose one arm has an image with a `chown` of its own."""
     spec = parse_hosts([lab.alias])[0]
     host, again = connect(spec), connect(spec)
-    base = image.find(LOCAL, BASE)
+    base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    delivery.deliver(host, base, local=LOCAL, progress=print)
+    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     build = Command(argv=("docker", "build", "--quiet", "-"))
     built = run(host, build, stdin=_OWN_CHOWN.replace("BASE", base.id).encode())
     assert built.exit_code == 0, built.stderr
@@ -264,7 +264,7 @@ def left(lab: Lab) -> Iterator[Site]:
     )  # fmt: skip
     arm = ArmRecord(id="docker", environment="docker", stack="image")
     prepared = Prepared(reference=reference, interpreter="python3")
-    site.seats["docker"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    site.seats["docker"] = Seat(arm=arm, prepared=prepared, check=Check())
     make_folder(host, site.scratch("docker"))
     yield site
     runs = run(again, Command(argv=("ls", f"{folder}/runs"))).stdout

@@ -29,7 +29,8 @@ from runs import (
 )
 
 from envcompare.command import Command
-from envcompare.stack import delivery, image
+from envcompare.environments.docker import image_store
+from envcompare.stack import Progress, image, transfer
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
@@ -356,9 +357,11 @@ def named(lab: Lab) -> Iterator[str]:
     """Give the name of an image that the lab host's engine holds."""
     name = "envcompare-test-resumed:1"
     host = connect(parse_hosts([lab.alias])[0])
-    found = image.find(LOCAL, BASE)
+    found = image.find(image_store(LOCAL), BASE)
     assert found, f"{BASE} is not here; script/lab up makes it"
-    there = delivery.deliver(host, found, local=LOCAL, progress=print)
+    there = transfer.deliver(
+        image_store(host), found, local=image_store(LOCAL), progress=Progress(print)
+    )
     assert run(host, Command(argv=("docker", "tag", there.id, name))).succeeded
     yield name
     run(host, Command(argv=("docker", "image", "rm", name)))

@@ -11,14 +11,16 @@ import pytest
 from lab import ROOT, docker_client, forgotten
 from registry import serving
 from runs import BASE
+from software import sif_of
 
 from envcompare.command import Command
-from envcompare.environments.docker import connect as engine
+from envcompare.environments.docker import image_store
+from envcompare.environments.registry import environment as named
+from envcompare.environments.software import inside, proven
 from envcompare.errors import StackError
-from envcompare.stack import Prepared, building, delivery, image, shipping, sif, venv
-from envcompare.stack import engine as clients
+from envcompare.stack import Prepared, Progress, Request, building, image, sif, transfer, venv
 from envcompare.stack.image import PYTHON, Image, Recipe
-from envcompare.stack.proof import FILES, TREE, inside, mismatch, prove
+from envcompare.stack.proof import FILES, TREE, mismatch
 from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
 from envcompare.transport import Transport
 from envcompare.transport.local import LocalTransport
@@ -51,16 +53,17 @@ class Arm:
 
     def says(self, *words: str) -> str:
         """Run the arm's interpreter in its environment; return what it printed."""
-        result = inside(self.host, self.environment, self.prepared, *words)
+        result = inside(named(self.environment), self.host, self.prepared)(*words)
         assert result.succeeded, result.stderr
         return result.stdout
 
     def proof(self) -> dict[str, str]:
         """Return what the arm says is installed in it."""
         told: list[str] = []
-        proven = prove(self.host, self.environment, self.prepared, progress=told.append)
+        request = Request(transport=self.host, progress=Progress(told.append))
+        proof = proven(named(self.environment), request, self.prepared)
         assert told == []
-        return dict(proven.facts)
+        return dict(proof.facts)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
     requirements.write_text("pip\nsetuptools\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        yield fill(requirements, python="3.11", local=HERE, progress=print)
+        yield fill(requirements, python="3.11", local=HERE, progress=Progress(print))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,7 @@ def host(host: Transport, wheels: Wheelhouse) -> Iterator[Transport]:
 def vm(host: Transport, wheels: Wheelhouse) -> Arm:
     """Give the venv, made on the host."""
     interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
-    made = venv.make(host, wheels, interpreter=interpreter, progress=print)
+    made = venv.make(host, wheels, interpreter=interpreter, progress=Progress(print))
     return Arm(host=host, environment="vm", prepared=made)
 
 
@@ -93,7 +96,7 @@ def vm(host: Transport, wheels: Wheelhouse) -> Arm:
 def docker(built: Image) -> Arm:
     """Give the image."""
     facts = (("image.id", built.id), ("lock.sha256", built.lock))
-    prepared = Prepared(interpreter=PYTHON, reference=built.id, facts=facts)
+    prepared = Prepared(interpreter=PYTHON, reference=built.id, fixed_by=built.id, facts=facts)
     return Arm(host=HERE, environment="docker", prepared=prepared)
 
 
@@ -101,8 +104,10 @@ def docker(built: Image) -> Arm:
 def singularity(host: Transport, built: Image) -> Iterator[Arm]:
     """Give the SIF that is made from that very image."""
     with forgotten(host, built.key):
-        delivery.deliver(host, built, local=HERE, progress=print)
-        made = sif.make(host, built, compression="zstd", local=HERE, progress=print)
+        transfer.deliver(
+            image_store(host), built, local=image_store(HERE), progress=Progress(print)
+        )
+        made = sif_of(host, built, compression="zstd", say=print)
         yield _sif_arm(host, made.path, made.sha256)
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
 
@@ -110,10 +115,12 @@ def singularity(host: Transport, built: Image) -> Iterator[Arm]:
 @pytest.fixture(scope="module")
 def defined(host: Transport, wheels: Wheelhouse) -> Arm:
     """Give the SIF that is made from the definition, without the image."""
-    folder = shipping.ship(host, wheels, progress=print)
-    base = image.find(HERE, BASE)
+    folder = transfer.ship(host, wheels, progress=Progress(print))
+    base = image.find(image_store(HERE), BASE)
     assert base is not None
-    there = delivery.deliver(host, base, local=HERE, progress=print)
+    there = transfer.deliver(
+        image_store(host), base, local=image_store(HERE), progress=Progress(print)
+    )
     for name in steps():
         host.put(wheels.folder / name, f"{folder}/{name}")
     host.put(ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
@@ -144,7 +151,7 @@ def test_no_arm_compiles_at_its_start(vm: Arm, docker: Arm, singularity: Arm, de
         assert len(compiled) > 100
         assert set(compiled.values()) == {1}
         start = ("-v", "-c", "import pip._internal.cli.main, setuptools")
-        result = inside(arm.host, arm.environment, arm.prepared, *start)
+        result = inside(named(arm.environment), arm.host, arm.prepared)(*start)
         taken = [line for line in result.stderr.splitlines() if "# code object from" in line]
         assert len(taken) > 20
         assert [line for line in taken if line.rstrip("'").endswith(".py")] == []
@@ -153,7 +160,7 @@ def test_no_arm_compiles_at_its_start(vm: Arm, docker: Arm, singularity: Arm, de
 
 def test_an_image_says_what_it_is_made_of(built: Image, wheels: Wheelhouse) -> None:
     """Lock, tree, base and the commit of the checkout stand on it."""
-    base = image.find(HERE, BASE)
+    base = image.find(image_store(HERE), BASE)
     assert base is not None
     labels = _labels(built)
     assert labels["envcompare.lock"] == wheels.key
@@ -183,13 +190,13 @@ def test_a_build_from_scratch_makes_the_same_layers(
         *("build", "--no-cache", "--network=none", f"--tag={name}"),
         *(f"--file={ROOT / 'Dockerfile'}", f"--build-arg=BASE_IMAGE={BASE}", str(wheels.folder)),
     )
-    with_buildkit = clients.buildkit(HERE, words)
+    with_buildkit = image_store(HERE).buildkit(*words)
     if builder == "buildkit" and with_buildkit is None:
         pytest.skip("no docker client here has BuildKit")
     classic = Command(argv=("docker", *words), env=(("DOCKER_BUILDKIT", "0"),))
     result = run(HERE, with_buildkit if builder == "buildkit" and with_buildkit else classic)
     assert result.succeeded, result.stderr
-    again = image.find(HERE, name)
+    again = image.find(image_store(HERE), name)
     assert again is not None
     assert again.layers == built.layers
     run(HERE, Command(argv=("docker", "image", "rm", "-f", name)))
@@ -224,7 +231,7 @@ def test_what_is_changed_in_a_sandbox_is_noticed(
     host: Transport, singularity: Arm, built: Image
 ) -> None:
     """It is a folder without a hash of its own, so that its files are looked at each time."""
-    made = sif.make(host, built, compression="sandbox", local=HERE, progress=print)
+    made = sif_of(host, built, compression="sandbox", say=print)
     prepared = replace(singularity.prepared, reference=made.path, facts=())
     sandbox = replace(singularity, prepared=prepared)
     assert sandbox.proof()[TREE] == built.tree
@@ -241,10 +248,10 @@ def test_a_base_of_a_registry_is_built_on_by_its_digest(
     with serving(docker_client(), BASE, tmp_path) as served, monkeypatch.context() as patch:
         if builder == "classic":
             patch.setenv("PATH", "/not/there")
-        wanted = image.recipe(wheels, base=served.name, local=HERE)
+        wanted = image.recipe(wheels, base=served.name, local=image_store(HERE))
         told: list[str] = []
-        made = building.build(wanted, local=HERE, progress=told.append)
-        same = image.find(HERE, BASE)
+        made = building.build(wanted, local=image_store(HERE), progress=Progress(told.append))
+        same = image.find(image_store(HERE), BASE)
     assert same is not None
     assert same.digest == ""  # what one name's registry says is no digest of another name
     assert told[0] == f"pulling {served.name}"
@@ -262,11 +269,11 @@ def test_a_base_without_byte_code_gets_it(wheels: Wheelhouse) -> None:
         env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
     )
     assert run(HERE, make, stdin=recipe.encode()).succeeded
-    wanted = image.recipe(wheels, base=name, local=HERE)
-    made = building.build(wanted, local=HERE, progress=print)
+    wanted = image.recipe(wheels, base=name, local=image_store(HERE))
+    made = building.build(wanted, local=image_store(HERE), progress=Progress(print))
     prepared = Prepared(interpreter=PYTHON, reference=made.id)
     start = ("-v", "-c", "import asyncio, json, multiprocessing, unittest")
-    said = inside(HERE, "docker", prepared, *start).stderr
+    said = inside(named("docker"), HERE, prepared)(*start).stderr
     taken = [line for line in said.splitlines() if "# code object from" in line]
     assert len(taken) > 100
     assert [line for line in taken if line.rstrip("'").endswith(".py")] == []
@@ -290,9 +297,9 @@ def test_a_wheel_that_was_damaged_is_refused(
     interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
     makers: dict[str, Callable[[], object]] = {
         "image": lambda: building.build(
-            replace(recipe, wheelhouse=damaged), local=HERE, progress=print
+            replace(recipe, wheelhouse=damaged), local=image_store(HERE), progress=Progress(print)
         ),
-        "venv": lambda: venv.make(host, damaged, interpreter=interpreter, progress=print),
+        "venv": lambda: venv.make(host, damaged, interpreter=interpreter, progress=Progress(print)),
     }
     with pytest.raises(StackError) as caught:
         makers[made]()
@@ -301,13 +308,17 @@ def test_a_wheel_that_was_damaged_is_refused(
 
 def _sif_arm(host: Transport, path: str, digest: str) -> Arm:
     prepared = Prepared(
-        interpreter=PYTHON, reference=path, engine="apptainer", facts=(("sif.sha256", digest),)
+        interpreter=PYTHON,
+        reference=path,
+        engine="apptainer",
+        fixed_by=digest,
+        facts=(("sif.sha256", digest),),
     )
     return Arm(host=host, environment="singularity", prepared=prepared)
 
 
 def _labels(one: Image) -> dict[str, str]:
-    with engine(HERE) as client:
+    with image_store(HERE).connect() as client:
         return dict(client.images.get(one.id).labels)
 
 

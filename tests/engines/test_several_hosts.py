@@ -11,6 +11,7 @@ from lab import Lab
 from runs import BASE, envcompare, resume
 
 from envcompare.command import Command
+from envcompare.environments.docker import image_store
 from envcompare.stack import image
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
@@ -32,7 +33,7 @@ def test_a_host_that_fails_takes_no_other_with_it(lab: Lab) -> None:
         env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
     )
     assert run(LOCAL, make, stdin=DERIVED.encode()).succeeded
-    built = image.find(LOCAL, NAME)
+    built = image.find(image_store(LOCAL), NAME)
     assert built
     argv = (sys.executable, "-m", "envcompare", "build", "--hosts", HOSTS)
     argv = (*argv, "--envs", f"own=docker:{NAME}")

@@ -13,24 +13,24 @@ import pytest
 from commandline import envcompare
 from lab import forgotten, need
 from runs import BASE
+from software import prepared_by, sif_of
 
 from envcompare.command import Command
-from envcompare.environments.docker import Docker
+from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import (
     Options,
     Prepared,
+    Progress,
     building,
     cache,
-    delivery,
     image,
-    shipping,
     sif,
+    transfer,
     venv,
     wheelhouse,
 )
 from envcompare.stack.image import Image, Recipe
-from envcompare.stack.prepare import prepare
 from envcompare.stack.wheelhouse import Wheelhouse
 from envcompare.transport import Transport
 from envcompare.transport.local import LocalTransport
@@ -48,7 +48,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wheelhouse]:
     requirements.write_text("pip\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        yield wheelhouse.fill(requirements, python="3.11", local=HERE, progress=print)
+        yield wheelhouse.fill(requirements, python="3.11", local=HERE, progress=Progress(print))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,10 @@ def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
     """Give the SIF of that image on the lab host."""
     need("singularity")
     with forgotten(host, built.key):
-        delivery.deliver(host, built, local=HERE, progress=print)
-        yield sif.make(host, built, compression="zstd", local=HERE, progress=print)
+        transfer.deliver(
+            image_store(host), built, local=image_store(HERE), progress=Progress(print)
+        )
+        yield sif_of(host, built, compression="zstd", say=print)
 
 
 @pytest.mark.engine("docker")
@@ -80,7 +82,7 @@ def test_the_image_runs_the_locked_packages_and_holds_no_wheels(built: Image) ->
 def test_a_second_build_does_nothing(recipe: Recipe, built: Image) -> None:
     """The labels on the image say that it is the one."""
     told: list[str] = []
-    assert building.build(recipe, local=HERE, progress=told.append) == built
+    assert building.build(recipe, local=image_store(HERE), progress=Progress(told.append)) == built
     assert told == []
 
 
@@ -98,17 +100,19 @@ def test_what_a_user_builds_on_the_image_is_never_taken_for_it(
     assert run(HERE, make, stdin=f"FROM {built.id}\n{change}\n".encode()).succeeded
     try:
         run(HERE, Command(argv=("docker", "image", "rm", name)))
-        assert image.find(HERE, name) is None
-        found = image.find_built(HERE, recipe)
+        assert image.find(image_store(HERE), name) is None
+        found = image.find_built(image_store(HERE), recipe)
         assert found is not None
         assert (found.id, found.name) == (built.id, name)
         run(HERE, Command(argv=("docker", "tag", child, name)))
-        again = image.find_built(HERE, recipe)
+        again = image.find_built(image_store(HERE), recipe)
         assert again is not None
         assert (again.id, again.name) == (built.id, f"{name}-{built.key[:12]}")
-        label = f"{cache.LOCK_LABEL}={recipe.wheelhouse.key}"
-        assert cache.remove_images(HERE, label=label) == cache.Removed(kept=(again.name,))
-        assert image.find(HERE, child) is not None
+        label = f"{wheelhouse.LOCK_LABEL}={recipe.wheelhouse.key}"
+        assert image.remove_images(image_store(HERE), label=label) == image.Removed(
+            kept=(again.name,)
+        )
+        assert image.find(image_store(HERE), child) is not None
     finally:
         run(HERE, Command(argv=("docker", "image", "rm", "--force", child, name)))
         run(HERE, Command(argv=("docker", "tag", built.id, name)))
@@ -123,7 +127,7 @@ def test_the_classic_builder_makes_the_same_tree(
     other = replace(recipe, wheelhouse=replace(recipe.wheelhouse, key="0" * 64))
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
-        classic = building.build(other, local=HERE, progress=print)
+        classic = building.build(other, local=image_store(HERE), progress=Progress(print))
     assert classic.id != built.id
     assert (classic.tree, classic.layers) == (built.tree, built.layers)
     run(HERE, Command(argv=("docker", "image", "rm", "-f", classic.id)))
@@ -134,7 +138,7 @@ def test_a_base_that_is_nowhere_is_an_error_with_a_remedy(recipe: Recipe) -> Non
     """Without a registry nothing can be pulled, and a base can still be made."""
     missing = replace(recipe, base="registry.invalid/envcompare-no-such-base:1", base_id="")
     with pytest.raises(StackError) as caught:
-        building.build(missing, local=HERE, progress=print)
+        building.build(missing, local=image_store(HERE), progress=Progress(print))
     assert caught.value.brief == f"the base image {missing.base} is not here and cannot be pulled"
     assert "--base-image" in caught.value.hint
 
@@ -158,10 +162,10 @@ def test_a_base_without_python_is_told_by_what_the_shell_said_and_tried_once(
     with monkeypatch.context() as patch:
         if builder == "classic":
             patch.setenv("PATH", "/not/there")
-        wanted = image.recipe(recipe.wheelhouse, base=name, local=HERE)
+        wanted = image.recipe(recipe.wheelhouse, base=name, local=image_store(HERE))
         for _ in range(2):
             with pytest.raises(StackError) as caught:
-                building.build(wanted, local=HERE, progress=told.append)
+                building.build(wanted, local=image_store(HERE), progress=Progress(told.append))
             assert caught.value.details.endswith("python3: not found")
     assert told == [f"building {wanted.tag} from {name}"]
     assert run(HERE, containers).stdout == before  # what a step ran in goes though it failed
@@ -172,8 +176,8 @@ def test_a_base_without_python_is_told_by_what_the_shell_said_and_tried_once(
 def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
     """The old image is not used again, and all that were built are removed by their label."""
     wheels = replace(recipe.wheelhouse, key="1" * 64)
-    name, label = "envcompare-test-base:1", f"{cache.LOCK_LABEL}={wheels.key}"
-    cache.remove_images(HERE, label=label)  # of tests that were killed
+    name, label = "envcompare-test-base:1", f"{wheelhouse.LOCK_LABEL}={wheels.key}"
+    image.remove_images(image_store(HERE), label=label)  # of tests that were killed
     ids = []
     for number in range(2):
         dockerfile = f"FROM {BASE}\nLABEL envcompare.test={number}\n".encode()
@@ -182,26 +186,30 @@ def test_a_base_that_changed_under_its_name_is_noticed(recipe: Recipe) -> None:
             env=(("DOCKER_BUILDKIT", "0"),),  # a client on PATH may lack buildx
         )
         assert run(HERE, make, stdin=dockerfile).succeeded
-        wanted = replace(image.recipe(wheels, base=name, local=HERE), dockerfile=recipe.dockerfile)
-        ids.append(building.build(wanted, local=HERE, progress=print).id)
-        assert building.build(wanted, local=HERE, progress=print).id == ids[-1]
+        wanted = replace(
+            image.recipe(wheels, base=name, local=image_store(HERE)), dockerfile=recipe.dockerfile
+        )
+        ids.append(building.build(wanted, local=image_store(HERE), progress=Progress(print)).id)
+        assert (
+            building.build(wanted, local=image_store(HERE), progress=Progress(print)).id == ids[-1]
+        )
     run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
-    unknown = image.recipe(wheels, base=name, local=HERE)
-    assert building.build(unknown, local=HERE, progress=print).id in ids
+    unknown = image.recipe(wheels, base=name, local=image_store(HERE))
+    assert building.build(unknown, local=image_store(HERE), progress=Progress(print)).id in ids
     assert ids[0] != ids[1]
-    assert cache.remove_images(HERE, label=label) == cache.Removed(count=2)
-    assert cache.remove_images(HERE, label=label) == cache.Removed()
+    assert image.remove_images(image_store(HERE), label=label) == image.Removed(count=2)
+    assert image.remove_images(image_store(HERE), label=label) == image.Removed()
 
 
 @pytest.mark.engine("docker")
 def test_a_users_image_with_our_label_is_not_ours() -> None:
     """Anyone can write the label; ours have the hash as well, or a name that we gave."""
-    name, label = "envcompare-test-planted:1", f"{cache.LOCK_LABEL}=planted"
+    name, label = "envcompare-test-planted:1", f"{wheelhouse.LOCK_LABEL}=planted"
     make = Command(argv=("docker", "import", "--change", f"LABEL {label}", "-", name))
     assert run(HERE, make, stdin=bytes(10240)).succeeded
     try:
-        assert cache.remove_images(HERE, label=label) == cache.Removed()
-        assert image.find(HERE, name) is not None
+        assert image.remove_images(image_store(HERE), label=label) == image.Removed()
+        assert image.find(image_store(HERE), name) is not None
     finally:
         run(HERE, Command(argv=("docker", "image", "rm", "--force", name)))
 
@@ -211,7 +219,7 @@ def test_a_host_that_lacks_an_interpreter_is_unusable_and_not_failed(host: Trans
     """An arm the host cannot have is not run; one whose software breaks has failed."""
     options = Options(vm_python="/not/there/python3")
     with pytest.raises(UnusableError) as caught:
-        prepare(host, "vm", options=options, progress=print)
+        prepared_by("vm", host, options=options)
     assert type(caught.value) is UnusableError
     assert caught.value.details == "looked for /not/there/python3"
 
@@ -229,7 +237,7 @@ def test_an_engine_that_cannot_be_reached_makes_docker_unusable(
         _prepare(HERE, "docker", "any:1")
     assert type(caught.value) is UnusableError
     assert caught.value.details == "the Docker daemon is not running"
-    removed = cache.remove_images(HERE)
+    removed = image.remove_images(image_store(HERE))
     assert (removed.count, removed.kept) == (0, ())
     assert "unix:///not/there.sock" in removed.unseen
     del caught
@@ -267,13 +275,13 @@ def test_only_a_wheel_that_is_missing_or_damaged_is_sent(
     host: Transport, wheels: Wheelhouse
 ) -> None:
     """A byte that changed on the host's disk is noticed by its hash."""
-    folder = shipping.ship(host, wheels, progress=print)
+    folder = transfer.ship(host, wheels, progress=Progress(print))
     name = wheels.sums[0][0]
     shell(host, 'printf x | dd of="$1" bs=1 seek=5000 conv=notrunc', f"{folder}/{name}")
     told: list[str] = []
-    shipping.ship(host, wheels, progress=told.append)
+    transfer.ship(host, wheels, progress=Progress(told.append))
     assert [line.split()[:2] for line in told] == [["sending", "1"]]
-    shipping.ship(host, wheels, progress=told.append)
+    transfer.ship(host, wheels, progress=Progress(told.append))
     assert len(told) == 1
 
 
@@ -305,11 +313,18 @@ def test_an_image_is_sent_once_and_is_the_same_there(host: Transport, built: Ima
     """The host's engine needs no registry, and holds the very layers that were sent."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    there = delivery.deliver(host, built, local=HERE, progress=told.append)
+    there = transfer.deliver(
+        image_store(host), built, local=image_store(HERE), progress=Progress(told.append)
+    )
     assert (there.layers, there.lock) == (built.layers, built.lock)
     assert told[0] == f"sending {built.name}, {built.size_bytes / 1e6:.0f} MB, to lab-h1"
     told.clear()
-    assert delivery.deliver(host, built, local=HERE, progress=told.append) == there
+    assert (
+        transfer.deliver(
+            image_store(host), built, local=image_store(HERE), progress=Progress(told.append)
+        )
+        == there
+    )
     assert told == []
 
 
@@ -333,10 +348,10 @@ def test_an_image_that_is_another_one_on_the_host_is_taken_and_said(
 ) -> None:
     """One name may mean two images: nobody finds out from the times which one ran."""
     name, told = "envcompare-test-own:2", list[str]()
-    delivery.deliver(host, built, local=HERE, progress=print)
+    transfer.deliver(image_store(host), built, local=image_store(HERE), progress=Progress(print))
     run(host, Command(argv=("docker", "tag", built.id, name)))
     run(HERE, Command(argv=("docker", "tag", BASE, name)))
-    prepared = prepare(host, "docker", reference=name, options=Options(), progress=told.append)
+    prepared = prepared_by("docker", host, reference=name, say=told.append)
     assert prepared.reference == built.id
     assert f" here and {built.key[:12]} on lab-h1: the one there is taken" in told[0]
     for transport in (HERE, host):
@@ -370,10 +385,10 @@ def test_a_sif_is_made_once_and_again_when_it_is_damaged(
 ) -> None:
     """Its hash was noted when it was made."""
     told: list[str] = []
-    assert sif.make(host, built, compression="zstd", local=HERE, progress=told.append) == packed
+    assert sif_of(host, built, compression="zstd", say=told.append) == packed
     assert told == []
     shell(host, 'printf x | dd of="$1" bs=1 seek=9000000 conv=notrunc', packed.path)
-    again = sif.make(host, built, compression="zstd", local=HERE, progress=told.append)
+    again = sif_of(host, built, compression="zstd", say=told.append)
     assert told == ["making the SIF (zstd) on lab-h1"]
     assert sif.inspect(host, again.path).sha256 == again.sha256
 
@@ -386,10 +401,7 @@ def test_two_runs_that_need_the_same_sif_make_it_once(
     """The second waits, and nothing is taken away from under the first."""
     shell(host, 'rm "$1.sha256"', packed.path)
     with ThreadPoolExecutor(2) as both:
-        making = [
-            both.submit(sif.make, host, built, compression="zstd", local=HERE, progress=print)
-            for _ in range(2)
-        ]
+        making = [both.submit(sif_of, host, built) for _ in range(2)]
     first, second = (one.result() for one in making)
     assert first == second
 
@@ -402,7 +414,7 @@ def test_a_sandbox_is_made_from_an_archive_where_the_engine_lacks_the_image(
     """A host without Docker gets the image as a stream, and keeps no archive of it."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    made = sif.make(host, built, compression="sandbox", local=HERE, progress=told.append)
+    made = sif_of(host, built, compression="sandbox", say=told.append)
     assert told[1].startswith(f"sending {built.name}")
     assert _in_sif(host, made.path, PYTHON, "-c", "print(6 * 7)") == "42"
     names = shell(host, 'ls -A "$(dirname "$1")"', made.path).stdout.split()
@@ -467,16 +479,16 @@ def test_cleaning_says_what_it_could_not_look_at_and_what_was_not_there(
     for tool in ("sh", "cat", "id", "uname"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert cache.remove_images(HERE) == cache.Removed()
+    assert image.remove_images(image_store(HERE)) == image.Removed()
 
 
 def _venv(host: Transport, wheels: Wheelhouse, told: list[str]) -> Prepared:
     interpreter = venv.find_interpreter(host, python="3.11", chosen=None)
-    return venv.make(host, wheels, interpreter=interpreter, progress=told.append)
+    return venv.make(host, wheels, interpreter=interpreter, progress=Progress(told.append))
 
 
 def _prepare(host: Transport, environment: str, reference: str) -> Prepared:
-    return prepare(host, environment, reference=reference, options=Options(), progress=print)
+    return prepared_by(environment, host, reference=reference)
 
 
 def _in_container(one: Image, *argv: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from envcompare.config.catalogue import Range, WorkloadInfo
 from envcompare.config.workloads import Known
+from envcompare.environments.registry import all_traits
 from envcompare.run_folder.records import Scalar
-
-ENVIRONMENTS = ("vm", "docker", "singularity")
 
 
 def known(
@@ -21,4 +20,7 @@ def known(
         )
         for name, parameters in workloads.items()
     }
-    return Known(environments=environments or ENVIRONMENTS, workloads=infos)
+    return Known(
+        environments={name: all_traits()[name] for name in environments or all_traits()},
+        workloads=infos,
+    )

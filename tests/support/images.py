@@ -6,7 +6,7 @@ import io
 import tarfile
 
 from envcompare.command import Command
-from envcompare.stack.engine import buildkit
+from envcompare.environments.docker import image_store
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
@@ -22,7 +22,7 @@ def build_image(host: Transport, name: str, content: dict[str, bytes]) -> str:
             archive.addfile(entry, io.BytesIO(data))
     argv = ("build", "--network=none", "--tag", name, "-")
     # The first client on this machine's PATH may be one without BuildKit.
-    command = buildkit(host, argv) if host is LOCAL else None
+    command = image_store(host).buildkit(*argv) if host is LOCAL else None
     command = command or Command(argv=("docker", *argv))
     done = run(host, command, stdin=packed.getvalue())
     assert done.succeeded, done.tail(5)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.environments.registry import all_traits
+
 PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
 
 LAYERS = (
@@ -18,8 +20,8 @@ LAYERS = (
     ("hosts",),
     ("measure", "analysis"),
     ("profilers",),
-    ("stack",),
     ("environments",),
+    ("stack",),
     ("config", "profile_files"),
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
@@ -34,6 +36,12 @@ INNER_LAYERS = {
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
+# The environments that the file of one may name by a constant.
+OWN_FILES = {
+    "environments.vm": {"vm"},
+    "environments.docker": {"docker"},
+    "environments.singularity": {"singularity", "apptainer"},
+}
 MEASURING = {
     "runner",
     "hosts",
@@ -47,8 +55,8 @@ MEASURING = {
 HOMES = {
     "scipy": {"stats"},
     "paramiko": {"transport.ssh"},
-    "docker": {"stack.image", "environments.docker"},
-    "spython": {"stack"},
+    "docker": {"stack.engine", "stack.image"},
+    "spython": {"environments.singularity"},
     "pandas": {"analysis.frames"},
     "jinja2": {"report"},
     "altair": {"report.charts"},
@@ -179,6 +187,16 @@ def test_heavy_library_is_imported_at_home_only(library: str, homes: set[str]) -
     for module, path in modules().items():
         if any(name.split(".", maxsplit=1)[0] == library for name in imports(path)):
             assert any(module == home or module.startswith(f"{home}.") for home in homes), module
+
+
+def test_no_file_names_an_environment_but_its_own() -> None:
+    """What is special to an environment stands in its file, and comes elsewhere as data."""
+    names = {name for known, traits in all_traits().items() for name in (known, *traits.aliases)}
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        allowed = OWN_FILES.get(module, set())
+        assert texts & names <= allowed, module
 
 
 def test_help_imports_no_heavy_library() -> None:

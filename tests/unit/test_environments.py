@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount, asking
-from envcompare.environments.mounts import bind
+from envcompare.environments import Isolation, running
+from envcompare.environments.docker import Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.stack import venv
+from envcompare.stack import Mount, engine, venv
+from envcompare.stack.engine import bind
 from envcompare.stack.image import look_up
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run, shell
@@ -249,6 +252,24 @@ COMPLAINTS = {
 }
 
 
+def test_what_root_has_written_in_a_container_is_given_back_with_the_exit_code(
+    tmp_path: Path,
+) -> None:
+    """A folder of the user's would else hold files that the user cannot remove."""
+    isolation = Isolation(
+        run_id="r", arm="docker", reference="image", scratch=str(tmp_path),
+        uid=os.getuid(), gid=os.getgid(), capabilities=("SYS_ADMIN",),
+    )  # fmt: skip
+    command = Command(argv=("sh", "-c", "echo from the worker; exit 3"))
+    argv = Docker().wrap(command, isolation).argv
+    inside = argv[argv.index("image") + 1 :]
+    done = subprocess.run(inside, capture_output=True, text=True, check=False, timeout=20)
+    assert (done.stdout, done.returncode) == ("from the worker\n", 3)
+    assert inside[-3:] == command.argv
+    assert 'chown -R "$owner" "$folder"' in inside[2]
+    assert inside[4:6] == (f"{os.getuid()}:{os.getgid()}", str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("stderr", "name", "exit_code", "sentence"),
     [(stderr, *rest) for stderr, rest in COMPLAINTS.items()],
@@ -257,7 +278,7 @@ def test_a_failed_start_is_explained(stderr: str, name: str, exit_code: int, sen
     """The engine's complaint becomes a sentence a person can act on."""
     explanation = environment(name).explain(exit_code, stderr)
     assert explanation is not None
-    assert explanation.reason.startswith(sentence)
+    assert explanation.brief.startswith(sentence)
 
 
 def test_a_known_complaint_has_a_remedy_of_its_own() -> None:
@@ -267,7 +288,7 @@ def test_a_known_complaint_has_a_remedy_of_its_own() -> None:
         for said in ("Cannot connect to the Docker daemon", "something new")
     )
     assert known is not None
-    assert (known.reason, known.hint) == (
+    assert (known.brief, known.hint) == (
         "the Docker daemon is not running",
         "sudo systemctl start docker",
     )
@@ -292,7 +313,7 @@ def test_an_engine_at_a_given_address_is_not_mended_by_starting_the_usual_one(
         for one in (address, "unix:///var/run/docker.sock")
     )
     assert named is not None
-    assert named.reason == f"no Docker daemon answers at {address}"
+    assert named.brief == f"no Docker daemon answers at {address}"
     assert "DOCKER_HOST" in named.hint
     assert usual is not None
     assert usual.hint == "sudo systemctl start docker"
@@ -327,7 +348,7 @@ def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
     name: str, program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that hangs makes one environment unusable, and the others are still compared."""
-    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(running, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs(program, tmp_path, monkeypatch)
     check = environment(name).check(LOCAL)
     assert (check.is_usable, check.reason) == (False, reason)
@@ -338,10 +359,10 @@ def test_a_client_without_an_answer_is_not_waited_for_when_images_are_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon may hang after it was checked; other hosts are still served."""
-    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(engine, "ANSWER_S", 0.5)
     _path_with_a_program_that_hangs("docker", tmp_path, monkeypatch)
-    with pytest.raises(UnusableError, match="docker on local tells nothing of its images") as told:
-        look_up(LOCAL, "envcompare-workload:abc")
+    with pytest.raises(UnusableError, match="docker on local cannot be used") as told:
+        look_up(image_store(LOCAL), "envcompare-workload:abc")
     assert told.value.details == "the Docker daemon did not answer within 0.5 s"
 
 
@@ -350,7 +371,7 @@ def test_a_driver_without_an_answer_is_a_finding_and_no_lost_host(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU that fell off its bus may keep whoever asks for it waiting."""
-    monkeypatch.setattr(asking, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(running, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs("cat", tmp_path, monkeypatch)
     check = environment(name).check_gpu(LOCAL)
     assert check.reason == "the NVIDIA driver did not answer within 0.5 s"

@@ -13,12 +13,12 @@ from recording import Recorder
 from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
-from envcompare.environments import Check, Mount
+from envcompare.environments import Check
 from envcompare.errors import WorkloadError
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import Roads, Seat, Site
 from envcompare.run_folder.records import ArmRecord
-from envcompare.stack import Prepared
+from envcompare.stack import Mount, Prepared
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -107,7 +107,7 @@ def makes_data(site: Site, tmp_path: Path) -> Callable[[str], str]:
     (tmp_path / "secret").mkdir()
     variables = (("TARGET", str(tmp_path / "secret")),)
     prepared = Prepared(interpreter=sys.executable, variables=variables)
-    site.seats["given"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    site.seats["given"] = Seat(arm=arm, prepared=prepared, check=Check())
     experiment, _ = resolved(Settings(), Settings())
 
     def prepare(name: str) -> str:
@@ -150,7 +150,7 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(site: Site, tmp_path
     site.roads = replace(site.roads, watched=(recorder := Recorder()))
     prepared = Prepared(interpreter="/opt/python3.11", started_as="python3")
     arm = ArmRecord(id="vm", environment="vm")
-    site.seats["vm"] = Seat(arm=arm, prepared=prepared, check=Check(is_usable=True))
+    site.seats["vm"] = Seat(arm=arm, prepared=prepared, check=Check())
     cell = CellFolders(site=site)
     for program in ("worker.py", "measuring.py"):
         cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()

@@ -68,13 +68,13 @@ def test_a_container_gets_the_gpu_by_the_way_that_was_found(
 @pytest.mark.parametrize("way", ["cdi", "engine", "devices"])
 def test_an_arm_with_the_hosts_files_gets_the_device_files_whatever_was_found(way: GpuWay) -> None:
     """An arm with an image gets what was found; where there is no GPU neither gets one."""
-    check = Check(is_usable=True, gpu=replace(FILES, way=way))
+    check = Check(gpu=replace(FILES, way=way))
     image, host = (
         Seat(arm=arm, prepared=Prepared(interpreter="python3"), check=check)
         for arm in (ArmRecord(id="d", environment="docker"), HOST_ARM)
     )
     assert (image.gpu.way, host.gpu) == (way, replace(FILES, way="devices", libraries=()))
-    assert replace(host, check=Check(is_usable=True)).gpu == Gpu()
+    assert replace(host, check=Check()).gpu == Gpu()
 
 
 def test_a_plain_process_has_the_gpu_already() -> None:

@@ -16,20 +16,22 @@ import pytest
 from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
+from software import prepared_by
 
 from envcompare.command import Command
 from envcompare.config.arms import expand_stacks
 from envcompare.config.experiment import resolve
 from envcompare.config.settings import Settings, parse_settings
-from envcompare.environments import Isolation, Mount
+from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.stack.host import Found, find_python, layout, left_out, prepare_host
+from envcompare.stack import Mount, Options
+from envcompare.stack.host import HostPython, find_python, layout, left_out
 from envcompare.stack.skeleton import Layout, archive
 from envcompare.transport.local import LOCAL
 
 KNOWN = known(cnn={}, rnn={})
-DEBIAN = Found(
+DEBIAN = HostPython(
     path="/home/ann/venv/bin/python",
     version="3.11.2",
     system=(
@@ -131,7 +133,7 @@ PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(lambda w: "
 @given(st.lists(PATHS, unique=True))
 def test_every_folder_of_python_is_shown_and_none_inside_another(own: list[str]) -> None:
     """A folder is bound, or one above it is."""
-    found = layout(Found(path="/a/python", version="3.11.2", own=tuple(own)))
+    found = layout(HostPython(path="/a/python", version="3.11.2", own=tuple(own)))
     for path in own:
         assert any(f"{path}/".startswith(f"{folder}/") for folder in found.folders)
     for one in found.folders:
@@ -184,7 +186,7 @@ def test_a_whole_home_is_never_shown(folder: str) -> None:
     """What Python needs within is bound by itself, and the rest is said to be left out."""
     inner = f"{folder.rstrip('/')}/lib/python3.11"
     homes = ("/home/ann", "/data/homes/ann")
-    found = Found(path="/usr/bin/python3", version="3.11.2", own=(folder, inner), homes=homes)
+    found = HostPython(path="/usr/bin/python3", version="3.11.2", own=(folder, inner), homes=homes)
     assert layout(found).folders == (inner,)
     assert left_out(found) == (folder,)
 
@@ -225,7 +227,8 @@ def test_a_login_shell_that_is_no_posix_shell_is_not_asked(
 
 def test_the_plain_process_has_no_skeleton() -> None:
     """vm@host needs nothing made: it is the login's interpreter itself."""
-    prepared = prepare_host(LOCAL, "vm", python=sys.executable, imports=(), progress=print)
+    options = Options(host_python=sys.executable, host_imports=())
+    prepared = prepared_by("vm", LOCAL, options=options, is_host_stack=True)
     assert (prepared.interpreter, prepared.reference, prepared.mounts) == (sys.executable, "", ())
 
 

@@ -16,7 +16,7 @@ from envcompare.config.settings import Settings
 from envcompare.doctor import diagnosing
 from envcompare.doctor.diagnosing import build_command, likeness_lines
 from envcompare.doctor.examination import Examination, HostExamination, Trouble, compared_stack
-from envcompare.doctor.likeness import Likeness, Noting, counterpart, is_meant_same
+from envcompare.doctor.likeness import Likeness, counterpart, is_meant_same
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.run_folder.results import json_bytes
 from envcompare.stack import NotMadeError, Progress
@@ -168,9 +168,10 @@ class Site:
         """Find nothing that another run left."""
         return ()
 
-    def add_arm(self, _arm: ArmRecord, _experiment: Experiment, say: Progress) -> None:
-        """Tell something of the arm."""
-        say("app:2 is 1 here and 2 on lab: the one there is taken")
+    def add_arm(self, _arm: ArmRecord, _experiment: Experiment, progress: Progress) -> None:
+        """Tell something of the arm, twice."""
+        for _ in range(2):
+            progress.say("app:2 is 1 here and 2 on lab: the one there is taken")
         raise NotMadeError("not made")
 
     def close(self) -> None:
@@ -216,11 +217,8 @@ def test_where_nothing_is_compared_the_result_says_why(
 
 def test_a_broken_proof_is_told_once() -> None:
     """It stands with its arm."""
-    say = Noting()
-    for text in ("docker has other software: another hash", "a note", "a note"):
-        say(text)
-    found = (likeness(mismatch="another hash"),)
-    assert diagnosing._notes(say, found) == ("a note",)
+    lines = diagnosing.likeness_lines(likeness(mismatch="another hash"), ())
+    assert [line.strip() for line in lines if "another hash" in line] == ["⚠ another hash"]
 
 
 def test_what_doctor_writes_as_json_obeys_its_schema() -> None:

@@ -20,6 +20,7 @@ from envcompare.cli.planning import resolved
 from envcompare.config.settings import Settings
 from envcompare.doctor.checks import diagnose
 from envcompare.doctor.diagnosing import examine
+from envcompare.environments.docker import image_store
 from envcompare.environments.gpu import read_files
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine
@@ -37,7 +38,7 @@ from envcompare.profilers.permissions import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.stack import Options, image, sif
-from envcompare.stack.cache import free_bytes, host_cache, remove_images
+from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
 from envcompare.transport.hosts import HostSpec, parse_hosts
@@ -86,9 +87,9 @@ def _opened(_: Path) -> None:
 ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "docker version": (("docker",), lambda _: environment("docker").check(LOCAL)),
     "docker ps": (("docker",), lambda _: environment("docker").sweep(LOCAL, "20260101-000000-a")),
-    "docker image": (("docker",), lambda _: image.look_up(LOCAL, "python:3")),
-    "docker context": (("docker",), lambda _: image.find(LOCAL, "python:3")),
-    "images": (("docker",), lambda _: remove_images(LOCAL)),
+    "docker image": (("docker",), lambda _: image.look_up(image_store(LOCAL), "python:3")),
+    "docker context": (("docker",), lambda _: image.find(image_store(LOCAL), "python:3")),
+    "images": (("docker",), lambda _: image.remove_images(image_store(LOCAL))),
     "uname": (("uname",), lambda _: environment("vm").check(LOCAL)),
     "id": (("id",), _opened),
     "id of a sweep": (("id",), lambda _: environment("vm").sweep(LOCAL, "20260101-000000-a")),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import ENVIRONMENTS, known
+from experiments import known
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from envcompare.config.arms import parse_arms
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
 from envcompare.config.plan import derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings
+from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 
 KNOWN = known(cnn={"batch": 64, "lr": 1.0}, rnn={"hidden": 40, "optimizer": "sgd"})
@@ -47,7 +48,7 @@ def test_default_experiment_compares_three_environments_on_two_workloads() -> No
 )
 def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) -> None:
     """ENV, ENV@STACK and NAME=ENV:REFERENCE."""
-    (arm,) = parse_arms((item,), ENVIRONMENTS)
+    (arm,) = parse_arms((item,), all_traits())
     assert (arm.id, arm.environment, arm.stack, arm.reference) == expected
 
 
@@ -68,7 +69,7 @@ def test_arm_is_read_in_each_of_its_forms(item: str, expected: tuple[str, ...]) 
 def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str) -> None:
     """Each mistake in --envs has its own sentence and a hint."""
     with pytest.raises(ConfigError, match=message) as caught:
-        parse_arms(items, ENVIRONMENTS)
+        parse_arms(items, all_traits())
     assert caught.value.hint
 
 

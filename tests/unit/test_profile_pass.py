@@ -13,7 +13,7 @@ from nsysexports import plain
 from runs import LIGHT
 from traces import lacking
 
-from envcompare.environments import Check
+from envcompare.environments import Check, unusable
 from envcompare.errors import (
     InterruptedRunError,
     Problem,
@@ -416,7 +416,7 @@ def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event
     program.chmod(0o755)
     made = bench(path / "run", f"{path / 'traced.py'}:{name}")
     tool = Tool(name="nsys", program=str(program), folder=str(path), version="2024.5.1")
-    missing = Check(is_usable=False, reason="ncu is not installed")
+    missing = unusable("ncu is not installed")
     tools: dict[tuple[str, str], Tool | Check] = {("nsys", "8.0"): tool, ("ncu", "8.0"): missing}
     box = Toolbox(transport=LOCAL, choice="trace", _tools=tools)
     host = replace(_profiling_host(made, path, []), toolbox=box, launch=_around(path))

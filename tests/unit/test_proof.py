@@ -6,16 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envcompare.command import Command
+from envcompare.environments.software import inside
+from envcompare.environments.software import proven as proven_by
+from envcompare.environments.vm import Vm
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared
+from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.cache import local_cache
-from envcompare.stack.proof import FILES, TREE, UNPROVEN, mismatch, prove, tell_files_apart
+from envcompare.stack.proof import FILES, TREE, UNPROVEN, Inside, mismatch, tell_files_apart
 from envcompare.transport.local import LOCAL
 
 VENV, IMAGE, SIF = "/cache/key/venv-1/bin/python", "sha256:1", "/cache/key/zstd.sif"
@@ -161,12 +165,22 @@ def test_a_proof_that_is_none_is_taken_again(
     """An empty or damaged file is nothing that an arm could be held against."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     prepared = Prepared(interpreter=interpreter)
-    first = prove(LOCAL, "vm", prepared, progress=print)
+    first = proved(prepared)
     (kept,) = (local_cache() / "proofs").iterdir()
     kept.write_text(content)
-    assert prove(LOCAL, "vm", prepared, progress=print) == first
+    assert proved(prepared) == first
     assert {TREE, FILES} <= dict(first.facts).keys()
     assert kept.read_text() != content
+
+
+def proved(prepared: Prepared, say: Callable[[str], None] = print) -> Prepared:
+    """Return the software of a plain process of this machine with its proof."""
+    return proven_by(Vm(), Request(transport=LOCAL, progress=Progress(say)), prepared)
+
+
+def entered(prepared: Prepared) -> tuple[Inside, Prepared]:
+    """Return what runs the interpreter of a plain process, and its software."""
+    return inside(Vm(), LOCAL, prepared), prepared
 
 
 @pytest.fixture
@@ -188,11 +202,11 @@ def venvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 def told_apart(*venvs: Path) -> dict[str, tuple[str, ...]]:
     """Prove the arms of some venvs; return part and name of the files each has otherwise."""
     proven = {
-        f"arm{number}": ("vm", prove(LOCAL, "vm", Prepared(interpreter=python), progress=print))
+        f"arm{number}": entered(proved(Prepared(interpreter=python)))
         for number, folder in enumerate(venvs)
         for python in (str(folder.parents[2] / "bin" / "python"),)
     }
-    found = tell_files_apart(LOCAL, proven, progress=print)
+    found = tell_files_apart(proven, progress=Progress(print))
     return {
         arm: tuple(entry.rpartition(" ")[0] for entry in one.changed) for arm, one in found.items()
     }
@@ -228,7 +242,7 @@ def test_a_package_of_another_version_is_not_looked_into(venvs: tuple[Path, Path
 def test_what_cannot_be_proven_is_said_and_kept() -> None:
     """The record of the run knows it, not the terminal alone."""
     told: list[str] = []
-    proven = prove(LOCAL, "vm", Prepared(interpreter="/not/there"), progress=told.append)
+    proven = proved(Prepared(interpreter="/not/there"), told.append)
     assert proven.facts == ()
     assert "cannot be hashed, so it is not proven: " in told[0]
     assert told[0].endswith(dict(proven.identity)[UNPROVEN])
@@ -265,11 +279,10 @@ def test_name_that_no_file_has_is_no_proof(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     told: list[str] = []
     arms = {
-        digest: ("vm", prove(LOCAL, "vm", says(tmp_path / digest, {name: digest * 16}),
-                             progress=told.append))
+        digest: entered(proved(says(tmp_path / digest, {name: digest * 16}), told.append))
         for digest in ("0", "1")
     }  # fmt: skip
-    assert tell_files_apart(LOCAL, arms, progress=told.append) == {}
+    assert tell_files_apart(arms, progress=Progress(told.append)) == {}
     assert [dict(one.identity).keys() for _, one in arms.values()] == [{UNPROVEN}] * 2
     assert all("cannot be hashed, so it is not proven: " in line for line in told)
 
@@ -279,7 +292,7 @@ def test_nested_answer_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arm = says(tmp_path / "arm", {})
     (tmp_path / "arm" / "said").write_text('{"x":' + "[" * 200_000 + "]" * 200_000 + "}")
-    proven = prove(LOCAL, "vm", arm, progress=print)
+    proven = proved(arm)
     assert "JSON cannot be read" in dict(proven.identity)[UNPROVEN]
 
 
@@ -287,11 +300,11 @@ def test_a_proof_of_many_packages_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     """What is kept is longer than a word of a command can be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arm = says(tmp_path / "arm", {f"package-{number}==1.0": "0" * 16 for number in range(5_000)})
-    first = prove(LOCAL, "vm", arm, progress=print)
+    first = proved(arm)
     (kept,) = (local_cache() / "proofs").iterdir()
     assert kept.stat().st_size > 1 << 17
     (tmp_path / "arm" / "said").write_text("")
-    assert prove(LOCAL, "vm", arm, progress=print) == first
+    assert proved(arm) == first
 
 
 def test_a_proof_that_cannot_be_kept_is_said(
@@ -303,7 +316,7 @@ def test_a_proof_that_cannot_be_kept_is_said(
     (tmp_path / "mv").write_text("#!/bin/sh\necho 'mv: No space left on device' >&2; exit 1\n")
     (tmp_path / "mv").chmod(0o755)
     told: list[str] = []
-    proven = prove(LOCAL, "vm", says(tmp_path / "arm", {"x": "0" * 16}), progress=told.append)
+    proven = proved(says(tmp_path / "arm", {"x": "0" * 16}), told.append)
     assert TREE in dict(proven.facts)
     (line,) = told
     assert line.startswith("cannot write to ")

@@ -16,9 +16,9 @@ from lab import ROOT
 from recording import Recorder
 
 from envcompare.errors import StackError
-from envcompare.stack import LookingOnly, NotMadeError, Options
-from envcompare.stack.buildlog import said_by_step
-from envcompare.stack.cache import ROOM_HINT, failure, gigabytes, local_cache, remove_cache
+from envcompare.stack import NotMadeError, Options, Progress
+from envcompare.stack.cache import gigabytes, local_cache, remove_cache
+from envcompare.stack.diagnosis import ROOM_HINT, failure, said_by_step
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
@@ -48,9 +48,9 @@ def test_a_filled_wheelhouse_is_read_and_not_resolved_again(
     """The second call asks nobody: it works where pip finds nothing any more."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     told: list[str] = []
-    first = fill(requirements, python="3.11", local=LOCAL, progress=told.append)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append))
     monkeypatch.setenv("PATH", "")
-    second = fill(requirements, python="3.11", local=LOCAL, progress=told.append)
+    second = fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append))
     assert first == second
     assert told == [
         "resolving requirements.in for Python 3.11",
@@ -64,17 +64,20 @@ def test_what_only_looks_finds_a_wheelhouse_and_never_fills_one(
     """It says what would have to be made, and leaves no trace of having asked."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     with pytest.raises(NotMadeError, match="is not made yet") as caught:
-        fill(requirements, python="3.11", local=LOCAL, progress=LookingOnly())
+        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print, may_make=False))
     assert caught.value.details.endswith("resolving requirements.in for Python 3.11")
     assert not local_cache().exists()
-    made = fill(requirements, python="3.11", local=LOCAL, progress=print)
-    assert fill(requirements, python="3.11", local=LOCAL, progress=LookingOnly()) == made
+    made = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    assert (
+        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print, may_make=False))
+        == made
+    )
 
 
 def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has the lock can compute the key, and the wheels stand under it."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     lock = (wheelhouse.folder / "requirements.lock").read_bytes()
     assert wheelhouse.key == hashlib.sha256(lock).hexdigest()
     assert wheelhouse.folder == local_cache() / wheelhouse.key / "wheelhouse"
@@ -85,9 +88,9 @@ def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
 ) -> None:
     """A cache that somebody tidied by hand is no dead end."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     next(wheelhouse.folder.glob("*.whl")).unlink()
-    assert fill(requirements, python="3.11", local=LOCAL, progress=print) == wheelhouse
+    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)) == wheelhouse
     assert len(list(wheelhouse.folder.glob("*.whl"))) == 1
 
 
@@ -109,7 +112,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with requirements of one wheel, and a cache that holds them already."""
     folder = tmp_path_factory.mktemp("filled")
     with pytest.MonkeyPatch.context() as patch:
-        fill(_requirements_of_one_wheel(folder, patch), python="3.11", local=LOCAL, progress=print)
+        fill(
+            _requirements_of_one_wheel(folder, patch),
+            python="3.11",
+            local=LOCAL,
+            progress=Progress(print),
+        )
     return folder
 
 
@@ -120,11 +128,11 @@ def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
     """A lock that was edited, a name that leads out of the folder, junk: none of it is taken."""
     cache = shutil.copytree(filled / "cache", tmp_path / "cache")
     requirements = _entered(filled, cache, monkeypatch)
-    first = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     before = (first.folder / name).read_bytes()
     (first.folder / name).write_bytes(content)
     told: list[str] = []
-    assert fill(requirements, python="3.11", local=LOCAL, progress=told.append) == first
+    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append)) == first
     assert told[0] == f"{first.folder} is not what was locked, so it is filled anew"
     assert (first.folder / name).read_bytes() == before
 
@@ -136,17 +144,17 @@ def test_a_note_that_leads_nowhere_is_written_again(
     """What was resolved is asked for again, and the note is mended."""
     cache = shutil.copytree(filled / "cache", tmp_path / "cache")
     requirements = _entered(filled, cache, monkeypatch)
-    first = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    first = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     (note,) = (local_cache() / "resolved").iterdir()
     note.write_bytes(content)
-    assert fill(requirements, python="3.11", local=LOCAL, progress=print) == first
+    assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)) == first
     assert note.read_text() == first.key
 
 
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else on the machine can read or change what an arm will run."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     for folder in (local_cache(), wheelhouse.folder.parent, wheelhouse.folder):
         assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -164,11 +172,11 @@ def test_the_steps_lie_beside_the_wheels_as_they_are_now(
 ) -> None:
     """The wheelhouse is all an image is built from, and one of another version is brought up."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    folder = fill(requirements, python="3.11", local=LOCAL, progress=print).folder
+    folder = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)).folder
     for name, now in steps().items():
         assert (folder / name).read_text() == now
         (folder / name).write_text("exit 1")
-        fill(requirements, python="3.11", local=LOCAL, progress=print)
+        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
         assert (folder / name).read_text() == now
 
 
@@ -177,7 +185,7 @@ def test_a_wheel_that_is_not_what_was_locked_is_refused(
 ) -> None:
     """Said by name before anything is built from it, with the way to have it again."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=print)
+    wheelhouse = fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
     check_whole(wheelhouse)
     path = wheelhouse.folder / wheelhouse.sums[0][0]
     content = bytearray(path.read_bytes())
@@ -367,7 +375,7 @@ def test_every_local_command_goes_over_the_transport_it_is_given(
     """Whoever watches that transport can end what is running here."""
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     recorder = Recorder()
-    fill(requirements, python="3.11", local=recorder, progress=print)
+    fill(requirements, python="3.11", local=recorder, progress=Progress(print))
     assert any(command.argv[1:4] == ("-m", "pip", "download") for command in recorder.commands)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from envcompare.command import Command
 from envcompare.errors import StackError, TransportError
-from envcompare.stack import sif
-from envcompare.stack.stream import pipe
+from envcompare.stack import Progress, sif
+from envcompare.stack.transfer import pipe
 from envcompare.transport.local import LOCAL, LocalTransport
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'
@@ -63,7 +63,7 @@ def test_a_sif_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.M
     """No shell turns the ~ of an arm into a path."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own.sif").write_bytes(b"not much")
-    found = sif.given(LOCAL, "~/own.sif", local=LOCAL, progress=print)
+    found = sif.given(LOCAL, "~/own.sif", local=LOCAL, progress=Progress(print))
     assert found.path == str(tmp_path / "own.sif")
     with pytest.raises(StackError, match=r"none\.sif is not on local"):
-        sif.given(LOCAL, "~/none.sif", local=LOCAL, progress=print)
+        sif.given(LOCAL, "~/none.sif", local=LOCAL, progress=Progress(print))

@@ -13,13 +13,14 @@ from envcompare.command import Command
 from envcompare.config.settings import Variant
 from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
-from envcompare.stack import variants
+from envcompare.stack import Progress, wheelhouse
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Process
 from envcompare.transport.local import LocalTransport
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
 DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 @pytest.mark.parametrize(
@@ -35,15 +36,15 @@ def test_a_wish_comes_before_what_the_host_has(
     wish: Variant, *, has_gpu: bool, expected: str
 ) -> None:
     """Without a wish the GPU decides."""
-    assert variants.chosen(wish, has_gpu=has_gpu) == expected
+    assert wheelhouse.chosen(wish, has_gpu=has_gpu) == expected
 
 
 def test_each_variant_pins_its_local_version() -> None:
     """`==` would take either build, and a torchvision of another kind than the torch."""
-    told = {one: variants.constraints(REQUIREMENTS, one) for one in ("cpu", "cuda", "auto")}
+    told = {one: wheelhouse.constraints(REQUIREMENTS, one) for one in ("cpu", "cuda", "auto")}
     assert told["cpu"] == "torch==2.0+cpu\n"
     assert told["cuda"] == "torch===2.0\ntorchvision===1.0\n"
-    assert told["auto"] == variants.constraints("pip\n", "cpu") == ""
+    assert told["auto"] == wheelhouse.constraints("pip\n", "cpu") == ""
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("cpu", "2.0+cpu"), ("cuda", "2.0")])
@@ -68,8 +69,8 @@ def test_a_cpu_build_that_pip_does_not_find_is_asked_of_pytorch(links: Path) -> 
     with pytest.raises(StackError) as caught:
         _fill(links, "cpu", told=told, local=here)
     asked = [command.argv for command in here.commands if "download" in command.argv]
-    assert [variants.CPU_INDEX in argv for argv in asked] == [False, True]
-    assert told[-1] == f"no CPU build of torch where pip looks, asking {variants.CPU_INDEX}"
+    assert [CPU_INDEX in argv for argv in asked] == [False, True]
+    assert told[-1] == f"no CPU build of torch where pip looks, asking {CPU_INDEX}"
     assert caught.value.brief == "there is no cpu build of torch for Python 3.11 here"
     assert "--variant" in caught.value.hint
 
@@ -92,11 +93,11 @@ def test_another_package_that_is_missing_is_no_question_of_the_variant(links: Pa
 
 def test_the_cuda_of_the_wheels_is_read_from_their_names() -> None:
     """The runtime library is a wheel of its own, named with its version or with its major one."""
-    assert variants.cuda_version(["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"]) == (13, 0)
-    assert variants.cuda_version(
+    assert wheelhouse.cuda_version(["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"]) == (13, 0)
+    assert wheelhouse.cuda_version(
         ["pip-1-py3-none-any.whl", "nvidia_cuda_runtime_cu12-12.8.90-py3"]
     ) == (12, 8)
-    assert variants.cuda_version(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"]) is None
+    assert wheelhouse.cuda_version(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"]) is None
 
 
 @pytest.mark.parametrize(
@@ -116,9 +117,8 @@ def test_the_driver_is_read_from_its_kernel_module(text: str, version: str | Non
 @pytest.mark.parametrize("driver", ["535.104.05", "579.99"])
 def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: str) -> None:
     """With the number it needs, and the variant that needs none."""
-    host = Answering(DRIVER.format("x86_64", "", driver))
     with pytest.raises(StackError) as caught:
-        variants.check_driver(host, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
+        wheelhouse.check_driver("gpu01", driver, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
     assert caught.value.details == (
         "they bring CUDA 13.0, and NVIDIA names driver 580 as the oldest for CUDA 13; "
         f"it has {driver}"
@@ -138,15 +138,15 @@ def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: st
 )
 def test_a_driver_that_is_new_enough_or_not_known_is_let_pass(text: str, wheel: str) -> None:
     """Only what is known to be too old is refused."""
-    variants.check_driver(Answering(text), [wheel])
+    wheelhouse.check_driver("gpu01", driver_version(text), [wheel])
 
 
 def test_a_host_of_another_architecture_is_refused() -> None:
     """Wheels for this machine would install there, and not load."""
     with pytest.raises(StackError) as caught:
-        variants.check_machine(Answering("riscv128\n"))
+        wheelhouse.check_machine(Answering("riscv128\n"))
     assert caught.value.details.startswith("it is riscv128, and the wheels ")
-    variants.check_machine(LocalTransport())
+    wheelhouse.check_machine(LocalTransport())
 
 
 class Answering(LocalTransport):
@@ -198,5 +198,5 @@ def _fill(
         python="3.11",
         variant=variant,
         local=local or LocalTransport(),
-        progress=told.append,
+        progress=Progress(told.append),
     )

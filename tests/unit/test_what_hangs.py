@@ -13,9 +13,9 @@ import pytest
 from benches import Kept, Measured, bench, launch, measure
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, marks
-from envcompare.environments.asking import run_inside, run_wrapped
+from envcompare.environments import Isolation, running
 from envcompare.environments.registry import environment
+from envcompare.environments.running import run_inside, run_wrapped
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure import limits
@@ -168,7 +168,7 @@ def test_sweep_that_hangs_says_what_it_wrote_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader learns more than that a shell did not end."""
-    monkeypatch.setattr(marks, "SWEEP_S", 1.0)
+    monkeypatch.setattr(running, "SWEEP_S", 1.0)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
     client.chmod(0o755)

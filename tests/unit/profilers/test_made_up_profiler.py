@@ -9,7 +9,7 @@ import pytest
 from benches import Kept, bench, launch
 from runs import LIGHT
 
-from envcompare.environments import Check
+from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
 from envcompare.measure.profile import STEPS, ProfilePass, ProfilingHost
 from envcompare.measure.worker import Worker
@@ -63,7 +63,7 @@ class Stopwatch:
         compute_capability: str = "",  # noqa: ARG002 — of the seam
     ) -> Tool | Check:
         """Look for it in a folder."""
-        missing = Check(is_usable=False, reason="no stopwatch is installed", hint="buy one")
+        missing = unusable("no stopwatch is installed", "buy one")
         return find_tool(transport, SEARCH, name="stopwatch", missing=missing, root=self.root)
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from envcompare.environments import Check
+from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
 from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.permissions import Rights
@@ -81,7 +81,7 @@ def test_counters_are_left_out_where_only_a_trace_was_asked_for() -> None:
 
 def test_a_tool_that_is_missing_is_the_reason() -> None:
     """With what installs it."""
-    missing = Check(is_usable=False, reason="not installed", hint="install it")
+    missing = unusable("not installed", "install it")
     problem = Problem(brief="not installed", hint="install it")
     expected = Lacking(why="not-usable", problem=problem)
     assert chosen(toolbox(_tools={("nsys", "8.0"): missing}), "nsys") == expected

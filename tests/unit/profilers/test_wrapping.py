@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from envcompare.command import Command
-from envcompare.environments import Isolation, Mount
+from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.tool import Pass, ProfilerRun, Tool
+from envcompare.stack import Mount
 
 NSYS = Tool(
     name="nsys",
@@ -121,13 +122,6 @@ def test_stdout_stays_the_workers_whatever_the_tool_prints(tmp_path: Path) -> No
     assert done.stderr == "from the tool\n"
 
 
-def test_what_root_has_written_is_given_back_with_the_exit_code(tmp_path: Path) -> None:
-    """A folder of the user's would else hold files that the user cannot remove."""
-    tool = _loud_tool(tmp_path)
-    done = _run(tool, folder=tmp_path, capabilities=("SYS_ADMIN",))
-    assert (done.stdout, done.returncode) == ("from the worker\n", 3)
-
-
 def _loud_tool(folder: Path) -> Tool:
     path = folder / "tool"
     path.write_text('#!/bin/sh\necho "from the tool"\n"$@"\n')
@@ -135,12 +129,8 @@ def _loud_tool(folder: Path) -> Tool:
     return Tool(name="ncu", program=str(path), folder=str(folder), version="1.0")
 
 
-def _run(
-    tool: Tool, *, folder: Path, capabilities: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
-    profiler = ProfilerRun(
-        kind=MEMORY, tool=tool, arguments=(), folder=str(folder), capabilities=capabilities
-    )
+def _run(tool: Tool, *, folder: Path) -> subprocess.CompletedProcess[str]:
+    profiler = ProfilerRun(kind=MEMORY, tool=tool, arguments=(), folder=str(folder))
     command = Command(
         argv=("sh", "-c", "echo from the worker; exit 3"), env=(("HOME", str(folder)),)
     )

@@ -1,19 +1,29 @@
-"""The mark that every process of a run carries, and the search for processes left behind."""
+"""Run in an environment: marks on all that starts, its end, the sweep of the rest."""
 
 from __future__ import annotations
 
-from envcompare.command import Command
-from envcompare.environments import Isolation
-from envcompare.errors import CommandTimeoutError, StillRunningError
+from collections.abc import Callable
+
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Check, Environment, Isolation, unusable
+from envcompare.errors import (
+    CommandTimeoutError,
+    EnvcompareError,
+    OutputLimitError,
+    StillRunningError,
+)
 from envcompare.text import spoken
 from envcompare.transport import Transport
+from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.operations import run
 
-RUN = "ENVCOMPARE_RUN"
-ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
-ARM = "ENVCOMPARE_ARM"
-WORKER = "ENVCOMPARE_WORKER"
+PATIENCE_S = 60.0
+_RUN = "ENVCOMPARE_RUN"
+_ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
+_ARM = "ENVCOMPARE_ARM"
+_WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
+_KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the
 # search does not find itself. What a marked process started may have dropped them: its descendants
@@ -95,13 +105,82 @@ echo "$#"
 """
 
 
+def run_inside(
+    transport: Transport,
+    command: Command,
+    *,
+    where: Environment,
+    isolation: Isolation,
+    timeout_s: float,
+) -> CommandResult:
+    """Run a command in an environment to its end; what is given up does not go on inside.
+
+    Raises as `run_wrapped` does.
+    """
+    # a watched transport kills all that is started after the user has insisted on an end
+    bare = transport.bare if isinstance(transport, InterruptibleTransport) else transport
+    return run_wrapped(
+        transport,
+        where.wrap(command, isolation),
+        end=lambda: where.sweep(bare, isolation.run_id, worker=isolation.worker),
+        timeout_s=timeout_s,
+    )
+
+
+def run_wrapped(
+    transport: Transport, wrapped: Command, *, end: Callable[[], object], timeout_s: float
+) -> CommandResult:
+    """Run what an environment is around; where it was killed, `end` ends what goes on inside.
+
+    Raises CommandTimeoutError after `timeout_s`, and StillRunningError where what was given up on a
+    host that answers cannot be ended. Whatever else stopped it is raised as it came.
+    """
+    try:
+        result = run(transport, wrapped, timeout_s=timeout_s)
+    except BaseException as error:
+        _end_after(error, end)
+        raise
+    if result.exit_code == _KILLED:
+        end()
+    return result
+
+
+def _end_after(error: BaseException, end: Callable[[], object]) -> None:
+    try:
+        end()
+    except EnvcompareError as left:
+        if isinstance(error, CommandTimeoutError | OutputLimitError):
+            details = f"{error.brief}; {left.details}"
+            raise StillRunningError(left.brief, details=details, hint=left.hint) from error
+        error.add_note(left.brief)
+
+
+def ask(
+    transport: Transport, command: Command, *, what: str, hint: str, times: float = 1
+) -> CommandResult | Check:
+    """Return what the command said, or that `what` is unusable when no answer comes in time.
+
+    The host itself may be well, so this is not the loss of it.
+    """
+    limit_s = PATIENCE_S * times
+    try:
+        return run(transport, command, timeout_s=limit_s)
+    except CommandTimeoutError:
+        return silent(what, hint=hint, limit_s=limit_s)
+
+
+def silent(what: str, *, hint: str, limit_s: float = PATIENCE_S) -> Check:
+    """Return that `what` is unusable, since it gave no answer in time."""
+    return unusable(f"{what} did not answer within {limit_s:g} s", hint)
+
+
 def marks(environment: str, isolation: Isolation) -> tuple[tuple[str, str], ...]:
     """Return the variables that every command of a run has in its environment."""
     return (
-        (RUN, isolation.run_id),
-        (ARM, isolation.arm),
-        (ENVIRONMENT, environment),
-        (WORKER, isolation.worker),
+        (_RUN, isolation.run_id),
+        (_ARM, isolation.arm),
+        (_ENVIRONMENT, environment),
+        (_WORKER, isolation.worker),
     )
 
 
@@ -117,7 +196,7 @@ def kill_marked(transport: Transport, environment: str, *, run_id: str, worker: 
     Returns how many there were when all are gone. Raises StillRunningError where they are not.
     """
     script = Command(argv=("sh", "-c", _KILL_MARKED, "sh", run_id, environment, worker))
-    return swept(transport, script, hint=f"look for {RUN}={run_id} in /proc/*/environ there")
+    return swept(transport, script, hint=f"look for {_RUN}={run_id} in /proc/*/environ there")
 
 
 def swept(transport: Transport, script: Command, *, hint: str) -> int:

@@ -1,0 +1,137 @@
+"""The software of an arm, as far as environments share it: wheels, the first start, the proof."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+
+from envcompare import bundled
+from envcompare.command import Command, CommandResult
+from envcompare.environments import Environment, Isolation
+from envcompare.environments.gpu import driver_version
+from envcompare.environments.running import run_inside
+from envcompare.errors import CommandTimeoutError, Problem, StackError
+from envcompare.stack import Prepared, Request
+from envcompare.stack.image import Image
+from envcompare.stack.proof import Inside, prove
+from envcompare.stack.wheelhouse import Wheelhouse, check_driver, check_machine, fill
+from envcompare.text import spoken
+from envcompare.transport import Transport
+from envcompare.transport.operations import shell
+
+PYTHON = "python3"
+"""How a user of an image starts Python, by the PATH of the image."""
+
+_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/pinning.py)
+_NOBODY = 65534
+_START_S = 300.0
+# Docker's words, and those of `env`, by which other environments start it.
+_NO_PYTHON = re.compile(r'"python3": executable file not found|env: \W?python3\W')
+_VERSION = re.compile(r"[0-9]+\.[0-9]+\S*")
+_WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
+
+
+def wheelhouse(request: Request) -> Wheelhouse:
+    """Return the wheelhouse of the bundled workloads for a host.
+
+    Raises StackError where the host cannot run what is in it.
+    """
+    transport, options = request.transport, request.options
+    check_machine(transport)
+    wheels = fill(
+        bundled.workloads() / "requirements.in",
+        python=options.python,
+        variant=options.variant,
+        local=request.local,
+        progress=request.progress,
+    )
+    driver = driver_version(shell(transport, "cat /proc/driver/nvidia/version").stdout)
+    check_driver(transport.name, driver, (name for name, _ in wheels.sums))
+    return wheels
+
+
+def inside(
+    where: Environment, transport: Transport, prepared: Prepared, *, run_id: str = ""
+) -> Inside:
+    """Return what runs the arm's interpreter once, in its environment without any of the host."""
+
+    def start(*words: str) -> CommandResult:
+        isolation = Isolation(
+            run_id=run_id or f"prepare-{uuid.uuid4().hex[:8]}",
+            arm="prepare",
+            reference=prepared.reference,
+            engine=prepared.engine,
+            uid=_NOBODY,
+            gid=_NOBODY,
+        )
+        command = Command(argv=(prepared.interpreter, *words), env=prepared.variables)
+        return run_inside(transport, command, where=where, isolation=isolation, timeout_s=_START_S)
+
+    return start
+
+
+def proven(where: Environment, request: Request, prepared: Prepared) -> Prepared:
+    """Return the software with the proof of what is installed, taken from inside."""
+    start = inside(where, request.transport, prepared, run_id=request.run_id)
+    return prove(request.transport, prepared, start, name=where.name, progress=request.progress)
+
+
+def started(
+    where: Environment,
+    request: Request,
+    prepared: Prepared,
+    identity: tuple[tuple[str, str], ...],
+) -> Prepared:
+    """Start the user's image once, to see that it starts and which interpreter it has.
+
+    Raises StackError where it does not start, or has no Python.
+    """
+    name = dict(identity).get("image.name", prepared.reference)
+    brief = f"{name} cannot be used on {request.transport.name}"
+    hint = "run python3 in it by hand and mend what it says"
+    try:
+        result = inside(where, request.transport, prepared, run_id=request.run_id)("-c", _WHICH)
+    except CommandTimeoutError as error:
+        raise StackError(brief, details=str(error), hint=hint) from error
+    if result.exit_code == 127 and _NO_PYTHON.search(result.stderr):
+        raise StackError(
+            brief,
+            details="no python3 is on the PATH of the image",
+            hint="install it in the image, or add its folder to PATH: ENV PATH=/its/folder:$PATH",
+        )
+    if not result.succeeded:
+        problem = where.explain(result.exit_code, result.stderr) or Problem(brief=result.tail(1))
+        raise StackError(brief, details=problem.brief, hint=problem.hint or hint)
+    interpreter, _, version = result.stdout.strip().partition("\n")
+    if not interpreter.startswith("/") or not _VERSION.fullmatch(version):
+        raise StackError(
+            brief,
+            details="python3 in the image did not print its path and version; it printed: "
+            f"{spoken(result.stdout)}",
+            hint=hint,
+        )
+    python = (("python", version), ("started_as", PYTHON))
+    return replace(
+        prepared,
+        interpreter=interpreter,
+        started_as=PYTHON,
+        identity=(("stack", "given"), *identity, *python),
+        variables=((_OWN_PYTHON, PYTHON),),
+    )
+
+
+def image_identity(image: Image) -> tuple[tuple[str, str], ...]:
+    """Return by what a workload image is known in a fingerprint."""
+    return (("stack", "image"), ("lock", image.lock), ("image", image.id))
+
+
+def image_facts(image: Image) -> tuple[tuple[str, str], ...]:
+    """Return what of an image is compared between arms."""
+    facts = (("image.id", image.id), ("image.digest", image.digest), ("lock.sha256", image.lock))
+    return tuple((name, value) for name, value in facts if value)
+
+
+def image_software(image: Image) -> tuple[tuple[str, str], ...]:
+    """Return what of an image must be the same when a run is resumed."""
+    return (("image.id", image.id),)
