@@ -19,7 +19,7 @@ from envcompare.environments.registry import all_traits
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
 from envcompare.fingerprint.facts import fact_name
 from envcompare.fingerprint.sentences import SEPARATE, describe, other_options
-from envcompare.hosts.opening import open_site, ssh_options
+from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.session import stack_options
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import ArmRecord, FactClass, FactDifference
@@ -159,11 +159,11 @@ def _not_compared(
 def _likenesses(
     experiment: Experiment, host: HostSpec, options: tuple[str, ...], progress: Progress
 ) -> tuple[Likeness, ...]:
-    site = open_site(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
+    session = open_session(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
     try:
-        return compare_stacks(site, experiment, _arms(experiment), progress, options=options)
+        return compare_stacks(session, experiment, _arms(experiment), progress, options=options)
     finally:
-        site.close()
+        session.close()
 
 
 def likeness_lines(found: Likeness, arms: tuple[ArmRecord, ...]) -> tuple[str, ...]:

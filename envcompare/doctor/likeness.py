@@ -17,7 +17,7 @@ from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.facts import INSTALLED_PARTS
 from envcompare.fingerprint.pair import ArmsContext
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.session import Site
+from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.run_folder.records import (
@@ -61,7 +61,7 @@ class Likeness:
 
 
 def compare_stacks(
-    site: Site,
+    session: HostSession,
     experiment: Experiment,
     arms: tuple[ArmRecord, ...],
     progress: Progress,
@@ -75,20 +75,20 @@ def compare_stacks(
     NotComparedError where a stack is not there yet or only plain commands are to run, and
     WorkloadError where a workload fails.
     """
-    cells = tuple(_cells(site, experiment))
+    cells = tuple(_cells(session, experiment))
     if not cells:
         raise NotComparedError(
             "a plain command is not run without measuring it",
             hint="name a workload, as in --workloads cnn",
         )
-    for text in site.claim():
+    for text in session.claim():
         progress.say(text)
-    _seat(site, experiment, arms, progress)
-    site.tell_files_apart(progress)
-    site.stage()
-    prints = {cell.workload.name: _fingerprints(site, experiment, cell) for cell in cells}
+    _make_ready(session, experiment, arms, progress)
+    session.tell_files_apart(progress)
+    session.stage()
+    prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
-    return tuple(_likeness(site, pair, prints, options) for pair in pairs)
+    return tuple(_likeness(session, pair, prints, options) for pair in pairs)
 
 
 def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
@@ -103,22 +103,22 @@ def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
     return ordered[0] if alike is arm else alike
 
 
-def _seat(
-    site: Site, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
+def _make_ready(
+    session: HostSession, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
 ) -> None:
     """Make the arms usable as far as nothing has to be made for them."""
     tolerant = replace(experiment, allow_mismatch=True)  # it is told with the other differences
     for arm in arms:
         try:
-            site.add_arm(arm, tolerant, progress)
+            session.add_arm(arm, tolerant, progress)
         except NotMadeError as error:
             brief = f"{arm.id}'s is not made yet"
             raise NotComparedError(brief, details=error.details) from error
 
 
-def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:
+def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
     """Give one cell of each workload that a worker can run."""
-    planned = make_plan(experiment, (site.host.label,), accept_many=True).cells
+    planned = make_plan(experiment, (session.host.label,), accept_many=True).cells
     first: dict[str, Cell] = {}
     for cell in planned:
         if cell.workload.program is None:
@@ -126,9 +126,11 @@ def _cells(site: Site, experiment: Experiment) -> Iterator[Cell]:
     yield from first.values()
 
 
-def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, FingerprintRecord]:
+def _fingerprints(
+    session: HostSession, experiment: Experiment, cell: Cell
+) -> dict[str, FingerprintRecord]:
     """Run a step of a workload in every arm; return what each found around itself then."""
-    folders = CellFolders(site=site)
+    folders = CellFolders(session=session)
     parameters = dict(cell.parameters)
     data = folders.prepare_data(cell.workload, parameters, experiment)
     spec = folders.spec(cell.workload, parameters, data, experiment)
@@ -138,12 +140,12 @@ def _fingerprints(site: Site, experiment: Experiment, cell: Cell) -> dict[str, F
         variables = stable_variables(experiment.seed, cell.id, 0)
     with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
         found = {}
-        for arm in site.seats:
+        for arm in session.arms:
             name = f"{arm}.log"
             log = Path(logs) / name
             worker = folders.launch(arm, log=log, log_name=name, variables=variables)
             facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
-            found[arm] = site.fingerprint(arm, cell.id, facts, taken="step")
+            found[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
     return found
 
 
@@ -165,14 +167,14 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
 
 
 def _likeness(
-    site: Site,
+    session: HostSession,
     pair: tuple[ArmRecord, ArmRecord],
     prints: dict[str, dict[str, FingerprintRecord]],
     options: tuple[str, ...],
 ) -> Likeness:
     base, arm = pair
     known = ArmsContext(arms=pair, options=options)
-    broken = site.seats[arm.id].mismatch
+    broken = session.arms[arm.id].mismatch
     by_workload = {
         name: compare_fingerprints(found[base.id], found[arm.id], known)
         for name, found in prints.items()
@@ -183,14 +185,15 @@ def _likeness(
         is_meant=is_meant_same(base, arm),
         workloads=tuple(prints),
         differences=each_once(by_workload),
-        is_proven=base.stack == "host" or all(TREE in _facts_of(site, one) for one in (base, arm)),
+        is_proven=base.stack == "host"
+        or all(TREE in _facts_of(session, one) for one in (base, arm)),
         mismatch=broken.details if broken else "",
         hint=broken.hint if broken else "",
     )
 
 
-def _facts_of(site: Site, arm: ArmRecord) -> dict[str, str]:
-    return dict(site.seats[arm.id].prepared.facts)
+def _facts_of(session: HostSession, arm: ArmRecord) -> dict[str, str]:
+    return dict(session.arms[arm.id].prepared.facts)
 
 
 def _is_other_software(one: FactDifference) -> bool:

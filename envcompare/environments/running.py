@@ -14,7 +14,6 @@ from envcompare.errors import (
 )
 from envcompare.text import spoken
 from envcompare.transport import Transport
-from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.operations import run
 
 PATIENCE_S = 60.0
@@ -117,12 +116,11 @@ def run_inside(
 
     Raises as `run_wrapped` does.
     """
-    # a watched transport kills all that is started after the user has insisted on an end
-    bare = transport.bare if isinstance(transport, InterruptibleTransport) else transport
+    # an interruptible one kills all that is started after the user has insisted on an end
     return run_wrapped(
         transport,
         where.wrap(command, isolation),
-        end=lambda: where.sweep(bare, isolation.run_id, worker=isolation.worker),
+        end=lambda: where.sweep(transport.bare, isolation.run_id, worker=isolation.worker),
         timeout_s=timeout_s,
     )
 

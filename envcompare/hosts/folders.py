@@ -11,7 +11,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.config.workloads import Workload
 from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
-from envcompare.hosts.session import Site
+from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables
 from envcompare.measure.protocol import fault_in
 from envcompare.measure.worker import LaunchSpec, Worker
@@ -29,19 +29,19 @@ LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the i
 class CellFolders:
     """The folders of a host that one cell is shown; those of other cells are not among them."""
 
-    site: Site
-    own: tuple[Mount, ...] = ()
+    session: HostSession
+    shown: tuple[Mount, ...] = ()  # of this cell alone
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return what every cell is shown, and what this one is shown beside it."""
-        return (*self.site.mounts, *self.own)
+        """Return what every cell is shown, then what this one is shown."""
+        return (*self.session.mounts, *self.shown)
 
     def name_of(self, workload: Workload) -> str:
         """Return what `hello` calls a workload; a user's file is sent to the host first."""
         if workload.path is None:
             return workload.name
-        folder = self.site.send(workload.path, workload.name)
+        folder = self.session.send(workload.path, workload.name)
         self._show(folder)
         return f"{folder}/{workload.path.name}:{workload.class_name}"
 
@@ -57,14 +57,14 @@ class CellFolders:
             self._show(experiment.data)
             return experiment.data
         kind = "real" if experiment.download else "made"
-        base = f"{self.site.cache if workload.path is None else self.site.folder}/data"
+        base = f"{self.session.cache if workload.path is None else self.session.folder}/data"
         # An arm makes the data and may write to what is around it: nothing else stands there.
         around = f"{base}/{workload.name}-{kind}"
         folder = f"{around}/data"
         name = self.name_of(workload)
-        make_folder(self.site.transport, around)
+        make_folder(self.session.transport, around)
         self._make_data(folder, name, parameters, is_downloaded=experiment.download)
-        self._require_own(folder)
+        self._require_folder(folder)
         self._show(folder)
         return folder
 
@@ -73,9 +73,9 @@ class CellFolders:
 
         Raises WorkloadError where the host lacks either.
         """
-        if not shell(self.site.transport, 'test -d "$1"', folder).succeeded:
+        if not shell(self.session.transport, 'test -d "$1"', folder).succeeded:
             raise WorkloadError(
-                f"the folder {folder} of the command is not on {self.site.host.label}",
+                f"the folder {folder} of the command is not on {self.session.host.label}",
                 hint="copy it there, or name the folder of that host with --command-dir",
                 phase="data",
             )
@@ -111,31 +111,31 @@ class CellFolders:
     ) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
         mark = new_worker_mark()
-        seat = self.site.seats[arm]
-        python = seat.prepared.interpreter if program == LAUNCHER else seat.prepared.python
-        command = Command(argv=(python, f"{self.site.workloads}/{program}"), env=variables)
-        wrapped = self.site.wrapped(
-            seat, command, mounts=self.mounts, worker=mark, profiler=profiler
+        ready = self.session.arms[arm]
+        python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
+        command = Command(argv=(python, f"{self.session.workloads}/{program}"), env=variables)
+        wrapped = self.session.wrapped(
+            ready, command, mounts=self.mounts, worker=mark, profiler=profiler
         )
         return Worker(
-            lambda: self.site.spawn(wrapped),
+            lambda: self.session.spawn(wrapped),
             arm=arm,
             log=log,
             log_name=log_name,
-            explain=lambda code, text: self.site.explain(arm, code, text),
-            end=lambda: self.site.end(arm, mark),
+            explain=lambda code, text: self.session.explain(arm, code, text),
+            end=lambda: self.session.end(arm, mark),
         )
 
     def _show(self, folder: str) -> None:
         mount = Mount(path=folder)
-        if mount not in self.own:
-            self.own = (*self.own, mount)
+        if mount not in self.shown:
+            self.shown = (*self.shown, mount)
 
-    def _require_own(self, folder: str) -> None:
+    def _require_folder(self, folder: str) -> None:
         """Refuse a link in the place of data: every arm would be shown what it leads to."""
-        if not shell(self.site.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
+        if not shell(self.session.transport, '[ -d "$1" ] && [ ! -L "$1" ]', folder).succeeded:
             raise WorkloadError(
-                f"the data in {folder} on {self.site.host.label} is not a folder",
+                f"the data in {folder} on {self.session.host.label} is not a folder",
                 details="the program that made the data put something else there",
                 hint=f"remove {folder} on that host, and check what Python runs at startup in each "
                 "image, such as sitecustomize.py and .pth files",
@@ -143,9 +143,9 @@ class CellFolders:
             )
 
     def _require_readable(self, path: str) -> None:
-        if not shell(self.site.transport, 'test -r "$1"', path).succeeded:
+        if not shell(self.session.transport, 'test -r "$1"', path).succeeded:
             raise WorkloadError(
-                f"the data {path} cannot be read on {self.site.host.label}",
+                f"the data {path} cannot be read on {self.session.host.label}",
                 hint="name a folder or file of the host, by its absolute path, with --data",
                 phase="data",
             )
@@ -153,16 +153,16 @@ class CellFolders:
     def _make_data(
         self, folder: str, name: str, parameters: dict[str, Scalar], *, is_downloaded: bool
     ) -> None:
-        seat = self.site.nearest_seat
+        ready = self.session.nearest_arm
         argv = (
-            *(seat.prepared.python, f"{self.site.workloads}/{WORKER}"),
+            *(ready.prepared.python, f"{self.session.workloads}/{WORKER}"),
             *("--prepare", folder, "--workload", name, "--params", json.dumps(parameters)),
             *(("--download",) if is_downloaded else ()),
         )
         base = folder.rpartition("/")[0]
         mounts = (*self.mounts, Mount(path=base, is_read_only=False))
         command = Command(argv=argv)
-        result = self.site.run_inside(seat, command, mounts=mounts, timeout_s=_PREPARE_LIMIT_S)
+        result = self.session.run_inside(ready, command, mounts=mounts, timeout_s=_PREPARE_LIMIT_S)
         if not result.succeeded:
             raise _data_error(name, result.stdout, result.tail())
 

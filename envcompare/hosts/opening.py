@@ -13,7 +13,7 @@ from envcompare.config.experiment import Experiment
 from envcompare.environments import gpu
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.identity import Identity
-from envcompare.hosts.session import Roads, Site
+from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack.cache import host_cache
@@ -51,63 +51,56 @@ _IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || tr
 _IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
 
 
-def open_site(
+def open_session(
     host: HostSpec, experiment: Experiment, run_id: str, interruption: Interruption
-) -> Site:
+) -> HostSession:
     """Connect to a host and learn what must be known of it.
 
     Raises TransportError when it cannot be reached, CommandTimeoutError where it does not answer,
     and InterruptedRunError when the user asks to stop meanwhile.
     """
     bare = connect(host, options=ssh_options(experiment))
-    roads = Roads(
-        watched=InterruptibleTransport(bare, interruption),
-        bare=bare,
-        local=InterruptibleTransport(LocalTransport(), interruption),
-    )
     asked = InterruptibleTransport(bare, interruption, ends_at_once=True)
     try:
-        site = _site(host, roads, asked, run_id, may_use_gpu=experiment.device != "cpu")
+        identity = _identity(host, asked)
+        session = HostSession(
+            host=host,
+            transport=InterruptibleTransport(bare, interruption),
+            local=InterruptibleTransport(LocalTransport(), interruption),
+            boot_id=identity["boot"] or "",
+            run_id=run_id,
+            cache=host_cache(asked),
+            uid=int(identity["uid"]),
+            gid=int(identity["gid"]),
+            has_gpu=experiment.device != "cpu" and shell(asked, "ls /dev/nvidia[0-9]*").succeeded,
+            machine=_machine(asked),
+        )
         interruption.check()  # what was killed while it was asked has said nothing
     except BaseException:
         bare.close()
         interruption.check()
         raise
-    return site
+    return session
 
 
-def _site(
-    host: HostSpec, roads: Roads, asked: Transport, run_id: str, *, may_use_gpu: bool
-) -> Site:
-    identity = shell(asked, _IDENTIFY)
-    said = _IDENTITY.match(identity.stdout)
-    if said is None:
+def _identity(host: HostSpec, asked: Transport) -> re.Match[str]:
+    """Return the numbers of the login and the ID of the boot."""
+    answer = shell(asked, _IDENTIFY)
+    identity = _IDENTITY.match(answer.stdout)
+    if identity is None:
         raise UnusableError(
             f"{host.label} does not answer as a POSIX host",
-            details=f"to `id -u` and `id -g` it said: {spoken(identity.stdout + identity.stderr)}",
+            details=f"to `id -u` and `id -g` it said: {spoken(answer.stdout + answer.stderr)}",
             hint="the login shell there must run `id -u`, and print nothing beside it",
         )
-    return Site(
-        host=host,
-        roads=roads,
-        boot_id=said["boot"] or "",
-        run_id=run_id,
-        cache=host_cache(asked),
-        uid=int(said["uid"]),
-        gid=int(said["gid"]),
-        has_gpu=may_use_gpu and shell(asked, "ls /dev/nvidia[0-9]*").succeeded,
-        machine=_machine(asked),
-    )
+    return identity
 
 
 def _machine(transport: Transport) -> Identity:
     """Return what tells a host from another, and what of it a restart or a user may set."""
     lines = shell(transport, _DESCRIBE).stdout.splitlines()
-    found: Identity = {}
-    for name, _, value in (line.partition("\t") for line in lines):
-        if value:
-            found[name] = _KEPT_AS.get(name, str)(value)
-    return found
+    pairs = (line.partition("\t")[::2] for line in lines)
+    return {name: _KEPT_AS.get(name, str)(value) for name, value in pairs if value}
 
 
 def _hidden(machine_id: str) -> str:

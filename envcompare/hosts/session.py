@@ -1,4 +1,4 @@
-"""A host made ready: its connection, the arms that are usable there, staged files and data."""
+"""A session with a host: its connection, the arms that are ready there, staged files and data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ rmdir -- "${1%/*}" 2>/dev/null || :
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class ReadyArm:
     """An arm that is usable on a host."""
 
     arm: ArmRecord
@@ -93,28 +93,20 @@ class _Data(msgspec.Struct, frozen=True, kw_only=True):
         return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roads:
-    """The ways to a host and to this machine; what is watched dies when the user insists."""
-
-    watched: Transport
-    bare: Transport  # what cleans up must run after everything else was killed
-    local: Transport  # watched; wheels and image are made on this machine
-
-
 @dataclass(slots=True)
-class Site:
-    """One host during a run; made by `open_site`, left by `close`."""
+class HostSession:
+    """One host during a run; made by `open_session`, left by `close`."""
 
     host: HostSpec
-    roads: Roads
+    transport: Transport  # its commands die when the user insists; those that clean up are bare
+    local: Transport  # interruptible; wheels and image are made on this machine
     boot_id: str
     run_id: str
     cache: str
     uid: int
     gid: int
     has_gpu: bool
-    seats: dict[str, Seat] = field(default_factory=dict)
+    arms: dict[str, ReadyArm] = field(default_factory=dict)
     machine: Identity = field(default_factory=dict)
     identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
     workloads: str = ""
@@ -127,13 +119,8 @@ class Site:
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
 
     @property
-    def transport(self) -> Transport:
-        """Return the watched transport to the host."""
-        return self.roads.watched
-
-    @property
     def folder(self) -> str:
-        """Return the folder of this run on the host; it goes when the site is closed."""
+        """Return the folder of this run on the host; it goes when the session is closed."""
         return f"{self.cache}/runs/{self.run_id}/{distinct_name(self.host.label)}"
 
     def claim(self) -> tuple[str, ...]:
@@ -142,7 +129,7 @@ class Site:
         Raises UnusableError where another client is at this very run.
         """
         self._is_untouched = True
-        bare, deadline = self.roads.bare, time.monotonic() + _CLAIM_S
+        deadline = time.monotonic() + _CLAIM_S
         while True:
             held = next(filter(self._is_own, claims.survey(self.transport, self.cache)), None)
             if held is None:
@@ -150,15 +137,15 @@ class Site:
             if time.monotonic() > deadline:
                 raise claims.refusal(held, self.host.label)
             time.sleep(0.5)
-        left = claims.remove_dead(bare, self.cache)
+        left = claims.remove_dead(self.transport.bare, self.cache)
         self._is_untouched = False
-        self._keeper = claims.hold(bare, self.folder)
+        self._keeper = claims.hold(self.transport.bare, self.folder)
         return left.lines
 
-    def add_arm(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Seat:
+    def add_arm(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> ReadyArm:
         """Make an arm usable; raises UnusableError or StackError saying why it is not.
 
-        A seat whose software is at odds with its proof, where that is allowed, says so.
+        A ready whose software is at odds with its proof, where that is allowed, says so.
         """
         where = environment(arm.environment)
         check = where.check(self.transport)
@@ -169,7 +156,7 @@ class Site:
         self._require(check, arm)
         self._enter(arm.environment)
         prepared = where.prepare(self._request(arm, experiment, progress))
-        built = {o.arm.id: o.prepared for o in self.seats.values() if not o.arm.reference}
+        built = {o.arm.id: o.prepared for o in self.arms.values() if not o.arm.reference}
         # an image of the user's is what it is, whatever it was made from
         host = self.host.label
         error = None if arm.reference else mismatch(arm.id, prepared, built, host=host)
@@ -178,11 +165,11 @@ class Site:
         if error:
             noted = ("mismatch", error.details)
             prepared = replace(prepared, identity=(*prepared.identity, noted))
-        seat = Seat(arm=arm, prepared=prepared, check=check, mismatch=error)
-        if seat.gpu.way != "none":
-            self._require(self._check_gpu(seat), arm)
-        self.seats[arm.id] = seat
-        return seat
+        ready = ReadyArm(arm=arm, prepared=prepared, check=check, mismatch=error)
+        if ready.gpu.way != "none":
+            self._require(self._check_gpu(ready), arm)
+        self.arms[arm.id] = ready
+        return ready
 
     def _is_own(self, claim: claims.Claim) -> bool:
         host = distinct_name(self.host.label)
@@ -202,11 +189,11 @@ class Site:
                 hint=check.hint,
             )
 
-    def _check_gpu(self, seat: Seat) -> Check:
+    def _check_gpu(self, ready: ReadyArm) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""
-        where = environment(seat.arm.environment)
-        interpreter = Command(argv=(seat.prepared.python,), env=seat.prepared.variables)
-        return gpu.check_inside(self.transport, where, interpreter, self._isolation(seat))
+        where = environment(ready.arm.environment)
+        interpreter = Command(argv=(ready.prepared.python,), env=ready.prepared.variables)
+        return gpu.check_inside(self.transport, where, interpreter, self._isolation(ready))
 
     def _request(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Request:
         variant = chosen(experiment.variant, has_gpu=self.has_gpu)
@@ -217,7 +204,7 @@ class Site:
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
             run_id=self.run_id,
-            local=self.roads.local,
+            local=self.local,
         )
 
     def identify(self, data: str | None) -> None:
@@ -225,57 +212,57 @@ class Site:
 
         `data` is the user's, a file or a folder of the host.
         """
-        if not self.seats:
+        if not self.arms:
             return  # nothing can be measured
         self.identities = {"": {**self.machine, **(self._data_facts(data) if data else {})}}
-        for seat in self.seats.values():
-            if not seat.arm.is_control:
-                self.identities[seat.arm.id] = self._identify(seat)
+        for ready in self.arms.values():
+            if not ready.arm.is_control:
+                self.identities[ready.arm.id] = self._identify(ready)
 
-    def _identify(self, seat: Seat) -> Identity:
-        found: Identity = dict(seat.prepared.software)
+    def _identify(self, ready: ReadyArm) -> Identity:
+        identity: Identity = dict(ready.prepared.software)
         # a plain process has no engine but the kernel, which the host tells of
-        if seat.check.version and seat.check.version != self.machine.get("kernel.release"):
-            found[f"{seat.arm.environment}.version"] = seat.check.version
-        return found
+        if ready.check.version and ready.check.version != self.machine.get("kernel.release"):
+            identity[f"{ready.arm.environment}.version"] = ready.check.version
+        return identity
 
     def _data_facts(self, path: str) -> Identity:
         """Return the hash of the user's data, and the times of its files; empty if not read."""
-        seat = self.nearest_seat
-        command = Command(argv=(seat.prepared.interpreter, f"{self.workloads}/data.py", path))
+        ready = self.nearest_arm
+        command = Command(argv=(ready.prepared.interpreter, f"{self.workloads}/data.py", path))
         mounts = (*self.mounts, Mount(path=path))
         try:
-            result = self.run_inside(seat, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
+            result = self.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
             said = read_json(result.stdout, _Data)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
         return said.facts()
 
     @property
-    def nearest_seat(self) -> Seat:
+    def nearest_arm(self) -> ReadyArm:
         """Return the arm that is nearest to the host: a plain process, else one with a network."""
 
-        def distance(seat: Seat) -> tuple[bool, bool]:
-            traits = environment(seat.arm.environment).traits
+        def distance(ready: ReadyArm) -> tuple[bool, bool]:
+            traits = environment(ready.arm.environment).traits
             return not traits.is_plain, not traits.has_network
 
-        return min(self.seats.values(), key=distance)
+        return min(self.arms.values(), key=distance)
 
     @property
     def plain_interpreter(self) -> str:
         """Return the interpreter of an arm that the host has as well; else the host's `python3`."""
         plain = (
-            seat.prepared.interpreter
-            for seat in self.seats.values()
-            if environment(seat.arm.environment).traits.is_plain
+            ready.prepared.interpreter
+            for ready in self.arms.values()
+            if environment(ready.arm.environment).traits.is_plain
         )
         return next(plain, "python3")
 
     def add_control(self, control: str, reference: str) -> None:
         """Give the control arm what the reference has."""
-        seat = self.seats[reference]
-        arm = msgspec.structs.replace(seat.arm, id=control, is_reference=False, is_control=True)
-        self.seats[control] = replace(seat, arm=arm)
+        ready = self.arms[reference]
+        arm = msgspec.structs.replace(ready.arm, id=control, is_reference=False, is_control=True)
+        self.arms[control] = replace(ready, arm=arm)
 
     def stage(self) -> None:
         """Put the workloads on the host, in a folder named after their content."""
@@ -286,7 +273,7 @@ class Site:
             put_tree(self.transport, source, self.workloads)
             shell(self.transport, ': > "$1/.complete"', self.workloads)
         self.mounts = (Mount(path=self.workloads),)
-        for arm in self.seats:
+        for arm in self.arms:
             make_folder(self.transport, self.scratch(arm))
 
     def tell_files_apart(self, progress: Progress) -> None:
@@ -294,17 +281,17 @@ class Site:
         arms = {
             arm: (
                 inside(
-                    environment(seat.arm.environment),
+                    environment(ready.arm.environment),
                     self.transport,
-                    seat.prepared,
+                    ready.prepared,
                     run_id=self.run_id,
                 ),
-                seat.prepared,
+                ready.prepared,
             )
-            for arm, seat in self.seats.items()
+            for arm, ready in self.arms.items()
         }
         for arm, prepared in tell_files_apart(arms, progress=progress).items():
-            self.seats[arm] = replace(self.seats[arm], prepared=prepared)
+            self.arms[arm] = replace(self.arms[arm], prepared=prepared)
 
     def send(self, path: Path, name: str) -> str:
         """Return the folder of the host that a user's file is in; it is sent once a run."""
@@ -324,19 +311,19 @@ class Site:
         return self.transport.spawn(wrapped)
 
     def run_inside(
-        self, seat: Seat, command: Command, *, mounts: tuple[Mount, ...], timeout_s: float
+        self, ready: ReadyArm, command: Command, *, mounts: tuple[Mount, ...], timeout_s: float
     ) -> CommandResult:
-        """Run the command in the environment of a seat to its end, as `spawn` starts it.
+        """Run the command in the environment of an arm to its end, as `spawn` starts it.
 
         Raises CommandTimeoutError after `timeout_s`, when nothing of it goes on.
         """
         self._require_ended()
         worker = new_worker_mark()
-        wrapped = self.wrapped(seat, command, mounts=mounts, worker=worker)
+        wrapped = self.wrapped(ready, command, mounts=mounts, worker=worker)
         return run_wrapped(
             self.transport,
             wrapped,
-            end=lambda: self.end(seat.arm.id, worker),
+            end=lambda: self.end(ready.arm.id, worker),
             timeout_s=timeout_s,
         )
 
@@ -345,7 +332,7 @@ class Site:
 
         Raises StillRunningError where it cannot be shown, as every later start does until it is.
         """
-        self._going_on[worker] = self.seats[arm].arm.environment
+        self._going_on[worker] = self.arms[arm].arm.environment
         self._sweep_worker(worker)
 
     def _require_ended(self) -> None:
@@ -356,62 +343,62 @@ class Site:
     def _sweep_worker(self, worker: str) -> None:
         """Sweep what goes on of a worker, and forget it once it is shown to have ended."""
         name = self._going_on[worker]
-        environment(name).sweep(self.roads.bare, self.run_id, worker=worker)
+        environment(name).sweep(self.transport.bare, self.run_id, worker=worker)
         del self._going_on[worker]
 
     def wrapped(
         self,
-        seat: Seat,
+        ready: ReadyArm,
         command: Command,
         *,
         mounts: tuple[Mount, ...],
         worker: str,
         profiler: ProfilerRun | None = None,
     ) -> Command:
-        """Return the command as it runs in the environment of a seat, which sees these mounts.
+        """Return the command as it runs in the environment of an arm, which sees these mounts.
 
         A profiler stands around the command, inside the environment. What is started with it is
         found again by the mark of the worker.
         """
         needed = profiler.mounts if profiler else ()
         isolation = replace(
-            self._isolation(seat),
+            self._isolation(ready),
             worker=worker,
-            mounts=tuple(dict.fromkeys((*seat.prepared.mounts, *mounts, *needed))),
-            scratch=self.scratch(seat.arm.id),
+            mounts=tuple(dict.fromkeys((*ready.prepared.mounts, *mounts, *needed))),
+            scratch=self.scratch(ready.arm.id),
             capabilities=profiler.capabilities if profiler else (),
         )
         if isolation.capabilities:
-            self._privileged.add(seat.arm.id)
+            self._privileged.add(ready.arm.id)
         command = profiler.wrap(command) if profiler else command
-        command = replace(command, env=(*seat.prepared.variables, *command.env))
-        return environment(seat.arm.environment).wrap(command, isolation)
+        command = replace(command, env=(*ready.prepared.variables, *command.env))
+        return environment(ready.arm.environment).wrap(command, isolation)
 
-    def _isolation(self, seat: Seat) -> Isolation:
+    def _isolation(self, ready: ReadyArm) -> Isolation:
         return Isolation(
             run_id=self.run_id,
-            arm=seat.arm.id,
-            reference=seat.prepared.reference,
-            engine=seat.prepared.engine or seat.check.engine,
+            arm=ready.arm.id,
+            reference=ready.prepared.reference,
+            engine=ready.prepared.engine or ready.check.engine,
             uid=self.uid,
             gid=self.gid,
-            gpu=seat.gpu,
-            mounts=seat.prepared.mounts,
+            gpu=ready.gpu,
+            mounts=ready.prepared.mounts,
         )
 
     def fingerprint(
-        self, arm: str, cell: str, found: dict[str, FingerprintValue], *, taken: Taken
+        self, arm: str, cell: str, facts: dict[str, FingerprintValue], *, taken: Taken
     ) -> FingerprintRecord:
         """Return what a worker of an arm found around itself, with the proof of its stack."""
-        seat = self.seats[arm]
-        identity: dict[str, Scalar] = dict(seat.prepared.identity)
-        if seat.check.version:
-            identity[f"{seat.arm.environment}.version"] = seat.check.version
+        ready = self.arms[arm]
+        identity: dict[str, Scalar] = dict(ready.prepared.identity)
+        if ready.check.version:
+            identity[f"{ready.arm.environment}.version"] = ready.check.version
         return FingerprintRecord(
             host=self.host.label,
             arm=arm,
             cell=cell,
-            facts={**found, **dict(seat.prepared.facts), **_installed(seat.prepared)},
+            facts={**facts, **dict(ready.prepared.facts), **_installed(ready.prepared)},
             identity=identity,
             taken=taken,
         )
@@ -422,15 +409,15 @@ class Site:
 
     def explain(self, arm: str, exit_code: int, stderr: str) -> Problem | None:
         """Say why the engine of an arm could not start its worker; None when it did."""
-        return environment(self.seats[arm].arm.environment).explain(exit_code, stderr)
+        return environment(self.arms[arm].arm.environment).explain(exit_code, stderr)
 
     def sweep(self) -> tuple[str, ...]:
         """Remove every process and container of this run from the host; say what there was."""
         said: list[str] = []
-        used = {seat.arm.environment for seat in self.seats.values()} | self._entered
+        used = {ready.arm.environment for ready in self.arms.values()} | self._entered
         for name in sorted(used):
             try:
-                count = ENVIRONMENTS[name].sweep(self.roads.bare, self.run_id)
+                count = ENVIRONMENTS[name].sweep(self.transport.bare, self.run_id)
             except EnvcompareError as error:
                 self._going_on[""] = name
                 said.append(f"{name} could not be swept: {error.brief}")
@@ -449,16 +436,16 @@ class Site:
             said = said if "" in self._going_on else (*said, *self._remove_folder())
         if self._keeper is not None:
             self._keeper.kill()
-        self.roads.bare.close()
+        self.transport.bare.close()
         return said
 
     def _remove_folder(self) -> tuple[str, ...]:
         """Remove the run's folder; a counter pass that was killed leaves files of root in it."""
         try:
-            removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
+            removed = shell(self.transport.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             if not removed.succeeded and self._privileged:
                 self._take_back()
-                removed = shell(self.roads.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
+                removed = shell(self.transport.bare, _REMOVE, self.folder, timeout_s=FOLDER_S)
             why = "" if removed.succeeded else removed.tail(1) or "it gave no message"
         except EnvcompareError as error:
             why = error.brief
@@ -469,9 +456,9 @@ class Site:
         """Give this login what root has left in a container; no program of an arm runs for it."""
         owner = f"{self.uid}:{self.gid}"
         for arm in sorted(self._privileged):
-            engine = environment(self.seats[arm].arm.environment).engine
+            engine = environment(self.arms[arm].arm.environment).engine
             if engine is not None:
-                store = ImageStore(engine=engine, transport=self.roads.bare)
+                store = ImageStore(engine=engine, transport=self.transport.bare)
                 give_back(store, self.scratch(arm), owner=owner)
 
     def taken(self, arm: str) -> str:

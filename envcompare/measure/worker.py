@@ -223,8 +223,8 @@ class Worker:
     def tail(self, lines: int = 10) -> str:
         """Return the last lines of what this worker wrote to its log."""
         with suppress(OSError):
-            own = self.log.read_bytes()[self._log_start :].decode(errors="replace")
-            return "\n".join(own.splitlines()[-lines:])
+            text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+            return "\n".join(text.splitlines()[-lines:])
         return ""
 
     def _send(self, op: str, fields: dict[str, object]) -> None:

@@ -14,7 +14,7 @@ from envcompare.errors import Problem
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.pair import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
-from envcompare.hosts.session import Site
+from envcompare.hosts.session import HostSession
 from envcompare.measure.context import CellContext, Facts, Variables
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
@@ -61,10 +61,10 @@ _SAID = ("caution", "waited")  # beside failures, and how generations of the ref
 
 @dataclass(slots=True)
 class CellRun:
-    """Measures one cell on a site that is ready."""
+    """Measures one cell on a session that is ready."""
 
     cell: Cell
-    site: Site
+    session: HostSession
     job: Job
     prior: tuple[Sample, ...] = ()  # of the part measured before an interruption
     prior_events: tuple[Event, ...] = ()
@@ -74,7 +74,7 @@ class CellRun:
 
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
-        self.folders = CellFolders(site=self.site)
+        self.folders = CellFolders(session=self.session)
         records = self.job.folder.read_fingerprints() if self.prior_events else ()
         self._first = {record.arm: record for record in records if record.cell == self.cell.id}
         if self.cell.workload.program is None:  # processes wait for it by themselves
@@ -86,7 +86,7 @@ class CellRun:
         Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
         and InterruptedRunError when the user stops.
         """
-        if self.job.plan.reference not in self.site.seats:
+        if self.job.plan.reference not in self.session.arms:
             return "failed", f"the reference {self.job.plan.reference} is not usable here"
         if self._lacks_arms():
             return "failed", "no arm to compare with the reference is usable here"
@@ -128,7 +128,7 @@ class CellRun:
 
     def _lacks_arms(self) -> bool:
         planned = {arm.id for arm in self.job.plan.arms if not (arm.is_reference or arm.is_control)}
-        return bool(planned) and not planned & self.site.seats.keys()
+        return bool(planned) and not planned & self.session.arms.keys()
 
     def _measure_startup(self, context: CellContext, roster: Roster) -> None:
         """Measure the start-up, or what an interruption left of it."""
@@ -140,9 +140,11 @@ class CellRun:
     def _sampling(self, context: CellContext) -> Iterator[None]:
         """Read power and clocks of the host's GPUs beside a pass; without one nothing runs."""
         command = None
-        if self.site.has_gpu:
-            command = sampler_command(self.site.plain_interpreter, self.site.workloads)
-        with sampling(self.site.transport, command, cell=self.cell.id, keep=self.sample) as sampled:
+        if self.session.has_gpu:
+            command = sampler_command(self.session.plain_interpreter, self.session.workloads)
+        with sampling(
+            self.session.transport, command, cell=self.cell.id, keep=self.sample
+        ) as sampled:
             yield
         if command and sampled.reason:
             context.note("note", text=sampled.reason)
@@ -159,11 +161,11 @@ class CellRun:
             return
         host = ProfilingHost(
             launch=lambda arm, profiler: self._launch(arm, context.variables(0), profiler),
-            transport=self.site.transport,
-            toolbox=Toolbox(transport=self.site.transport, choice=choice),
-            environments={arm: self.site.seats[arm].arm.environment for arm in context.arms},
-            scratch=self.site.scratch,
-            taken=self.site.taken,
+            transport=self.session.transport,
+            toolbox=Toolbox(transport=self.session.transport, choice=choice),
+            environments={arm: self.session.arms[arm].arm.environment for arm in context.arms},
+            scratch=self.session.scratch,
+            taken=self.session.taken,
             folder=self.job.folder,
         )
         profiles = ProfilePass(context, host, read_profiles(self.job.folder, self.cell.id))
@@ -190,21 +192,21 @@ class CellRun:
             ),
             {},
         )
-        seat = self.site.seats[context.reference]
+        ready = self.session.arms[context.reference]
         device = "cuda" if facts.get("gpu.name") else "cpu"
         command = roofs_command(
-            seat.prepared.interpreter,
-            self.site.workloads,
+            ready.prepared.interpreter,
+            self.session.workloads,
             device=device,
             threads=context.design.threads,
             cpus=self.job.experiment.pin,
         )
         place = Place(
-            transport=self.site.transport,
+            transport=self.session.transport,
             host=self.cell.host,
-            cache=self.site.cache,
-            run=lambda command: self.site.run_inside(
-                seat, command, mounts=self.site.mounts, timeout_s=LIMIT_S
+            cache=self.session.cache,
+            run=lambda command: self.session.run_inside(
+                ready, command, mounts=self.session.mounts, timeout_s=LIMIT_S
             ),
             busy=QuietGate(context).busy if device == "cpu" else str,
         )
@@ -250,7 +252,7 @@ class CellRun:
         The first part of a resumed run keeps its own: what a later one finds is compared with it,
         and kept with it where it differs. Return in what the software differs.
         """
-        record = self.site.fingerprint(arm, self.cell.id, facts, taken=taken)
+        record = self.session.fingerprint(arm, self.cell.id, facts, taken=taken)
         first = self._first.get(arm)
         if first is None:
             self.job.folder.write_fingerprint(record)
@@ -303,7 +305,7 @@ class CellRun:
         return CellContext(
             cell=self.cell.id,
             host=self.cell.host,
-            arms=tuple(arm.id for arm in self.job.plan.arms if arm.id in self.site.seats),
+            arms=tuple(arm.id for arm in self.job.plan.arms if arm.id in self.session.arms),
             reference=self.job.plan.reference,
             control=self.job.plan.control,
             launch=self._launch,
@@ -312,7 +314,7 @@ class CellRun:
             seed=self.job.plan.seed,
             comparisons=self.job.plan.comparisons,
             recorder=self,
-            on_host=self.site.ask,
+            on_host=self.session.ask,
             interruption=self.job.interruption,
             deadline=time.monotonic() + design.budget_s - elapsed_s(self.prior_events),
             waited_s=waited_s(self.prior_events),

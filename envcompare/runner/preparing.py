@@ -14,8 +14,8 @@ from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
 from envcompare.hosts import claims
-from envcompare.hosts.opening import open_site
-from envcompare.hosts.session import Site
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.runner.job import hosts_at_once
 from envcompare.stack import Progress, cache
@@ -97,14 +97,14 @@ class _HostTask:
     display: Display
     interruption: Interruption
     outcome: Outcome = field(default_factory=Outcome)
-    site: Site | None = None
+    session: HostSession | None = None
 
     def run(self, action: _Action, run_id: str) -> None:
         """Do it; its errors are its own."""
         try:
             self.interruption.check()
-            self.site = open_site(self.host, self.experiment, run_id, self.interruption)
-            action(self, self.site)
+            self.session = open_session(self.host, self.experiment, run_id, self.interruption)
+            action(self, self.session)
         except InterruptedRunError:
             pass
         except EnvcompareError as error:
@@ -129,7 +129,7 @@ class _HostTask:
             self.outcome.errors.append(error)
 
 
-_Action = Callable[[_HostTask, Site], None]
+_Action = Callable[[_HostTask, HostSession], None]
 
 
 def _everywhere(
@@ -146,8 +146,8 @@ def _everywhere(
             with hosts_at_once(display) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
         finally:  # what one host made may be fetched for another until the end
-            for site in (task.site for task in tasks if task.site is not None):
-                site.close()
+            for session in (task.session for task in tasks if task.session is not None):
+                session.close()
     if interruption.is_requested:
         raise InterruptedRunError("interrupted", hint="the same command goes on from here")
     return Outcome(
@@ -157,17 +157,17 @@ def _everywhere(
     )
 
 
-def _clean(task: _HostTask, site: Site) -> None:
+def _clean(task: _HostTask, session: HostSession) -> None:
     """Remove the cache, once what dead runs left is gone; a live run keeps both."""
-    for claim in claims.survey(site.transport, site.cache):
+    for claim in claims.survey(session.transport, session.cache):
         if claim.is_live:
-            raise claims.refusal(claim, site.host.label)
-    task.tell_removal(claims.remove_dead(site.transport, site.cache))
-    is_removed = cache.remove_cache(site.transport)
-    task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {site.cache}")
+            raise claims.refusal(claim, session.host.label)
+    task.tell_removal(claims.remove_dead(session.transport, session.cache))
+    is_removed = cache.remove_cache(session.transport)
+    task.tell(f"{'removed' if is_removed else 'nothing to remove at'} {session.cache}")
     for where in ENVIRONMENTS.values():
         if where.engine is not None:
-            _clean_images(task, ImageStore(engine=where.engine, transport=site.transport))
+            _clean_images(task, ImageStore(engine=where.engine, transport=session.transport))
 
 
 def _clean_images(task: _HostTask, store: ImageStore) -> None:
@@ -181,39 +181,41 @@ def _clean_images(task: _HostTask, store: ImageStore) -> None:
         task.tell(f"images may stay, since the engine could not be asked: {images.unseen}")
 
 
-def _clean_run(run_id: str, task: _HostTask, site: Site) -> None:
-    left = [claim for claim in claims.survey(site.transport, site.cache) if claim.run_id == run_id]
+def _clean_run(run_id: str, task: _HostTask, session: HostSession) -> None:
+    left = [
+        claim for claim in claims.survey(session.transport, session.cache) if claim.run_id == run_id
+    ]
     for claim in left:
         if claim.is_live:
-            raise claims.refusal(claim, site.host.label)
+            raise claims.refusal(claim, session.host.label)
     used = tuple(sorted({arm.environment for arm in task.experiment.arms}))
     for claim in left or (claims.Claim(run_id=run_id),):
         known = claim if claim.environments is not None else replace(claim, environments=used)
-        task.tell_removal(claims.remove(site.transport, site.cache, known))
+        task.tell_removal(claims.remove(session.transport, session.cache, known))
     if not task.outcome.lines and not task.outcome.errors:
         task.tell(f"nothing is left of the run {run_id}")
 
 
-def _build(task: _HostTask, site: Site) -> None:
-    for text in site.claim():
+def _build(task: _HostTask, session: HostSession) -> None:
+    for text in session.claim():
         task.tell(text)
     for arm in planned_arms(task.experiment):
         task.interruption.check()
-        label = f"{site.host.label} {arm.id}"
+        label = f"{session.host.label} {arm.id}"
         if arm.is_control:
             continue
         say = task.display.saying(label, task.interruption.check)
         try:
-            seat = site.add_arm(arm, task.experiment, Progress(say))
+            ready = session.add_arm(arm, task.experiment, Progress(say))
         except InterruptedRunError:
             raise
         except EnvcompareError as error:
             task.keep(error)
         else:
-            if seat.mismatch:
-                say(f"{seat.mismatch.brief}: {seat.mismatch.details}")
-            facts = dict(seat.prepared.facts)
-            where = seat.prepared.reference or seat.prepared.interpreter
+            if ready.mismatch:
+                say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
+            facts = dict(ready.prepared.facts)
+            where = ready.prepared.reference or ready.prepared.interpreter
             task.outcome.lines.append(f"{label}: {where}{_proof(facts)}")
             task.outcome.locks |= {facts[LOCK]} if LOCK in facts else set()
 

@@ -31,8 +31,8 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts.opening import open_site
-from envcompare.hosts.session import Site
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession
 from envcompare.run_folder.eventlog import standing
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.records import (
@@ -90,10 +90,10 @@ def run(job: Job) -> int:
     Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
     with hosts_at_once(job.display) as pool:
-        sites = _ready_sites(job, pool)
-        machines: dict[str, list[Site]] = {}
-        for site in sites:
-            machines.setdefault(site.boot_id or site.host.label, []).append(site)
+        sessions = _ready_sessions(job, pool)
+        machines: dict[str, list[HostSession]] = {}
+        for session in sessions:
+            machines.setdefault(session.boot_id or session.host.label, []).append(session)
         futures = [pool.submit(_run_machine, job, group) for group in machines.values()]
         for future in futures:
             future.result()
@@ -102,28 +102,30 @@ def run(job: Job) -> int:
     return _exit_code(standing(job.folder.read_events().events))
 
 
-def _ready_sites(job: Job, pool: ThreadPoolExecutor) -> list[Site]:
+def _ready_sessions(job: Job, pool: ThreadPoolExecutor) -> list[HostSession]:
     """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
     prior = job.folder.read_events().events
     with job.folder.holding_events() if prior else nullcontext():
         job.note("run-resumed" if prior else "run-started")
-        sites = [site for site in pool.map(lambda host: _ready(job, host), job.hosts) if site]
+        sessions = [
+            session for session in pool.map(lambda host: _ready(job, host), job.hosts) if session
+        ]
         try:
-            _check_identities(job, sites, prior)
+            _check_identities(job, sessions, prior)
         except ConfigError:
-            for site in sites:
-                _leave(job, site)
+            for session in sessions:
+                _leave(job, session)
             raise
-    return sites
+    return sessions
 
 
-def _check_identities(job: Job, sites: list[Site], prior: tuple[Event, ...]) -> None:
+def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:
     """Note what hosts and arms are; raise ConfigError where they are not what was measured."""
     known = first_identities(prior)
     changed: list[IdentityChange] = []
-    for site in sites:
-        host = site.host.label
-        for arm, now in site.identities.items():
+    for session in sessions:
+        host = session.host.label
+        for arm, now in session.identities.items():
             first = known.get((host, arm))
             new = () if first is None else changes(first, now, host=host, arm=arm)
             if first is None or new:
@@ -143,39 +145,39 @@ def _note_end(job: Job) -> None:
         job.note("run-ended", values={"samples": job.folder.count_samples()})
 
 
-def _ready(job: Job, host: HostSpec) -> Site | None:
+def _ready(job: Job, host: HostSpec) -> HostSession | None:
     """Open a host and make its arms usable; None when it failed, which is recorded."""
     try:
-        site = open_site(host, job.experiment, job.folder.path.name, job.interruption)
+        session = open_session(host, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
         return None
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
         _fail_host(job, host, error, phase="connect")
         return None
-    if _survives(job, site, _prepare_host):
-        return site
-    _leave(job, site)
+    if _survives(job, session, _prepare_host):
+        return session
+    _leave(job, session)
     return None
 
 
-def _run_machine(job: Job, sites: list[Site]) -> None:
-    for site in sites:
+def _run_machine(job: Job, sessions: list[HostSession]) -> None:
+    for session in sessions:
         try:
-            _survives(job, site, _run_host)
+            _survives(job, session, _run_host)
         finally:
-            _leave(job, site)
+            _leave(job, session)
 
 
-def _survives(job: Job, site: Site, act: Callable[[Job, Site], None]) -> bool:
+def _survives(job: Job, session: HostSession, act: Callable[[Job, HostSession], None]) -> bool:
     """Do something on a host; an error that takes the host out is recorded."""
     try:
-        act(job, site)
+        act(job, session)
     except InterruptedRunError:
         return False
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
         phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
         if not job.interruption.is_requested:
-            _fail_host(job, site.host, error, phase=phase)
+            _fail_host(job, session.host, error, phase=phase)
         return False
     return True
 
@@ -184,56 +186,56 @@ def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> N
     job.fail("host-failed", _as_known(error), phase=phase, host=host.label)
 
 
-def _leave(job: Job, site: Site) -> None:
-    for text in site.close():
-        _tell_swept(job, site, text)
+def _leave(job: Job, session: HostSession) -> None:
+    for text in session.close():
+        _tell_swept(job, session, text)
 
 
-def _tell_swept(job: Job, site: Site, text: str) -> None:
-    job.note("swept", host=site.host.label, text=text)
-    job.display.say(f"  {site.host.label}: {text}")
+def _tell_swept(job: Job, session: HostSession, text: str) -> None:
+    job.note("swept", host=session.host.label, text=text)
+    job.display.say(f"  {session.host.label}: {text}")
 
 
-def _prepare_host(job: Job, site: Site) -> None:
-    for text in site.claim():
-        _tell_swept(job, site, text)
+def _prepare_host(job: Job, session: HostSession) -> None:
+    for text in session.claim():
+        _tell_swept(job, session, text)
     for arm in job.plan.arms:
         job.check_interruption()
         if not arm.is_control:
-            _add_arm(job, site, arm)
-    say = job.display.saying(site.host.label, job.check_interruption)
-    site.tell_files_apart(Progress(say))
-    if job.plan.reference in site.seats:
-        site.add_control(job.plan.control, job.plan.reference)
-    site.stage()
-    site.identify(job.experiment.data)
-    job.note("host-ready", host=site.host.label)
+            _add_arm(job, session, arm)
+    say = job.display.saying(session.host.label, job.check_interruption)
+    session.tell_files_apart(Progress(say))
+    if job.plan.reference in session.arms:
+        session.add_control(job.plan.control, job.plan.reference)
+    session.stage()
+    session.identify(job.experiment.data)
+    job.note("host-ready", host=session.host.label)
 
 
-def _run_host(job: Job, site: Site) -> None:
+def _run_host(job: Job, session: HostSession) -> None:
     prior = _Prior(folder=job.folder)
     for cell in job.plan.cells:
-        if cell.host == site.host.label:
+        if cell.host == session.host.label:
             job.check_interruption()
-            _run_cell(job, site, cell, prior=prior)
+            _run_cell(job, session, cell, prior=prior)
 
 
-def _add_arm(job: Job, site: Site, arm: ArmRecord) -> None:
-    say = job.display.saying(f"{site.host.label}, {arm.id}", job.check_interruption)
+def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
+    say = job.display.saying(f"{session.host.label}, {arm.id}", job.check_interruption)
     try:
-        seat = site.add_arm(arm, job.experiment, Progress(say))
+        ready = session.add_arm(arm, job.experiment, Progress(say))
     except TransportError:
         raise
     except EnvcompareError as error:
         job.check_interruption()
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
-        job.fail("arm-failed", error, phase=phase, host=site.host.label, arm=arm.id)
+        job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
     else:
-        if seat.mismatch:
-            say(f"{seat.mismatch.brief}: {seat.mismatch.details}")
+        if ready.mismatch:
+            say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
 
 
-def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
+def _run_cell(job: Job, session: HostSession, cell: Cell, *, prior: _Prior) -> None:
     events = tuple(e for e in prior.events if e.cell == cell.id)
     if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
         profile.is_failure for profile in read_profiles(job.folder, cell.id)
@@ -242,7 +244,7 @@ def _run_cell(job: Job, site: Site, cell: Cell, *, prior: _Prior) -> None:
     samples = prior.samples if events else ()  # only a cell that was begun before has some
     run = CellRun(
         cell=cell,
-        site=site,
+        session=session,
         job=job,
         prior=tuple(sample for sample in samples if sample.cell == cell.id),
         prior_events=events,

@@ -52,6 +52,11 @@ class Transport(Protocol):
         """Name the host as the user wrote it; `local` for this machine."""
         ...
 
+    @property
+    def bare(self) -> Transport:
+        """Give the transport that no interruption reaches: what cleans up runs over it."""
+        ...
+
     def spawn(self, command: Command) -> Process:
         """Start the command there, arguments intact; a missing program ends with exit code 127."""
         ...

@@ -98,8 +98,8 @@ class InterruptibleTransport:
 
     @property
     def bare(self) -> Transport:
-        """Return the transport below, for what must run after everything else was killed."""
-        return self._transport
+        """Give the transport below, for what must run after everything else was killed."""
+        return self._transport.bare
 
     def spawn(self, command: Command) -> Process:
         """Start the command there and remember it until the run ends."""

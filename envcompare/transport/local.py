@@ -14,6 +14,7 @@ from typing import IO, BinaryIO
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
+from envcompare.transport import Transport
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.streams import reader, writer
 
@@ -88,6 +89,11 @@ class LocalTransport:
     def name(self) -> str:
         """Name the host as the user writes it."""
         return "local"
+
+    @property
+    def bare(self) -> Transport:
+        """Give the transport itself: its commands are killed by who started them alone."""
+        return self
 
     def spawn(self, command: Command) -> _LocalProcess:
         """Start the command; a missing program ends with exit code 127.

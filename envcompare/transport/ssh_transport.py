@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import ssh_errors
+from envcompare.transport import Transport, ssh_errors
 from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
 from envcompare.transport.ssh_settings import Destination, SshOptions
@@ -131,6 +131,11 @@ class SshTransport:
     def name(self) -> str:
         """Name the host as the user wrote it."""
         return self._name
+
+    @property
+    def bare(self) -> Transport:
+        """Give the transport itself: its commands are killed by who started them alone."""
+        return self
 
     def spawn(self, command: Command) -> _SshProcess:
         """Start the command there; a missing program ends with exit code 127."""

@@ -23,8 +23,8 @@ from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.doctor.likeness import compare_stacks
 from envcompare.environments.docker import image_store
-from envcompare.hosts.opening import open_site
-from envcompare.hosts.session import Seat, Site
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession, ReadyArm
 from envcompare.interrupt import Interruption
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.run_folder.records import ArmRecord, FactDifference
@@ -375,14 +375,14 @@ def test_an_image_without_python_on_its_path_is_refused(
 
 
 @dataclass(slots=True, kw_only=True)
-class PlantedSite(Site):
-    """A site that starts the containers of one arm with a flag more."""
+class PlantedSession(HostSession):
+    """A session that starts the containers of one arm with a flag more."""
 
     flags: tuple[str, ...] = ()
 
     def wrapped(
         self,
-        seat: Seat,
+        ready: ReadyArm,
         command: Command,
         *,
         mounts: tuple[Mount, ...],
@@ -390,10 +390,10 @@ class PlantedSite(Site):
         profiler: ProfilerRun | None = None,
     ) -> Command:
         """Return the command as it runs in an arm, with the flag in the arm `planted`."""
-        argv = Site.wrapped(
-            self, seat, command, mounts=mounts, worker=worker, profiler=profiler
+        argv = HostSession.wrapped(
+            self, ready, command, mounts=mounts, worker=worker, profiler=profiler
         ).argv
-        flags = self.flags if seat.arm.id == "planted" else ()
+        flags = self.flags if ready.arm.id == "planted" else ()
         return Command(argv=(*argv[:2], *flags, *argv[2:]))
 
 
@@ -411,9 +411,9 @@ def planted(small: Small, flags: tuple[str, ...]) -> dict[str, FactDifference]:
         for name, value in small.variables.items():
             patch.setenv(name, value)
         experiment, hosts = resolved(settings, Settings())
-        site = open_site(hosts[0], experiment, "planted", Interruption())
-        given = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
-        own = PlantedSite(**given, flags=flags)
+        session = open_session(hosts[0], experiment, "planted", Interruption())
+        given = {one.name: getattr(session, one.name) for one in fields(session) if one.init}
+        own = PlantedSession(**given, flags=flags)
         try:
             (found,) = compare_stacks(own, experiment, arms, Progress(print, may_make=False))
         finally:

@@ -16,7 +16,7 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker, image_store
-from envcompare.hosts.session import Roads, Seat, Site
+from envcompare.hosts.session import HostSession, ReadyArm
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
 from envcompare.profilers.ncu import MEMORY
@@ -246,7 +246,7 @@ cp /bin/sleep "$one/own/sleep"; chmod 4755 "$one/own/sleep"; fi; done' \
 
 
 @pytest.fixture
-def left(lab: Lab) -> Iterator[Site]:
+def left(lab: Lab) -> Iterator[HostSession]:
     """Give a run on the lab host whose one arm has an image with a `chown` of its own."""
     spec = parse_hosts([lab.alias])[0]
     host, again = connect(spec), connect(spec)
@@ -258,15 +258,15 @@ def left(lab: Lab) -> Iterator[Site]:
     assert built.exit_code == 0, built.stderr
     reference = built.stdout.strip()
     folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
-    site = Site(
-        host=spec, roads=Roads(watched=host, bare=host, local=LOCAL), boot_id="", run_id="left",
+    session = HostSession(
+        host=spec, transport=host, local=LOCAL, boot_id="", run_id="left",
         cache=folder, uid=1000, gid=1000, has_gpu=False,
     )  # fmt: skip
     arm = ArmRecord(id="docker", environment="docker", stack="image")
     prepared = Prepared(reference=reference, interpreter="python3")
-    site.seats["docker"] = Seat(arm=arm, prepared=prepared, check=Check())
-    make_folder(host, site.scratch("docker"))
-    yield site
+    session.arms["docker"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
+    make_folder(host, session.scratch("docker"))
+    yield session
     runs = run(again, Command(argv=("ls", f"{folder}/runs"))).stdout
     lab.as_root("rm", "-r", folder)
     run(again, Command(argv=("docker", "image", "rm", "--force", reference)))
@@ -274,19 +274,21 @@ def left(lab: Lab) -> Iterator[Site]:
     assert runs == ""
 
 
-def leave(site: Site, script: str, profiler: ProfilerRun | None = None) -> None:
+def leave(session: HostSession, script: str, profiler: ProfilerRun | None = None) -> None:
     """Run a script in the one arm of a run."""
     command = Command(argv=("sh", "-c", script))
-    wrapped = site.wrapped(
-        site.seats["docker"], command, mounts=(), worker="left", profiler=profiler
+    wrapped = session.wrapped(
+        session.arms["docker"], command, mounts=(), worker="left", profiler=profiler
     )
-    done = run(site.transport, wrapped)
+    done = run(session.transport, wrapped)
     assert done.exit_code == 0, done.stderr
 
 
 @pytest.mark.engine("ssh")
 @pytest.mark.engine("docker")
-def test_folders_that_forbid_all_go_and_no_program_of_an_arm_is_run_as_root(left: Site) -> None:
+def test_folders_that_forbid_all_go_and_no_program_of_an_arm_is_run_as_root(
+    left: HostSession,
+) -> None:
     """Their owner is the login, who may allow itself to look into them: one after the other."""
     leave(left, "mkdir -p shut/inner; touch shut/inner/file; chmod 0 shut/inner; chmod 0 shut")
     assert left.close() == ()
@@ -294,7 +296,7 @@ def test_folders_that_forbid_all_go_and_no_program_of_an_arm_is_run_as_root(left
 
 @pytest.mark.engine("ssh")
 @pytest.mark.engine("docker")
-def test_files_of_root_that_a_counter_pass_has_left_go_with_the_run(left: Site) -> None:
+def test_files_of_root_that_a_counter_pass_has_left_go_with_the_run(left: HostSession) -> None:
     """They are given to the login by the host's own program, which follows no link of theirs."""
     host, folder = left.transport, left.scratch("docker")
     assert run(host, Command(argv=("ln", "-s", "/etc/hostname", f"{folder}/link"))).succeeded

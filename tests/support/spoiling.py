@@ -57,6 +57,11 @@ class Spoiling:
             data = data[: flip - begin] + bytes([data[flip - begin] ^ 1]) + data[flip - begin + 1 :]
         return data
 
+    @property
+    def bare(self) -> Transport:
+        """Give the transport below."""
+        return self._transport.bare
+
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:
         """Leave it as it is."""
         return self._transport.forward_unix(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,26 @@ from envcompare.config.workloads import Workload
 from envcompare.environments import Check
 from envcompare.errors import WorkloadError
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.session import Roads, Seat, Site
+from envcompare.hosts.session import HostSession, ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
 from envcompare.transport.hosts import parse_hosts
 from envcompare.transport.local import LOCAL
 
 
+class RecordsStarts(Recorder):
+    """Records what is started for an arm, and nothing that cleans up."""
+
+    bare = LOCAL
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Give this machine as a site, its workloads staged."""
-    site = Site(
+def session(tmp_path: Path) -> HostSession:
+    """Give this machine as a session, its workloads staged."""
+    session = HostSession(
         host=parse_hosts(["local"])[0],
-        roads=Roads(watched=LOCAL, bare=LOCAL, local=LOCAL),
+        transport=LOCAL,
+        local=LOCAL,
         boot_id="",
         run_id="r",
         cache=str(tmp_path / "cache"),
@@ -36,8 +42,8 @@ def site(tmp_path: Path) -> Site:
         gid=1000,
         has_gpu=False,
     )
-    site.stage()
-    return site
+    session.stage()
+    return session
 
 
 def folder(path: Path) -> str:
@@ -46,30 +52,34 @@ def folder(path: Path) -> str:
     return str(path)
 
 
-def test_folder_of_one_command_is_not_shown_to_the_next(site: Site, tmp_path: Path) -> None:
-    """Two cells of one site see the workloads, and each its own folder and data alone."""
-    first, second = CellFolders(site=site), CellFolders(site=site)
+def test_folder_of_one_command_is_not_shown_to_the_next(
+    session: HostSession, tmp_path: Path
+) -> None:
+    """Two cells of one session see the workloads, and each its own folder and data alone."""
+    first, second = CellFolders(session=session), CellFolders(session=session)
     one, other, data = (folder(tmp_path / name) for name in ("one", "other", "data"))
     first.show_command(one, data)
     second.show_command(other, None)
-    assert first.mounts == (*site.mounts, Mount(path=one), Mount(path=data))
-    assert second.mounts == (*site.mounts, Mount(path=other))
-    assert site.mounts == (Mount(path=site.workloads),)
+    assert first.mounts == (*session.mounts, Mount(path=one), Mount(path=data))
+    assert second.mounts == (*session.mounts, Mount(path=other))
+    assert session.mounts == (Mount(path=session.workloads),)
 
 
-def test_file_of_one_workload_is_not_shown_to_the_next(site: Site, tmp_path: Path) -> None:
+def test_file_of_one_workload_is_not_shown_to_the_next(
+    session: HostSession, tmp_path: Path
+) -> None:
     """Every cell of a workload is shown its file, which is sent once and stays the same."""
     path = tmp_path / "own.py"
     path.write_text("first")
     own = Workload(name="own-Work", path=path, class_name="Work")
-    cells = [CellFolders(site=site) for _ in range(3)]
+    cells = [CellFolders(session=session) for _ in range(3)]
     names = {cells[0].name_of(own)}
     path.write_text("changed during the run")
     names.add(cells[1].name_of(own))
     (sent,) = (Path(name.rpartition(":")[0]) for name in names)
     assert sent.read_text() == "first"
-    assert cells[0].own == cells[1].own == (Mount(path=str(sent.parent)),)
-    assert cells[2].own == ()
+    assert cells[0].shown == cells[1].shown == (Mount(path=str(sent.parent)),)
+    assert cells[2].shown == ()
 
 
 MAKES_DATA = """
@@ -99,7 +109,7 @@ class Swaps:
 
 
 @pytest.fixture
-def makes_data(site: Site, tmp_path: Path) -> Callable[[str], str]:
+def makes_data(session: HostSession, tmp_path: Path) -> Callable[[str], str]:
     """Return what prepares the data of a class in an arm, and gives its folder."""
     path = tmp_path / "makes.py"
     path.write_text(MAKES_DATA)
@@ -107,11 +117,11 @@ def makes_data(site: Site, tmp_path: Path) -> Callable[[str], str]:
     (tmp_path / "secret").mkdir()
     variables = (("TARGET", str(tmp_path / "secret")),)
     prepared = Prepared(interpreter=sys.executable, variables=variables)
-    site.seats["given"] = Seat(arm=arm, prepared=prepared, check=Check())
+    session.arms["given"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
     experiment, _ = resolved(Settings(), Settings())
 
     def prepare(name: str) -> str:
-        cell = CellFolders(site=site)
+        cell = CellFolders(session=session)
         return cell.prepare_data(
             Workload(name=f"makes-{name}", path=path, class_name=name), {}, experiment
         )
@@ -120,13 +130,13 @@ def makes_data(site: Site, tmp_path: Path) -> Callable[[str], str]:
 
 
 def test_data_stands_alone_in_the_folder_that_an_arm_may_write_to(
-    site: Site, makes_data: Callable[[str], str]
+    session: HostSession, makes_data: Callable[[str], str]
 ) -> None:
     """What makes the data of one workload cannot reach that of another."""
     made = Path(makes_data("Honest"))
     assert (made / "data").read_text() == "1"
     assert [one.name for one in made.parent.iterdir()] == ["data"]
-    assert made.parent.parent == Path(site.folder) / "data"
+    assert made.parent.parent == Path(session.folder) / "data"
 
 
 def test_a_link_in_the_place_of_data_is_refused(makes_data: Callable[[str], str]) -> None:
@@ -137,24 +147,26 @@ def test_a_link_in_the_place_of_data_is_refused(makes_data: Callable[[str], str]
     assert caught.value.hint
 
 
-def test_folder_that_is_not_there_is_named(site: Site, tmp_path: Path) -> None:
+def test_folder_that_is_not_there_is_named(session: HostSession, tmp_path: Path) -> None:
     """Nothing is shown then."""
-    cell = CellFolders(site=site)
+    cell = CellFolders(session=session)
     with pytest.raises(WorkloadError, match=f"{tmp_path}/none of the command is not on local"):
         cell.show_command(f"{tmp_path}/none", None)
-    assert cell.own == ()
+    assert cell.shown == ()
 
 
-def test_worker_starts_as_a_user_of_the_image_starts_python(site: Site, tmp_path: Path) -> None:
+def test_worker_starts_as_a_user_of_the_image_starts_python(
+    session: HostSession, tmp_path: Path
+) -> None:
     """A wrapper around `python3` is in effect; the launcher of a command is the tool's own."""
-    site.roads = replace(site.roads, watched=(recorder := Recorder()))
+    session.transport = recorder = RecordsStarts()
     prepared = Prepared(interpreter="/opt/python3.11", started_as="python3")
     arm = ArmRecord(id="vm", environment="vm")
-    site.seats["vm"] = Seat(arm=arm, prepared=prepared, check=Check())
-    cell = CellFolders(site=site)
+    session.arms["vm"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
+    cell = CellFolders(session=session)
     for program in ("worker.py", "measuring.py"):
         cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()
     assert [one.argv[-2:] for one in recorder.commands] == [
-        ("python3", f"{site.workloads}/worker.py"),
-        ("/opt/python3.11", f"{site.workloads}/measuring.py"),
+        ("python3", f"{session.workloads}/worker.py"),
+        ("/opt/python3.11", f"{session.workloads}/measuring.py"),
     ]

@@ -12,7 +12,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu
 from envcompare.environments.registry import environment
-from envcompare.hosts.session import Seat
+from envcompare.hosts.session import ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
@@ -70,7 +70,7 @@ def test_an_arm_with_the_hosts_files_gets_the_device_files_whatever_was_found(wa
     """An arm with an image gets what was found; where there is no GPU neither gets one."""
     check = Check(gpu=replace(FILES, way=way))
     image, host = (
-        Seat(arm=arm, prepared=Prepared(interpreter="python3"), check=check)
+        ReadyArm(arm=arm, prepared=Prepared(interpreter="python3"), check=check)
         for arm in (ArmRecord(id="d", environment="docker"), HOST_ARM)
     )
     assert (image.gpu.way, host.gpu) == (way, replace(FILES, way="devices", libraries=()))

@@ -158,7 +158,7 @@ def test_the_command_that_builds_makes_the_very_stack_that_is_missing(
     assert build_command(experiment, hosts[0]) == f"envcompare build{words}"
 
 
-class Site:
+class HostSession:
     """A host on which every arm is told of and none is made."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class Site:
 def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two images of one name would be compared in silence."""
     experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
-    monkeypatch.setattr(diagnosing, "open_site", lambda *_: Site())
+    monkeypatch.setattr(diagnosing, "open_session", lambda *_: HostSession())
     known = HostExamination(host="local")
     said = diagnosing._compared(experiment, hosts[0], (), known)
     note = "app:2 is 1 here and 2 on lab: the one there is taken"

@@ -31,7 +31,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.hosts import opening
-from envcompare.hosts.session import Site
+from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.permissions import read_rights
@@ -81,7 +81,7 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 def _opened(_: Path) -> None:
     experiment, hosts = resolved(Settings(envs="vm"), Settings())
-    opening.open_site(hosts[0], experiment, "odd", Interruption()).close()
+    opening.open_session(hosts[0], experiment, "odd", Interruption()).close()
 
 
 ASKED: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
@@ -151,7 +151,7 @@ def test_host_that_does_not_tell_its_user_is_refused_with_what_it_said(
     _say(tmp_path, monkeypatch, "id", "hello 1000")
     experiment, hosts = resolved(Settings(envs="vm"), Settings())
     with pytest.raises(UnusableError) as caught:
-        opening.open_site(hosts[0], experiment, "odd", Interruption())
+        opening.open_session(hosts[0], experiment, "odd", Interruption())
     assert caught.value.brief == "local does not answer as a POSIX host"
     assert "hello 1000" in caught.value.details
 
@@ -232,7 +232,7 @@ def test_interruption_does_not_wait_for_a_host_that_hangs(
     began = time.monotonic()
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(InterruptedRunError):
-        opening.open_site(hosts[0], experiment, "hangs", interruption)
+        opening.open_session(hosts[0], experiment, "hangs", interruption)
     assert time.monotonic() - began < 20
 
 
@@ -243,8 +243,8 @@ def test_insisting_ends_a_claim_on_a_cache_that_hangs(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     interruption = Interruption()
     experiment, hosts = resolved(Settings(envs="vm"), Settings())
-    site = opening.open_site(hosts[0], experiment, "hangs", interruption)
-    others = Path(site.folder) / "of-another"
+    session = opening.open_session(hosts[0], experiment, "hangs", interruption)
+    others = Path(session.folder) / "of-another"
     others.mkdir(parents=True)
     hang(tmp_path, monkeypatch, "uname")
 
@@ -256,14 +256,14 @@ def test_insisting_ends_a_claim_on_a_cache_that_hangs(
     began = time.monotonic()
     threading.Thread(target=insist, daemon=True).start()
     with pytest.raises(UnusableError, match="cannot see which runs use"):
-        site.claim()
-    site.close()
+        session.claim()
+    session.close()
     assert time.monotonic() - began < 20
     assert others.is_dir()
 
 
-def _break(site: Site) -> None:
-    if site.host.label == "other":
+def _break(session: HostSession) -> None:
+    if session.host.label == "other":
         raise ZeroDivisionError("what nobody foresaw")
 
 
@@ -273,21 +273,21 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
 ) -> None:
     """The run is kept, with the reason; the other host is measured."""
     monkeypatch.setattr(opening, "connect", lambda _host, **_: LOCAL)
-    whole, open_site = Site.stage, opening.open_site
+    whole, open_session = HostSession.stage, opening.open_session
 
-    def stage(site: Site) -> None:
-        _break(site)
-        whole(site)
+    def stage(session: HostSession) -> None:
+        _break(session)
+        whole(session)
 
-    def opened(host: HostSpec, *rest: Any) -> Site:
-        site = open_site(host, *rest)
-        _break(site)
-        return site
+    def opened(host: HostSpec, *rest: Any) -> HostSession:
+        session = open_session(host, *rest)
+        _break(session)
+        return session
 
     if broken == "preparing":
-        monkeypatch.setattr(Site, "stage", stage)
+        monkeypatch.setattr(HostSession, "stage", stage)
     else:
-        monkeypatch.setattr(walk, "open_site", opened)
+        monkeypatch.setattr(walk, "open_session", opened)
     monkeypatch.chdir(tmp_path)
     words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local,other")
     short = ("--command", "true", "--budget", "1", "--no-quiet-gate", "--profile", "none")
