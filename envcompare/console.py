@@ -127,10 +127,9 @@ class Display:
         from rich.text import Text
 
         said = Text()  # printed at once: hosts may fail at the same time
-        for line in error.lines():
-            head, _, rest = visible(line).partition(": ")
-            said.append(f"{head}: ", style="bold red" if head == "error" else "bold")
-            said.append(f"{rest}\n")
+        for name, text in error.problem.parts():
+            said.append(f"{name}: ", style="bold red" if name == "error" else "bold")
+            said.append(f"{visible(text)}\n")
         self.console.print(said, end="")
 
     @contextmanager

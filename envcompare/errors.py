@@ -29,10 +29,14 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What is wrong and why, in one line."""
         return f"{self.brief}: {self.details}" if self.details else self.brief
 
+    def parts(self, word: str = "error") -> tuple[tuple[str, str], ...]:
+        """Return what there is of it, each with the word that stands before it."""
+        parts = ((word, self.brief), ("  why", self.details), ("  try", self.hint))
+        return tuple((name, text) for name, text in parts if text)
+
     def lines(self, word: str = "error") -> tuple[str, ...]:
         """Return `error:`, `why:` and `try:` lines; a missing part has no line."""
-        parts = ((word, self.brief), ("  why", self.details), ("  try", self.hint))
-        return tuple(f"{name}: {text}" for name, text in parts if text)
+        return tuple(f"{name}: {text}" for name, text in self.parts(word))
 
 
 class EnvcompareError(Exception):
