@@ -37,7 +37,6 @@ from envcompare.analysis.timing.surroundings import (
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.run_folder.eventlog import elapsed_s, standing, written_samples
 from envcompare.run_folder.profilefiles import read_profiles, read_roofs
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
@@ -54,7 +53,13 @@ from envcompare.run_folder.records import (
     Sample,
     Startup,
 )
-from envcompare.run_folder.results import RunFolder, count_comparisons
+from envcompare.run_folder.results import (
+    RunFolder,
+    count_comparisons,
+    elapsed_s,
+    standing,
+    written_samples,
+)
 
 _GUARDS = ("waited", "caution")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))

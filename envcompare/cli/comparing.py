@@ -126,13 +126,13 @@ def _compare_two(
     from envcompare.run_folder.results import RunFolder
 
     first, second = (read_run(RunFolder.open(path)) for path in (before, after))
-    found = compare_runs(first, second, allow_mismatch=allow_mismatch)
-    claims = claims_of_change(found)
+    change = compare_runs(first, second, allow_mismatch=allow_mismatch)
+    claims = claims_of_change(change)
     results = judge_gates(gates, claims)
-    is_complete = found.before.is_complete and found.after.is_complete
+    is_complete = change.before.is_complete and change.after.is_complete
     code = gates_exit_code(results, claims, is_complete=is_complete)
     labels = cell_labels(second.comparison)
-    said = worded(msgspec.structs.replace(found, gates=results, exit_code=code), labels)
+    said = worded(msgspec.structs.replace(change, gates=results, exit_code=code), labels)
     if form == "json":
         _print_json(said)
     elif form == "md":
@@ -160,8 +160,8 @@ def _print_markdown(lines: Iterable[TerminalLine], *, before: str = "") -> None:
     from envcompare.report.export.changewords import markdown_of
     from envcompare.text import visible
 
-    found = tuple(lines)
-    parts = [part.rstrip("\n") for part in (before, markdown_of(found) if found else "") if part]
+    shown = tuple(lines)
+    parts = [part.rstrip("\n") for part in (before, markdown_of(shown) if shown else "") if part]
     print_bytes(visible("\n\n".join(parts) + "\n").encode())
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.concluding import command_line, conclude, show_summary
 from envcompare.cli.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
+from envcompare.cli.outputs import command_line, conclude, show_summary
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted
@@ -105,11 +105,11 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
         last[report.found.host] = report.found
         if form == "text":
             print_lines(report.lines)
-    found = tuple(last.values())
-    code = overall_exit_code(found)
+    examined = tuple(last.values())
+    code = overall_exit_code(examined)
     if form == "json":
         allowed = experiment.allow_mismatch
-        print_bytes(json_bytes(Examination(hosts=found, allow_mismatch=allowed, exit_code=code)))
+        print_bytes(json_bytes(Examination(hosts=examined, allow_mismatch=allowed, exit_code=code)))
     sys.exit(code)
 
 

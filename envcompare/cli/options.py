@@ -190,19 +190,19 @@ def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
 def _with_commands(given: dict[str, Any]) -> dict[str, Any]:
     """Turn `--command` and its companions into tables of workloads, as a file holds them."""
     names = {"commands": (), "measures": (), "command_dir": None, "command_timeout": None}
-    found = {name: given.pop(name, default) for name, default in names.items()}
-    if not found["commands"]:
-        if any(found.values()):
+    about_commands = {name: given.pop(name, default) for name, default in names.items()}
+    if not about_commands["commands"]:
+        if any(about_commands.values()):
             raise ConfigError(
                 "--measure, --command-dir and --command-timeout belong to a --command",
                 hint="name the program with --command, or write [workloads.NAME] in the file",
             )
         return given
     tables = tables_of(
-        found["commands"],
-        measures=found["measures"],
-        cwd=found["command_dir"],
-        timeout=found["command_timeout"],
+        about_commands["commands"],
+        measures=about_commands["measures"],
+        cwd=about_commands["command_dir"],
+        timeout=about_commands["command_timeout"],
     )
     bundled = {name: WorkloadTable() for name in listed(given.get("workloads"))}
     return {**given, "workloads": {**bundled, **tables}}

@@ -1,17 +1,22 @@
-"""Where runs are read from and results go: paths as they are typed, files, stdout."""
+"""Where runs are read from and results go: paths as typed, the report of a run, files, stdout."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from envcompare.console import is_terminal, print_bytes
+from envcompare.console import is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
-from envcompare.run_folder.disk import irregular, replace_file, write_error
+from envcompare.run_folder.disk import irregular, redrawable, replace_file, write_error
+
+if TYPE_CHECKING:
+    from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.run_folder.results import RunFolder
 
 PATH: Final = click.Path(path_type=Path, readable=False)
 """A path as it was typed: whoever opens it says what is wrong with it, by its own exit code."""
@@ -92,3 +97,30 @@ def _is_part(output: Path) -> bool:
         output.relative_to(folder).parts[0] in _OWN and (folder / "run.json").is_file()
         for folder in output.parents
     )
+
+
+def command_line() -> tuple[str, ...]:
+    """Return the command as typed, without the folder its program lies in here."""
+    return "envcompare", *sys.argv[1:]
+
+
+def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
+    """Analyse a run folder, and write comparison.json and report.html into it."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.report.page import render
+
+    comparison = compare_run(folder)
+    with redrawable(folder.path):
+        folder.write_json("comparison.json", comparison)
+        names = tuple(name for name in folder.file_names() if name != "report.html")
+        folder.write_bytes("report.html", render(comparison, files=names).encode())
+    return comparison, folder.path / "report.html"
+
+
+def show_summary(comparison: RunComparison, path: Path) -> None:
+    """Print the sentences of a comparison, and where its report lies."""
+    from envcompare.cli.terminal import show
+    from envcompare.report.export.summary import terminal_lines
+
+    show(terminal_lines(comparison))
+    print_lines(["", f"report: {path}"])

@@ -15,9 +15,8 @@ from envcompare.config.workloads import Known
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
-from envcompare.run_folder.eventlog import written_samples
 from envcompare.run_folder.records import ProfileChoice
-from envcompare.run_folder.results import RunFolder
+from envcompare.run_folder.results import RunFolder, written_samples
 from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec, parse_hosts
 
@@ -98,11 +97,11 @@ def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]
 
 def _check_whole(folder: RunFolder) -> None:
     written = written_samples(folder.read_events().events)
-    found = folder.count_samples()
-    if found < written:
+    held = folder.count_samples()
+    if held < written:
         raise RunFolderError(
             f"{folder.path} cannot be resumed: samples of it were lost",
-            details=f"samples.jsonl holds {found} of the {written} that events.jsonl counts",
+            details=f"samples.jsonl holds {held} of the {written} that events.jsonl counts",
             hint="restore samples.jsonl from a copy, or start a new run; "
             "`envcompare report` shows what there is",
         )

@@ -1,15 +1,151 @@
-"""The subcommands that read files and reach no host: import, list."""
+"""The subcommands that read files and reach no host: report, import, list."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.concluding import command_line, conclude, show_summary
 from envcompare.cli.options import IMPORT, taking
+from envcompare.cli.outputs import (
+    PATH,
+    check_figures,
+    check_output,
+    check_terminal,
+    command_line,
+    conclude,
+    put,
+    real_path,
+    show_summary,
+)
 from envcompare.console import Display, print_lines
+from envcompare.errors import ConfigError
+from envcompare.text import counted, visible
+
+if TYPE_CHECKING:
+    from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.run_folder.results import RunFolder
+
+
+@click.command()
+@click.argument("run_folder", type=PATH, metavar="RUN")
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json", "csv", "parquet"]),
+    default="html",
+    show_default=True,
+    help="html is written beside the run; all others go to stdout.",
+)
+@click.option(
+    "--output", type=PATH, metavar="FILE", help="Write to this file, and not into the run folder."
+)
+@click.option(
+    "--figures",
+    type=PATH,
+    metavar="DIR",
+    help="Write every chart as SVG, PNG and PDF; a character that no font here has is a box in the "
+    "last two.",
+)
+@click.pass_obj
+def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:  # noqa: ANN401
+    """Draw the report of a run folder again; needs no torch, no Docker and no SSH.
+
+    \b
+    envcompare report results/RUN                                 the page, beside the run
+    envcompare report results/RUN --output page.html              the page elsewhere
+    envcompare report results/RUN --format md                     for a pull request
+    envcompare report results/RUN --format csv --output all.csv   a row for each number
+    envcompare report results/RUN --figures figures/              every chart, for a paper
+
+    A page that does not lie in the run folder links to no file of it.
+    """
+    from envcompare.run_folder.results import RunFolder
+
+    folder = RunFolder.open(run_folder)
+    form, output, is_opened = asked["form"], asked["output"], asked["is_opened"]
+    _check(form, output, figures, is_opened=is_opened)
+    if form == "html":
+        comparison = _page(folder, output, is_opened=is_opened)
+    else:
+        comparison = _data(folder, form, output)
+    if figures is not None:
+        _draw(comparison, figures, display)
+
+
+def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: bool) -> None:
+    """Refuse what cannot end well before anything is analysed."""
+    if is_opened and form != "html":
+        raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
+    if output is not None:
+        check_output(output)
+    elif form == "parquet":
+        check_terminal(form)
+    if figures is not None:
+        from envcompare.report.export.exports import check_folder
+
+        check_folder(figures)
+        check_figures(figures)
+    if form == "parquet":
+        from envcompare.report.export.exports import check_parquet
+
+        check_parquet()
+
+
+def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComparison:
+    """Draw the page, in the run folder unless told otherwise, and say what it says."""
+    if output is None:
+        comparison, path = conclude(folder)
+    else:
+        from envcompare.analysis.compare import compare_run
+        from envcompare.report.page import render
+
+        comparison, path = compare_run(folder), output
+        is_beside = real_path(output).parent == real_path(folder.path)
+        names = tuple(name for name in folder.file_names() if is_beside and name != output.name)
+        put(render(comparison, files=names).encode(), output)
+    show_summary(comparison, path)
+    if is_opened and click.launch(str(path)):
+        print_lines(["it was not opened: no program for that was found here"])
+    return comparison
+
+
+def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
+    """Write a run in a format that is no page; nothing is written into its folder."""
+    from envcompare.analysis.compare import compare_run
+
+    comparison = compare_run(folder)
+    put(_content(form, comparison), output)
+    return comparison
+
+
+def _content(form: str, comparison: RunComparison) -> bytes:
+    """Return a comparison in a format that is no page."""
+    if form == "json":
+        from envcompare.run_folder.results import json_bytes
+
+        return json_bytes(comparison)
+    if form == "md":
+        from envcompare.report.export.summary import markdown
+
+        return f"{visible(markdown(comparison))}\n".encode()
+    from envcompare.report.export.exports import csv_text, parquet_bytes
+
+    return csv_text(comparison).encode() if form == "csv" else parquet_bytes(comparison)
+
+
+def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
+    """Write the charts; what is said of them goes to stderr, since stdout may hold a table."""
+    from envcompare.report.export.exports import charts_of, left_out_sentence, write_figures
+
+    charts = charts_of(comparison)
+    written = write_figures(charts, figures)
+    display.say(f"{counted(len(written), 'file')} of figures in {figures}")
+    if left_out := left_out_sentence(charts):
+        display.say(left_out)
 
 
 @click.command(name="import")
@@ -58,4 +194,4 @@ def list_() -> None:
     print_lines(lines)
 
 
-COMMANDS = (import_, list_)
+COMMANDS = (report, import_, list_)

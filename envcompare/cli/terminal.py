@@ -55,7 +55,7 @@ def _print_all(out: Console, lines: Iterable[TerminalLine]) -> None:
 
 def _text(words: str, style: str = "") -> Text:
     """Return words as Rich prints them, each number on one line with its unit."""
-    return Text(FIGURE.sub(lambda found: found[0].replace(" ", _GLUE), words), style=style)
+    return Text(FIGURE.sub(lambda figure: figure[0].replace(" ", _GLUE), words), style=style)
 
 
 def _print(out: Console, line: TerminalLine) -> None:

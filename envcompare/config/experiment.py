@@ -130,10 +130,12 @@ def _hosts(settings: Settings) -> tuple[str, ...]:
 
 def standalone(experiment: Experiment, hosts: tuple[str, ...]) -> Experiment:
     """Return the experiment with settings that mean the same in any working directory."""
-    own = tuple(f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None)
+    own_workloads = tuple(
+        f"{w.path}:{w.class_name}" for w in experiment.workloads if w.path is not None
+    )
     config = experiment.ssh_config and str(Path(experiment.ssh_config).expanduser().resolve())
     settings = msgspec.structs.replace(
-        experiment.settings, hosts=hosts, workload=own or None, ssh_config=config
+        experiment.settings, hosts=hosts, workload=own_workloads or None, ssh_config=config
     )
     if any(w.program is not None for w in experiment.workloads):
         tables = {
@@ -188,8 +190,8 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
     items = value.split(",") if isinstance(value, str) else map(str, value)
     cpus: set[int] = set()
     for item in items:
-        found = _CPUS.fullmatch(item.strip())
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+        span = _CPUS.fullmatch(item.strip())
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
         if not first <= last < MAX_CPUS:
             raise ConfigError(
                 f"--pin {value} is no CPU list",

@@ -146,10 +146,10 @@ def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
             f"{key} has no value, or one of them twice",
             hint="each value makes a cell of its own: name each once",
         )
-    for one in values:
-        if isinstance(one, float) and not math.isfinite(one):
+    for each in values:
+        if isinstance(each, float) and not math.isfinite(each):
             raise ConfigError(
-                f"{key}={one} is no finite number",
+                f"{key}={each} is no finite number",
                 details="the run folder is JSON, which holds no other",
                 hint="give a finite number",
             )

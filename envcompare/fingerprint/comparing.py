@@ -86,29 +86,34 @@ def changed_software(
     before: FingerprintRecord, after: FingerprintRecord
 ) -> tuple[FactDifference, ...]:
     """Return the confounders in which an arm is not what an earlier fingerprint of it says."""
-    found = compare_fingerprints(before, after)
-    software = (one for one in found if one.fact_class == "confounder" and not one.part_of)
+    differences = compare_fingerprints(before, after)
+    software = (one for one in differences if one.fact_class == "confounder" and not one.part_of)
     return tuple(one for one in measured_alike(before, after, software) if not _is_chance(one))
 
 
 def measured_alike(
-    before: FingerprintRecord, after: FingerprintRecord, found: Iterable[FactDifference]
+    before: FingerprintRecord, after: FingerprintRecord, differences: Iterable[FactDifference]
 ) -> tuple[FactDifference, ...]:
     """Return the differences but those that come of looking before any work, and after steps.
 
     What is loaded late stands only in the one that was taken after steps.
     """
     if before.taken == after.taken:
-        return tuple(found)
+        return tuple(differences)
     return tuple(
-        one for one in found if one.key not in LOADED and None not in (one.reference, one.value)
+        one
+        for one in differences
+        if one.key not in LOADED and None not in (one.reference, one.value)
     )
 
 
-def _is_chance(one: FactDifference) -> bool:
+def _is_chance(difference: FactDifference) -> bool:
     """Tell whether a list differs only in what was loaded by the moment of looking."""
-    names = [{stem(entry) for entry in entries(side)} for side in (one.reference, one.value)]
-    return one.key in LOADED and not names[0] & names[1]
+    names = [
+        {stem(entry) for entry in entries(side)}
+        for side in (difference.reference, difference.value)
+    ]
+    return difference.key in LOADED and not names[0] & names[1]
 
 
 def _parts(pair: FingerprintPair, key: str) -> Iterator[_Part]:
@@ -192,8 +197,10 @@ def _libraries(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
 
 def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
     """Return the loaded libraries, those that compute before the others."""
-    felt = {one for side in shown for one in side if _is_computing(pair, one)}
-    first, second = (tuple(sorted(side, key=lambda one: (one not in felt, one))) for side in shown)
+    felt = {entry for side in shown for entry in side if _is_computing(pair, entry)}
+    first, second = (
+        tuple(sorted(side, key=lambda entry: (entry not in felt, entry))) for side in shown
+    )
     is_felt = bool(felt)
     text = "" if is_felt else "None of them computes."
     return "loaded_libraries", (first, second), Evidence(is_felt=is_felt, text=text)
@@ -201,8 +208,8 @@ def _loaded(pair: FingerprintPair, shown: _Lists) -> _Part:
 
 def _programs(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give the programs that a command runs; the arm's Python has facts of its own."""
-    own = interpreters(pair) if pair.differ(("python.sha256",)) else ()
-    first, second = ([one for one in side if entry_name(one) not in own] for side in lists)
+    named = interpreters(pair) if pair.differ(("python.sha256",)) else ()
+    first, second = ([one for one in side if entry_name(one) not in named] for side in lists)
     if first or second:
         yield _watched("programs", (first, second), what="They are what the command runs.")
 
@@ -253,10 +260,10 @@ def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
     return None not in values or can_be_absent(key)
 
 
-def _told_once(pair: FingerprintPair, found: list[FactDifference]) -> list[FactDifference]:
+def _told_once(pair: FingerprintPair, differences: list[FactDifference]) -> list[FactDifference]:
     """Return the differences, each that another one speaks for with the key of that one."""
-    classes = {one.key: one.fact_class for one in found}
-    return [_following(pair, one, classes) for one in found]
+    classes = {difference.key: difference.fact_class for difference in differences}
+    return [_following(pair, difference, classes) for difference in differences]
 
 
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
@@ -275,18 +282,18 @@ def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
 
 
 def _following(
-    pair: FingerprintPair, one: FactDifference, classes: dict[str, FactClass]
+    pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> FactDifference:
-    leader = _leader_of_libraries(pair, one, classes) or _leader(one.key, classes)
+    leader = _leader_of_libraries(pair, difference, classes) or _leader(difference.key, classes)
     if leader:
-        return replace(one, part_of=leader)
-    if fact(one.key).group == INSTALLED and INSTALLED_PARTS in classes:
-        return replace(one, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
-    is_explained = fact(one.key).group == INSTALLED and "packages.not_imported" in classes
-    if is_explained and one.fact_class == "confounder":
+        return replace(difference, part_of=leader)
+    if fact(difference.key).group == INSTALLED and INSTALLED_PARTS in classes:
+        return replace(difference, part_of=INSTALLED_PARTS, fact_class=classes[INSTALLED_PARTS])
+    is_explained = fact(difference.key).group == INSTALLED and "packages.not_imported" in classes
+    if is_explained and difference.fact_class == "confounder":
         text = "Packages differ that this workload does not import, which may be all of it."
-        return replace(one, fact_class="possible-influence", evidence=text)
-    return one
+        return replace(difference, fact_class="possible-influence", evidence=text)
+    return difference
 
 
 def _leader(key: str, classes: dict[str, FactClass]) -> str:
@@ -298,12 +305,12 @@ def _leader(key: str, classes: dict[str, FactClass]) -> str:
 
 
 def _leader_of_libraries(
-    pair: FingerprintPair, one: FactDifference, classes: dict[str, FactClass]
+    pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> str:
     """Return the first confounder that tells of loaded libraries, where some tell of them all."""
-    if one.key != "loaded_libraries":
+    if difference.key != "loaded_libraries":
         return ""
-    both = entries(one.reference) + entries(one.value)
+    both = entries(difference.reference) + entries(difference.value)
     leaders = [
         next((key for key in _tellers(pair, entry) if classes.get(key) == "confounder"), "")
         for entry in both

@@ -113,11 +113,11 @@ def _installed(pair: FingerprintPair, _key: str) -> Evidence:
     names = pair.names("loaded_packages")
     if names is None:
         return Evidence(text="What this workload imports was not measured.")
-    found = sorted(names[0] | names[1])
-    if not found:
+    packages = sorted(names[0] | names[1])
+    if not packages:
         return Evidence(is_felt=False, text="This workload imports no installed package.")
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return Evidence(text=f"This workload imports {', '.join(found[:3])}{more} of them.")
+    more = f" and {len(packages) - 3} more" if len(packages) > 3 else ""
+    return Evidence(text=f"This workload imports {', '.join(packages[:3])}{more} of them.")
 
 
 def imported(pair: FingerprintPair, entry: str) -> bool | None:
@@ -126,18 +126,18 @@ def imported(pair: FingerprintPair, entry: str) -> bool | None:
     return None if names is None else entry_name(entry) in names[0] | names[1]
 
 
-def packages_evidence(pair: FingerprintPair, found: tuple[str, ...]) -> Evidence:
+def packages_evidence(pair: FingerprintPair, packages: tuple[str, ...]) -> Evidence:
     """Say in which arms a workload imports the packages that differ."""
-    names = tuple(dict.fromkeys(entry_name(one) for one in found))
+    names = tuple(dict.fromkeys(entry_name(one) for one in packages))
     if not names or pair.context.is_program or pair.names("loaded_packages") is None:
         return Evidence()
     what = names[0] if len(names) == 1 else "each of them"
     return _used(what, _having(pair, "loaded_packages", names), verb="imported")
 
 
-def parts_evidence(pair: FingerprintPair, found: tuple[str, ...]) -> Evidence:
+def parts_evidence(pair: FingerprintPair, parts: tuple[str, ...]) -> Evidence:
     """Say whether a workload uses packages, or files of none, whose content differs."""
-    names = tuple(dict.fromkeys(part_name(one) for one in found))
+    names = tuple(dict.fromkeys(part_name(one) for one in parts))
     if unseen := _of_a_command(pair, INSTALLED_PARTS):
         return unseen
     if always := next((one for one in names if _RUN_ALWAYS.fullmatch(one)), ""):

@@ -44,17 +44,17 @@ def changes(
 
 def first_identities(events: Iterable[Event]) -> dict[Place, Identity]:
     """Return what each host and each arm was when it was first prepared."""
-    found: dict[Place, Identity] = {}
+    identities: dict[Place, Identity] = {}
     for event in events:
         if event.what == "identity":
-            found.setdefault((event.host, event.arm), dict(event.values))
-    return found
+            identities.setdefault((event.host, event.arm), dict(event.values))
+    return identities
 
 
 def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
     """Return what a resumed run found changed and was measured on, each once."""
     first = first_identities(events)
-    found = (
+    noted = (
         change
         for event in events
         if event.what == "identity"
@@ -62,7 +62,7 @@ def noted_changes(events: tuple[Event, ...]) -> tuple[IdentityChange, ...]:
             first[event.host, event.arm], event.values, host=event.host, arm=event.arm
         )
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(noted))
 
 
 def is_known(events: tuple[Event, ...]) -> bool:
@@ -71,41 +71,43 @@ def is_known(events: tuple[Event, ...]) -> bool:
     return all(event.host in known for event in events if event.what == "cell-started")
 
 
-def refused(found: Iterable[IdentityChange]) -> tuple[IdentityChange, ...]:
+def refused(noted: Iterable[IdentityChange]) -> tuple[IdentityChange, ...]:
     """Return the changes that a run is not resumed with."""
-    return tuple(one for one in found if one.key != BOOT)
+    return tuple(change for change in noted if change.key != BOOT)
 
 
-def subject(one: IdentityChange) -> str:
+def subject(change: IdentityChange) -> str:
     """Return the host, or the arm and its host, that a change is of."""
-    return f"{one.arm} on {one.host}" if one.arm else one.host
+    return f"{change.arm} on {change.host}" if change.arm else change.host
 
 
-def is_unverified(one: IdentityChange) -> bool:
+def is_unverified(change: IdentityChange) -> bool:
     """Tell whether one of the values is not known: it may have changed or not."""
-    return None in (one.before, one.after)
+    return None in (change.before, change.after)
 
 
-def change_text(one: IdentityChange) -> str:
+def change_text(change: IdentityChange) -> str:
     """Return a change with both values: "the kernel was 6.1, now 6.2"."""
-    verb = "were" if is_plural(one.key) else "was"
-    return f"{fact_name(one.key)} {verb} {_value(one.before)}, now {_value(one.after)}"
+    verb = "were" if is_plural(change.key) else "was"
+    return f"{fact_name(change.key)} {verb} {_value(change.before)}, now {_value(change.after)}"
 
 
-def resumed_text(one: IdentityChange) -> str:
+def resumed_text(change: IdentityChange) -> str:
     """Return what is said of a change with which a run goes on."""
-    if one.key == BOOT:
-        return f"{one.host} was restarted since the run began"
-    said = "cannot be verified" if is_unverified(one) else "changed since the run began"
-    return f"{subject(one)} {said}: {change_text(one)}; continuing because of --allow-mismatch"
+    if change.key == BOOT:
+        return f"{change.host} was restarted since the run began"
+    said = "cannot be verified" if is_unverified(change) else "changed since the run began"
+    return (
+        f"{subject(change)} {said}: {change_text(change)}; continuing because of --allow-mismatch"
+    )
 
 
-def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
+def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
     """Return the error for a run whose hosts or arms are not, or may not be, what they were."""
-    changed = tuple(one for one in found if not is_unverified(one))
-    first = (changed or found)[0]
+    changed = tuple(change for change in noted if not is_unverified(change))
+    first = (changed or noted)[0]
     what = f"{fact_name(first.key)} of {subject(first)}"
-    details = "; ".join(f"{subject(one)}: {change_text(one)}" for one in found)
+    details = "; ".join(f"{subject(change)}: {change_text(change)}" for change in noted)
     if not changed:
         return ConfigError(
             f"{folder} cannot be resumed: {what} cannot be verified",
@@ -120,13 +122,13 @@ def refusal(folder: Path, found: tuple[IdentityChange, ...]) -> ConfigError:
     )
 
 
-def ended(arm: str, found: tuple[IdentityChange, ...]) -> Failure:
+def ended(arm: str, noted: tuple[IdentityChange, ...]) -> Failure:
     """Return why an arm of a cell ends: only inside it could be seen that it changed."""
     return Failure(
         phase="checksum",
-        brief=f"{arm} changed since the run began: {change_text(found[0])}",
-        details="; ".join(change_text(one) for one in found),
-        hint=f"{' and '.join(_remedies(found))}, {_GO_ON} both are mixed",
+        brief=f"{arm} changed since the run began: {change_text(noted[0])}",
+        details="; ".join(change_text(change) for change in noted),
+        hint=f"{' and '.join(_remedies(noted))}, {_GO_ON} both are mixed",
     )
 
 

@@ -74,8 +74,8 @@ class FingerprintPair:
 
     def threads(self) -> int:
         """Return how many threads compute, as far as the facts tell: at least one."""
-        found = [value for key in _THREADS for value in self.values(key)]
-        return max((one for one in found if isinstance(one, int)), default=1)
+        counts = [value for key in _THREADS for value in self.values(key)]
+        return max((count for count in counts if isinstance(count, int)), default=1)
 
 
 def entries(value: FingerprintValue) -> tuple[str, ...]:

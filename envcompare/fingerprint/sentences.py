@@ -59,11 +59,11 @@ def describe(difference: FactDifference) -> str:
     return f"{name} {word(before)} → {word(after)}"
 
 
-def _parts(found: tuple[str, ...]) -> str:
+def _parts(differing: tuple[str, ...]) -> str:
     """Name the first packages with their first file: "torch 2.13.0: torch/__init__.py"."""
     files: dict[str, dict[str, None]] = {}
-    for one in found:
-        part, _, rest = one.partition(" ")
+    for entry in differing:
+        part, _, rest = entry.partition(" ")
         file = rest.rpartition(" ")[0]
         files.setdefault(part, {}).update({file: None} if file and file != part else {})
     words = [_of_part(part, tuple(names)) for part, names in files.items()]
@@ -117,48 +117,51 @@ def _word(value: FingerprintValue) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def worded_difference(pair: FingerprintPair, one: FactDifference) -> FactDifference:
+def worded_difference(pair: FingerprintPair, difference: FactDifference) -> FactDifference:
     """Return a difference with its sentence, and with what separates its part."""
-    match one.fact_class:
+    match difference.fact_class:
         case "confounder":
-            return replace(one, remedy=_remedy(pair, one.key), sentence=_confounded(one))
+            return replace(
+                difference, remedy=_remedy(pair, difference.key), sentence=_confounded(difference)
+            )
         case "varied":
-            purpose = purpose_of(one.key)
+            purpose = purpose_of(difference.key)
             if purpose is None:
-                return replace(one, sentence=MEANINGS["varied"])
+                return replace(difference, sentence=MEANINGS["varied"])
             sentence = f"{purpose.what}; {purpose.felt_by}."
-            return replace(one, remedy=purpose.remedy, sentence=sentence)
+            return replace(difference, remedy=purpose.remedy, sentence=sentence)
         case "possible-influence":
-            how = _remedy(pair, one.key) if way_of(one.key) in _SINGLE else ""
-            return replace(one, remedy=how, sentence=_possible(pair, one))
+            how = _remedy(pair, difference.key) if way_of(difference.key) in _SINGLE else ""
+            return replace(difference, remedy=how, sentence=_possible(pair, difference))
         case _:
-            return replace(one, sentence=MEANINGS[one.fact_class])
+            return replace(difference, sentence=MEANINGS[difference.fact_class])
 
 
-def _confounded(one: FactDifference) -> str:
-    verb = "differ" if is_plural(one.key) else "differs"
+def _confounded(difference: FactDifference) -> str:
+    verb = "differ" if is_plural(difference.key) else "differs"
     parts = (
-        f"Besides the environment, {describe(one)} {verb}.",
-        one.evidence,
+        f"Besides the environment, {describe(difference)} {verb}.",
+        difference.evidence,
         MEANINGS["confounder"],
     )
     return " ".join(part for part in parts if part)
 
 
-def _possible(pair: FingerprintPair, one: FactDifference) -> str:
+def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
     """Say of a possible influence why it is no more, and what is known of it."""
     missing = [
         record.arm
-        for record, value in zip(pair.records, (one.reference, one.value), strict=True)
+        for record, value in zip(
+            pair.records, (difference.reference, difference.value), strict=True
+        )
         if value is None
     ]
-    if missing and not can_be_absent(one.key):
-        verb, they = ("were", "they") if is_plural(one.key) else ("was", "it")
-        return (
-            f"{fact_name(one.key)} {verb} not measured in {missing[0]}: {they} may differ or not."
-        )
-    if one.evidence:
-        return f"{one.evidence} A possible influence, and no more than that."
+    if missing and not can_be_absent(difference.key):
+        verb, they = ("were", "they") if is_plural(difference.key) else ("was", "it")
+        name = fact_name(difference.key)
+        return f"{name} {verb} not measured in {missing[0]}: {they} may differ or not."
+    if difference.evidence:
+        return f"{difference.evidence} A possible influence, and no more than that."
     return MEANINGS["possible-influence"]
 
 
@@ -196,8 +199,8 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}`, which sets {name} in every arm"
     same = f"set {name} to the same value in every arm"
-    own = [arm for arm in pair.context.arms or () if arm.reference]
-    if own and (text := _beside_built(pair)):
+    named = [arm for arm in pair.context.arms or () if arm.reference]
+    if named and (text := _beside_built(pair)):
         return f"{same}; {text}"
     return f"{same}: `export {name}=VALUE` in the login of vm, `ENV {name}=VALUE` in the image"
 
@@ -236,10 +239,10 @@ def _software(pair: FingerprintPair, key: str) -> str:
 def _beside_built(pair: FingerprintPair) -> str:
     """Return how an image that the user named is compared in one environment; empty if it is."""
     arms = pair.context.arms or ()
-    own = [arm for arm in arms if arm.reference]
-    if not own or len({arm.environment for arm in arms}) == 1:
+    references = [arm for arm in arms if arm.reference]
+    if not references or len({arm.environment for arm in arms}) == 1:
         return ""
-    named = own[-1]
+    named = references[-1]
     rest = tuple(_arm_text(arm) for arm in arms if arm is not named)
     envs = dict.fromkeys((*rest, named.environment, _arm_text(named)))
     command = _envcompare(pair, ",".join(envs))

@@ -16,8 +16,14 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.importing.place import Place, Request, find_place, holds_any
 from envcompare.profile_files import SEVERAL, read
 from envcompare.profile_files.derive.metricsums import launched
-from envcompare.run_folder.disk import irregular, locked, missing_folders, remove_empty, write_hint
-from envcompare.run_folder.foldernames import safe_name
+from envcompare.run_folder.disk import (
+    irregular,
+    locked,
+    missing_folders,
+    remove_empty,
+    safe_name,
+    write_hint,
+)
 from envcompare.run_folder.profilefiles import raw_folder, record_path, write_profile
 from envcompare.run_folder.profiles import ProfileRecord
 from envcompare.run_folder.records import Event

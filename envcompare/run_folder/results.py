@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import threading
@@ -16,6 +17,8 @@ import msgspec
 
 from envcompare.errors import ConfigError, RunFolderError, WorkloadError
 from envcompare.run_folder.disk import (
+    cell_name,
+    distinct_name,
     irregular,
     missing_folders,
     remove_empty,
@@ -24,11 +27,11 @@ from envcompare.run_folder.disk import (
     write_hint,
     write_whole,
 )
-from envcompare.run_folder.foldernames import cell_name, distinct_name
 from envcompare.run_folder.records import (
     SCHEMA,
     ArmRecord,
     Event,
+    EventKind,
     FingerprintRecord,
     RunRecord,
     Sample,
@@ -209,11 +212,11 @@ class RunFolder:
 
     def read_later_fingerprints(self) -> tuple[FingerprintRecord, ...]:
         """Read those that resumed runs took and found different, sorted by path."""
-        found = _below(self.path / "fingerprints", levels=4)
-        return self._read_fingerprints(path for path in found if path.parent.name == "later")
+        paths = _below(self.path / "fingerprints", levels=4)
+        return self._read_fingerprints(path for path in paths if path.parent.name == "later")
 
-    def _read_fingerprints(self, found: Iterable[Path]) -> tuple[FingerprintRecord, ...]:
-        names = sorted(path.relative_to(self.path) for path in found if path.suffix == ".json")
+    def _read_fingerprints(self, paths: Iterable[Path]) -> tuple[FingerprintRecord, ...]:
+        names = sorted(path.relative_to(self.path) for path in paths if path.suffix == ".json")
         return tuple(self.read_json(str(name), FingerprintRecord) for name in names)
 
     def read_samples(self) -> Journal:
@@ -298,8 +301,8 @@ def _below(path: Path, *, levels: int) -> Iterator[Path]:
     if not levels:
         yield path
     elif path.is_dir():
-        for one in path.iterdir():
-            yield from _below(one, levels=levels - 1)
+        for child in path.iterdir():
+            yield from _below(child, levels=levels - 1)
 
 
 def _disorder(run: RunRecord) -> str:
@@ -331,3 +334,36 @@ def _why_none(path: Path) -> str:
     if path.is_dir():
         return "it has no run.json"
     return "it is a file" if path.exists() else "there is no such folder"
+
+
+def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started") -> float:
+    """Return the seconds between the events of a cell, without the pause before a resumption.
+
+    Those of a whole run are resumed by `run-resumed`.
+    """
+    pairs = itertools.pairwise(events)
+    return sum(after.t - before.t for before, after in pairs if after.what != beginning)
+
+
+def waited_s(events: Iterable[Event]) -> float:
+    """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
+    waits = (e.values.get("seconds") for e in events if e.what == "waited")
+    return float(sum(seconds for seconds in waits if isinstance(seconds, int | float)))
+
+
+def written_samples(events: Iterable[Event]) -> int:
+    """Return how many samples a run held when it last ended; 0 where none was counted."""
+    counts = (e.values.get("samples") for e in events if e.what == "run-ended")
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def standing(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the events that a later resumption has not overtaken.
+
+    Of a cell those since it was last started, of hosts and the run those since it was last resumed.
+    """
+    starts = {e.cell: i for i, e in enumerate(events) if e.what == "cell-started"}
+    begun = max((i for i, e in enumerate(events) if e.what == "run-resumed"), default=0)
+    return tuple(
+        e for i, e in enumerate(events) if i >= (starts.get(e.cell, 0) if e.cell else begun)
+    )

@@ -27,7 +27,6 @@ from envcompare.measure.workers import Roster
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.tool import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.eventlog import elapsed_s, waited_s
 from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
@@ -45,6 +44,7 @@ from envcompare.run_folder.records import (
     Startup,
     Taken,
 )
+from envcompare.run_folder.results import elapsed_s, waited_s
 from envcompare.runner.job import Job
 from envcompare.stats.intervals import Interval
 

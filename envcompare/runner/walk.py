@@ -33,7 +33,6 @@ from envcompare.fingerprint.identity import (
 )
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
-from envcompare.run_folder.eventlog import standing
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -43,7 +42,7 @@ from envcompare.run_folder.records import (
     RunRecord,
     Sample,
 )
-from envcompare.run_folder.results import RunFolder, new_run_id
+from envcompare.run_folder.results import RunFolder, new_run_id, standing
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.job import Job, hosts_at_once
 from envcompare.stack import Progress

@@ -20,8 +20,8 @@ from envcompare.measure.context import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
 from envcompare.report.sections.method import method_view
 from envcompare.report.view import page
-from envcompare.run_folder.eventlog import waited_s
 from envcompare.run_folder.records import Event
+from envcompare.run_folder.results import waited_s
 
 WORKLOAD = """
 class Steady:

@@ -14,10 +14,9 @@ from builders import block, run_record
 
 from envcompare.cli.schemas import SCHEMA_NAMES, schema_text
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.eventlog import elapsed_s, standing
-from envcompare.run_folder.foldernames import distinct_name
+from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord
-from envcompare.run_folder.results import RunFolder, new_run_id
+from envcompare.run_folder.results import RunFolder, elapsed_s, new_run_id, standing
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schema"
 

@@ -15,7 +15,7 @@ from commandline import envcompare
 from runs import UNTIL_KNOWN, unfinish
 
 from envcompare.bundled import workloads
-from envcompare.cli.concluding import conclude
+from envcompare.cli.outputs import conclude
 from envcompare.report.export.summary import markdown
 from envcompare.run_folder.results import RunFolder
 

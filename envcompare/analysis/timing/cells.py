@@ -19,7 +19,6 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
     StoppedBy,
 )
-from envcompare.run_folder.eventlog import waited_s
 from envcompare.run_folder.records import (
     ArmRecord,
     Block,
@@ -31,6 +30,7 @@ from envcompare.run_folder.records import (
     ProcessRun,
     RunRecord,
 )
+from envcompare.run_folder.results import waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
 from envcompare.stats.metrics import METRICS, Estimated, MetricName, Readings, primary_metric
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, trend

@@ -40,7 +40,7 @@ from envcompare.report.wording.headlines import candidates_text, split_sentence
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
 from envcompare.report.wording.profilewords import NOT_PROFILED
 from envcompare.report.wording.verdicts import EXPLAINED, MOVED, confounder_sentence, stretch_line
-from envcompare.run_folder.foldernames import cell_name, distinct_name
+from envcompare.run_folder.disk import cell_name, distinct_name
 from envcompare.text import counted, one_line, sentence, visible
 
 HEADS: Final = ("whole", "environment", "software", "environment", "software", "interaction")
