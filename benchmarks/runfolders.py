@@ -116,7 +116,8 @@ def _of_cell(folder: RunFolder, shape: Shape, cell: CellRecord) -> Iterator[Even
         if shape.works(cell, arm.id):
             values = {"batch": 64, "device": "cpu", "code": "synthetic"}
             yield _event("note", arm=arm.id, values=values, **place)
-            yield _event("arm-ready", arm=arm.id, text="generations by fork", **place)
+            forked = {"generation": "fork"}
+            yield _event("arm-ready", arm=arm.id, values=forked, **place)
         elif shape.failing is not None and shape.failing.arm == arm.id:
             yield _event("arm-failed", arm=arm.id, failure=_failure(folder, shape.failing), **place)
     yield _event("calibrated", values={"steps_per_block": shape.steps}, **place)

@@ -101,8 +101,9 @@ class StartupPass:
         try:
             self._drop_caches()
         except WorkloadError as error:
-            text = f"cold start not measured: {error.details or error.brief}; {error.hint}"
-            self.context.note("note", text=text, values={"cold": False})
+            why = f"{error.details or error.brief}; {error.hint}"
+            text = f"cold start not measured: {why}"
+            self.context.note("note", text=text, values={"cold": False, "why": why})
             return False
         return True
 

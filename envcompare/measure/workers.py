@@ -227,7 +227,12 @@ class WorkerPool:
             if arm not in self._workers:
                 return
             text = f"generations by {hello.generation}: {hello.generation_reason}"
-            context.note("arm-ready", arm=arm, text=text)
+            context.note(
+                "arm-ready",
+                arm=arm,
+                text=text,
+                values={"generation": hello.generation, "why": hello.generation_reason},
+            )
             if arm == context.reference and (caution := one_cpu_caution(hello)):
                 context.note("caution", text=caution)
         else:

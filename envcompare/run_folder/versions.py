@@ -22,6 +22,7 @@ DAMAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises for content that is no such record."""
 _T = TypeVar("_T")
 _Json = dict[str, Any]
+_GENERATIONS: Final = re.compile(r"generations by (fork|rebuild)(?:: (.*))?", re.DOTALL)
 _GPU: Final = re.compile(r"GPU (\d+)(?=:|$)")
 _PROGRAM: Final = re.compile("^program ")
 _UNNAMED: Final = re.compile(r"compute capability|GPU \d+$")
@@ -122,8 +123,17 @@ def _unname_devices(record: _Json) -> None:
             device["name"] = ""
 
 
+def _name_values(record: _Json) -> None:
+    """Version 1 told in words alone how generations begin, and why no start was a cold one."""
+    text, values = record.get("text", ""), record.setdefault("values", {})
+    if record.get("what") == "arm-ready" and (match := _GENERATIONS.match(text)):
+        values |= {"generation": match[1], "why": match[2] or ""}
+    if values.get("cold") is False:
+        values["why"] = text.removeprefix("cold start not measured: ")
+
+
 _FROM_1: Final[dict[object, tuple[Callable[[_Json], None], ...]]] = {
-    Event: (_name_programs,),
+    Event: (_name_programs, _name_values),
     ProfileRecord: (_name_gpus, _name_pages, _keep_notes, _unname_devices, _name_lacks),
 }
 """By the type that is read, what changes a record of version 1, in place, into one of version 2.

@@ -37,7 +37,8 @@ def tried(path: Path, name: str) -> Measured:
 def test_way_of_generations_is_said_when_all_can_fork(tmp_path: Path) -> None:
     """The report tells the choice and its reason."""
     found = tried(tmp_path, "Plain")
-    assert found.comparison.cells[0].generation.startswith("generations by fork: one thread")
+    assert found.comparison.cells[0].generation == "fork"
+    assert found.comparison.cells[0].generation_reason.startswith("one thread")
     assert "generations by fork" in method_view(found.comparison).cells[0].reason
     assert "cannot fork" not in found.cautions
 

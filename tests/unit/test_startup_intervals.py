@@ -112,7 +112,7 @@ def test_reason_without_cold_launches_is_kept() -> None:
         what="note",
         cell=CELL,
         text="cold start not measured: Permission denied; log in as root there",
-        values={"cold": False},
+        values={"cold": False, "why": "Permission denied; log in as root there"},
     )
     found = startup_summaries(warm, run, (refused,))
     assert found[0].cold_reason == "Permission denied; log in as root there"

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from commandline import envcompare
 from goldenruns import KEPT
@@ -179,3 +180,22 @@ def test_text_that_an_older_record_has_for_a_name_names_no_gpu(tmp_path: Path, n
     devices = [{"name": name, "compute_capability": "8.0"}]
     profile = read_kept(tmp_path / "run", devices=devices)
     assert profile.devices == (Device(compute_capability="8.0"),)
+
+
+def test_how_generations_began_is_told_by_the_words_of_an_older_event(tmp_path: Path) -> None:
+    """And so is why no start was a cold one; other words of an event mean nothing."""
+    lines = (
+        {"what": "arm-ready", "text": "generations by fork: one thread lives in the template"},
+        {"what": "arm-ready", "text": "generations by rebuild"},
+        {"what": "note", "text": "cold start not measured: refused", "values": {"cold": False}},
+        {"what": "note", "text": "generations by fork: this is a note"},
+    )
+    texts = (msgspec.json.encode({"t": 1.0, "schema": 1, **line}) for line in lines)
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "events.jsonl").write_bytes(b"".join(text + b"\n" for text in texts))
+    assert [event.values for event in RunFolder.open(tmp_path).read_events().events] == [
+        {"generation": "fork", "why": "one thread lives in the template"},
+        {"generation": "rebuild", "why": ""},
+        {"cold": False, "why": "refused"},
+        {},
+    ]

@@ -224,7 +224,8 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     metric: Literal["net", "wall"] = "net"
     metric_reason: str = ""
-    generation: str = ""  # how one starts afresh, by fork or rebuild, and why
+    generation: Literal["", "fork", "rebuild"] = ""  # how one starts afresh
+    generation_reason: str = ""  # and why so
     steps_per_block: int | None = None
     restarts: int = 0
     generations: int = 0
@@ -321,6 +322,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+GateState = Literal["slower", "faster", "inconclusive", "confounded", "failed"]
 Finding = Literal["hit", "open", "unjudged"]
 
 
@@ -342,6 +344,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """One gate over all comparisons; what passes it beyond doubt is only counted."""
 
     gate: str  # as written in its shortest form, such as slower:2%
+    state: GateState
+    percent: float | None = None  # none: any verdict of that state
     is_hit: bool
     comparisons: int
     findings: tuple[GateFinding, ...] = ()

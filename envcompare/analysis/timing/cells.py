@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,6 +185,7 @@ def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float,
 def summarise_cell(data: CellData) -> CellSummary:
     """Return the summary of a cell."""
     metric, metric_reason = data.metric
+    generation, generation_reason = _generation(data)
     state, reason = _state(data)
     measured = data.measured
     blocks = tuple(b for b in measured if isinstance(b, Block))
@@ -199,7 +200,8 @@ def summarise_cell(data: CellData) -> CellSummary:
         reason=reason,
         metric="net" if metric == "net" else "wall",
         metric_reason=metric_reason,
-        generation=_generation(data),
+        generation=generation,
+        generation_reason=generation_reason,
         steps_per_block=blocks[0].k if blocks else None,
         restarts=len({b.restart for b in measured}),
         generations=len({(b.restart, b.generation) for b in measured}),
@@ -225,10 +227,18 @@ def summarise_cell(data: CellData) -> CellSummary:
     )
 
 
-def _generation(data: CellData) -> str:
-    """Return how the reference began its generations, as it said; empty for a program."""
+def _generation(data: CellData) -> tuple[Literal["", "fork", "rebuild"], str]:
+    """Return how the reference began its generations and why so; nothing for a program."""
     ready = [e for e in data.events if e.what == "arm-ready" and e.arm == data.reference.id]
-    return ready[-1].text if ready and not data.is_program else ""
+    values = ready[-1].values if ready and not data.is_program else {}
+    why = str(values.get("why") or "")
+    match values.get("generation"):
+        case "fork":
+            return "fork", why
+        case "rebuild":
+            return "rebuild", why
+        case _:
+            return "", ""
 
 
 def _state(data: CellData) -> tuple[CellState, str]:

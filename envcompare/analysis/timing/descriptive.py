@@ -53,7 +53,9 @@ def startup_summaries(
     for sample in samples:
         if isinstance(sample, Startup) and sample.status == "ok":
             cells.setdefault(sample.cell, []).append(sample)
-    refusals = {e.cell: e.text for e in events if e.values.get("cold") is False}
+    refusals = {
+        e.cell: str(e.values.get("why", "")) for e in events if e.values.get("cold") is False
+    }
     return tuple(
         summary
         for cell, launches in cells.items()
@@ -64,7 +66,7 @@ def startup_summaries(
 def _cold_reason(run: RunRecord, refusal: str | None) -> str:
     if not run.design.cold_start:
         return "not asked for"
-    return (refusal or "the pass did not come so far").removeprefix("cold start not measured: ")
+    return refusal or "the pass did not come so far"
 
 
 def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[StartupSummary]:

@@ -181,7 +181,7 @@ def _cautions(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterab
     for cell in cells:
         kinds = [_generation(run.comparison, cell) for run in (before, after)]
         if all(kinds) and kinds[0] != kinds[1]:
-            yield f"{cell}: {kinds[0]} before, {kinds[1]} after"
+            yield f"{cell}: generations by {kinds[0]} before, by {kinds[1]} after"
     if before.record.design.screen or after.record.design.screen:
         yield "no screen is used here: each interval pays for all comparisons of its run"
 
@@ -210,8 +210,7 @@ def _programs(run: ReadRun) -> frozenset[str]:
 
 
 def _generation(run: RunComparison, cell: str) -> str:
-    found = next((one.generation for one in run.cells if one.id == cell), "")
-    return found.partition(":")[0]
+    return next((one.generation for one in run.cells if one.id == cell), "")
 
 
 Key = tuple[str, str]  # cell, arm

@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from envcompare.analysis.model.comparison import (
     Comparison,
     Finding,
     GateFinding,
     GateResult,
+    GateState,
     Outcome,
     Reason,
     RunChange,
@@ -24,10 +25,9 @@ from envcompare.analysis.model.comparison import (
 )
 from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
 
-State = Literal["slower", "faster", "inconclusive", "confounded", "failed"]
-_SPEEDS: Final[tuple[State, ...]] = ("slower", "faster")
-_STATES: Final[tuple[State, ...]] = ("inconclusive", "confounded", "failed")
-_MOST: Final[dict[State, float]] = {"slower": 1000.0, "faster": 99.0}  # percent
+_SPEEDS: Final[tuple[GateState, ...]] = ("slower", "faster")
+_STATES: Final[tuple[GateState, ...]] = ("inconclusive", "confounded", "failed")
+_MOST: Final[dict[GateState, float]] = {"slower": 1000.0, "faster": 99.0}  # percent
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
@@ -39,7 +39,7 @@ _ALLOWED: Final = (
 class Gate:
     """One condition that must not hold; `percent` is None for any verdict of that state."""
 
-    state: State
+    state: GateState
     percent: float | None = None
 
     @property
@@ -101,7 +101,7 @@ def _gate(item: str) -> Gate:
     raise _refused(item, f"gates are {_ALLOWED}")
 
 
-def _percent(item: str, state: State, amount: str) -> float:
+def _percent(item: str, state: GateState, amount: str) -> float:
     found, most = _PERCENT.fullmatch(amount), _MOST[state]
     if found is None or float(found[1]) > most:
         raise _refused(
@@ -225,6 +225,8 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
     )
     return GateResult(
         gate=gate.text,
+        state=gate.state,
+        percent=gate.percent,
         is_hit=any(one.finding == "hit" for one in findings),
         comparisons=len(claims),
         findings=findings,

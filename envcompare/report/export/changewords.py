@@ -77,9 +77,7 @@ def worded_gates(results: Iterable[GateResult], naming: Naming) -> tuple[GateRes
             result,
             sentence=flat(_result_sentence(result)),
             findings=tuple(
-                msgspec.structs.replace(
-                    one, sentence=flat(_finding_sentence(result.gate, one, naming))
-                )
+                msgspec.structs.replace(one, sentence=flat(_finding_sentence(result, one, naming)))
                 for one in result.findings
             ),
         )
@@ -143,8 +141,8 @@ def _result_sentence(result: GateResult) -> str:
     return f"gate {result.gate}: passed by {every}{doubt}"
 
 
-def _finding_sentence(gate: str, one: GateFinding, naming: Naming) -> str:
-    state = gate.partition(":")[0]
+def _finding_sentence(result: GateResult, one: GateFinding, naming: Naming) -> str:
+    gate, state = result.gate, result.state
     match one.finding:
         case "hit":
             return f"gate {gate} hit: {_hit(state, one, naming)}"
@@ -154,7 +152,7 @@ def _finding_sentence(gate: str, one: GateFinding, naming: Naming) -> str:
             why = unseen if is_measured else f"{_LACKS[one.outcome]} ({_reason(one)})"
             return f"gate {gate} could not judge {naming.name(one)}: {why}"
         case _:
-            return f"gate {gate} passed, not beyond doubt: {_open(gate, one, naming)}"
+            return f"gate {gate} passed, not beyond doubt: {_open(result, one, naming)}"
 
 
 def _hit(state: str, one: GateFinding, naming: Naming) -> str:
@@ -179,16 +177,15 @@ def _hit(state: str, one: GateFinding, naming: Naming) -> str:
             return f"{naming.moved(one, state)}{least}"
 
 
-def _open(gate: str, one: GateFinding, naming: Naming) -> str:
+def _open(gate: GateResult, one: GateFinding, naming: Naming) -> str:
     """Say how far beyond the bound a comparison may lie all the same."""
-    state, _, amount = gate.partition(":")
     if one.outcome != "inconclusive":
         figures = f"{naming.name(one)} has {_interval(one)}"
-        return f"{figures}: that all of it is beyond {amount} is not shown"
+        return f"{figures}: that all of it is beyond {gate.percent or 0:.12g}% is not shown"
     hint = "" if "inconclusive" in naming.gates else (
         "; add --fail-on inconclusive to fail on it"
     )  # fmt: skip
-    return f"{naming.name(one)} is inconclusive and {_reach(state, one)}{hint}"
+    return f"{naming.name(one)} is inconclusive and {_reach(gate.state, one)}{hint}"
 
 
 def _reach(state: str, one: GateFinding) -> str:

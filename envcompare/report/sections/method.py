@@ -164,10 +164,18 @@ def _cell(cell: CellSummary, label: str) -> CellView:
         ),
         reason="; ".join(
             one_line(text)
-            for text in (_reason(cell), cell.metric_reason, cell.generation, *cell.cautions)
+            for text in (_reason(cell), cell.metric_reason, _generation(cell), *cell.cautions)
             if text
         ),
     )
+
+
+def _generation(cell: CellSummary) -> str:
+    """Return how generations began and why so; empty where there were none."""
+    if not cell.generation:
+        return ""
+    why = f": {cell.generation_reason}" if cell.generation_reason else ""
+    return f"generations by {cell.generation}{why}"
 
 
 def _reason(cell: CellSummary) -> str:
