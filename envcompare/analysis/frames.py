@@ -382,14 +382,12 @@ def _of_parameters(parameters: Mapping[str, Scalar]) -> Row:
 
 
 def _of_times(times: StepTimes | None, prefix: str) -> Row:
-    return {f"{prefix}{name}": value for name, value in asdict(times).items() if name != "arm"} if (
-        times
-    ) else {}  # fmt: skip
+    values = asdict(times).items() if times else ()
+    return {f"{prefix}{name}": value for name, value in values if name != "arm"}
 
 
 def _of_estimate(estimate: Estimate) -> Row:
-    ends = {"log_ratio_low": estimate.low, "log_ratio_high": estimate.high}
-    return asdict(estimate) | ends
+    return asdict(estimate) | {"log_ratio_low": estimate.low, "log_ratio_high": estimate.high}
 
 
 def _ratio(log_ratio: float) -> float:
