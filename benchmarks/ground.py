@@ -77,7 +77,7 @@ def ground(workload: str = "cnn", *, python: str = "") -> Ground:
     interpreter = python or _venv()
     data = WORK / "data" / Path(workload).name
     data.parent.mkdir(parents=True, exist_ok=True)
-    worker = bundled.workloads() / "worker.py"
+    worker = bundled.workloads() / "harness" / "worker.py"
     argv = (interpreter, str(worker), "--prepare", str(data), "--workload", workload)
     if not data.exists():
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
@@ -185,7 +185,7 @@ def _design(trial: Trial) -> Design:
 
 def _launcher(trial: Trial, on: Ground) -> Launch:
     transport = LocalTransport()
-    worker = str(bundled.workloads() / "worker.py")
+    worker = str(bundled.workloads() / "harness" / "worker.py")
     log = WORK / "worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)
 

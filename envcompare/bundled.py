@@ -16,7 +16,8 @@ def root() -> Path:
     The checkout comes first, so that an editable install never sees a stale copy.
     """
     for folder in (_PACKAGE.parent, _PACKAGE / "_files"):
-        if (folder / "workloads" / "worker.py").is_file() and (folder / "Dockerfile").is_file():
+        parts = (folder / "workloads" / "harness" / "worker.py", folder / "Dockerfile")
+        if all(part.is_file() for part in parts):
             return folder
     raise EnvcompareError(
         "the bundled workloads are missing",
@@ -32,7 +33,7 @@ def workloads() -> Path:
 
 def tree_program() -> str:
     """Return the program that says what is installed beside an interpreter."""
-    return (workloads() / "tree.py").read_text(encoding="utf-8")
+    return (workloads() / "harness" / "tree.py").read_text(encoding="utf-8")
 
 
 def tree_key(folder: Path) -> str:

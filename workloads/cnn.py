@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
-import torchparts
-from batches import Batches
-from images import read_digits
-from parameters import require, require_one_of
+from harness import torchparts
+from harness.formats.batches import Batches
+from harness.formats.images import read_digits
+from harness.parameters import require
 from torch import nn  # noqa: TID251
 
 SIDE, CLASSES = 28, 10
@@ -37,19 +37,27 @@ class Cnn:
         "dropout2": 0.5,
         "evaluate": False,
     }
+    RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
+        "batch": (1, None),
+        "epochs": (1, None),
+        "subset": (0, None),
+        "optimizer": ("adadelta", "sgd", "adam"),
+        "lr": (0, None),
+        "filters1": (1, None),
+        "filters2": (1, None),
+        "kernel": (1, 14),
+        "pool": (1, None),
+        "hidden": (1, None),
+        "dropout1": (0, 1),
+        "dropout2": (0, 1),
+    }
+    DATA: ClassVar[str] = "harness.formats.digits"
 
-    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS
+    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
         self.batch = params["batch"]
-        for name in ("batch", "epochs", "filters1", "filters2", "kernel", "pool", "hidden"):
-            require(name, params[name], least=1)
-        require("subset", params["subset"], least=0)
-        require("kernel", params["kernel"], least=1, most=SIDE // 2)
         self._side = (SIDE - 2 * (params["kernel"] - 1)) // params["pool"]
         require("pool", params["pool"], least=1, most=SIDE - 2 * (params["kernel"] - 1))
-        for name in ("dropout1", "dropout2"):
-            require(name, params[name], least=0, most=1)
-        require_one_of("optimizer", params["optimizer"], torchparts.OPTIMIZERS)
 
     def load(self, data: str | None) -> None:
         """Read the digits; pixels stay bytes until a step takes them."""

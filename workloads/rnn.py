@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch  # noqa: TID251  its home is workloads/
-import torchparts
-from batches import Batches
-from parameters import require, require_one_of
-from texts import FIRST_WORD, PAD, Review, encode, read_reviews, vocabulary_of
+from harness import torchparts
+from harness.formats.batches import Batches
+from harness.formats.texts import FIRST_WORD, PAD, Review, encode, read_reviews, vocabulary_of
 from torch import nn  # noqa: TID251
 
 
@@ -28,15 +27,23 @@ class Rnn:
         "layers": 1,
         "evaluate": False,
     }
+    RANGES: ClassVar[dict[str, Any]] = {  # least and most; the choices of a text
+        "batch": (1, None),
+        "epochs": (1, None),
+        "subset": (0, None),
+        "optimizer": ("adadelta", "sgd", "adam"),
+        "lr": (0, None),
+        "vocabulary": (1, None),
+        "length": (1, None),
+        "embedding": (1, None),
+        "hidden": (1, None),
+        "layers": (1, None),
+    }
+    DATA: ClassVar[str] = "harness.formats.reviews"
 
-    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS
+    def __init__(self, **params: Any) -> None:  # noqa: ANN401  checked against PARAMS and RANGES
         self.params = params
         self.batch = params["batch"]
-        sizes = ("batch", "epochs", "vocabulary", "length", "embedding", "hidden", "layers")
-        for name in sizes:
-            require(name, params[name], least=1)
-        require("subset", params["subset"], least=0)
-        require_one_of("optimizer", params["optimizer"], torchparts.OPTIMIZERS)
 
     def load(self, data: str | None) -> None:
         """Read the reviews, count the words of the training ones, and number them all."""

@@ -23,7 +23,7 @@ from envcompare.transport.operations import shell
 PYTHON = "python3"
 """How a user of an image starts Python, by the PATH of the image."""
 
-_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/pinning.py)
+_OWN_PYTHON = "ENVCOMPARE_PYTHON"  # tells it to what runs inside (workloads/harness/pinning.py)
 _NOBODY = 65534
 _START_S = 300.0
 # Docker's words, and those of `env`, by which other environments start it.

@@ -21,8 +21,9 @@ from envcompare.stack import Mount
 from envcompare.transport.operations import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
-WORKER = "worker.py"
-LAUNCHER = "measuring.py"  # of a plain command, which finds the Python of the image by itself
+WORKER = "harness/worker.py"
+# of a plain command, which finds the Python of the image by itself
+LAUNCHER = "harness/measuring.py"
 
 
 @dataclass(slots=True, kw_only=True)

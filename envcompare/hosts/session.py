@@ -229,7 +229,8 @@ class HostSession:
     def _data_facts(self, path: str) -> Identity:
         """Return the hash of the user's data, and the times of its files; empty if not read."""
         ready = self.nearest_arm
-        command = Command(argv=(ready.prepared.interpreter, f"{self.workloads}/data.py", path))
+        program = f"{self.workloads}/harness/formats/data.py"
+        command = Command(argv=(ready.prepared.interpreter, program, path))
         mounts = (*self.mounts, Mount(path=path))
         try:
             result = self.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)

@@ -16,7 +16,7 @@ from envcompare.run_folder.records import FingerprintValue
 from envcompare.transport import Transport
 from envcompare.transport.operations import make_folder, read_json, run, shell
 
-PROGRAM = "roofs.py"
+PROGRAM = "harness/counters/roofs.py"
 SECONDS = 10.0  # of measuring, without the start of PyTorch
 LIMIT_S = 300.0
 STEADY = 0.1  # that the median repetition may take longer than the best

@@ -15,7 +15,7 @@ from envcompare.run_folder.records import Count, GpuReading
 from envcompare.transport import Process, Transport
 from envcompare.transport.operations import read_json
 
-PROGRAM = "gpusampling.py"
+PROGRAM = "harness/counters/gpusampling.py"
 _ENDING_S = 5.0
 LINE_READINGS = 1000  # in a line of samples.jsonl
 NO_GPU = "the host has no GPU: no power, energy or clocks are measured"

@@ -132,7 +132,11 @@ def fill(
 def steps() -> dict[str, str]:
     """Return the programs that install the wheels and say what came of it, by their names."""
     containers, workloads = bundled.root() / "containers", bundled.workloads()
-    paths = (containers / "install.sh", containers / "library.py", workloads / "tree.py")
+    paths = (
+        containers / "install.sh",
+        containers / "library.py",
+        workloads / "harness" / "tree.py",
+    )
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 

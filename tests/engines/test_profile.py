@@ -167,7 +167,7 @@ def _in_docker(path: Path, profiler: ProfilerRun) -> Worker:
         run_id="profile-test",
         arm="docker",
         reference=BASE,
-        mounts=(Mount(path=str(WORKER.parent)), Mount(path=str(path)), *profiler.mounts),
+        mounts=(Mount(path=str(WORKER.parents[1])), Mount(path=str(path)), *profiler.mounts),
         scratch=profiler.folder,
     )
     inner = profiler.wrap(Command(argv=("python3", str(WORKER))))

@@ -26,7 +26,7 @@ from envcompare.stats.intervals import Interval
 from envcompare.transport.local import LOCAL
 from envcompare.transport.operations import run
 
-WORKER = Path(__file__).parents[2] / "workloads" / "worker.py"
+WORKER = Path(__file__).parents[2] / "workloads" / "harness" / "worker.py"
 ARMS = ("vm", "docker", "vm~control")
 Answer = Callable[[str], CommandResult]
 

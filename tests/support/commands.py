@@ -17,7 +17,7 @@ from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import ProcessRun
 
-LAUNCHER = Path(__file__).parents[2] / "workloads" / "measuring.py"
+LAUNCHER = Path(__file__).parents[2] / "workloads" / "harness" / "measuring.py"
 IN_DOCKER = '[ "$ENVCOMPARE_ENVIRONMENT" = docker ]'
 
 

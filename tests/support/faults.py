@@ -75,7 +75,7 @@ class ClockJumps(Steady):
 
     def setup(self, seed, device):
         super().setup(seed, device)
-        import blockclock
+        from harness import blockclock
         self.blocks = 0
         measure = blockclock.BlockClock.measure
 
@@ -99,7 +99,7 @@ class ClockGoesBack(ClockJumps):
 class WithoutSchedstat(Steady):
     def setup(self, seed, device):
         super().setup(seed, device)
-        import blockclock
+        from harness import blockclock
         blockclock._wait_ns = lambda path: None
 """
 

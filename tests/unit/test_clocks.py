@@ -44,7 +44,7 @@ def test_missing_schedstat_turns_the_verdict_to_the_wall_clock(tmp_path: Path) -
 
 def test_clock_of_a_block_reads_no_wait_where_the_kernel_has_none() -> None:
     """None, not 0: nothing was measured."""
-    from blockclock import BlockClock
+    from harness.blockclock import BlockClock
 
     clock = BlockClock(cuda=False)
     clock._schedstat = "/proc/self/no-such-file"

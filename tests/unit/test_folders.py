@@ -164,9 +164,9 @@ def test_worker_starts_as_a_user_of_the_image_starts_python(
     arm = ArmRecord(id="vm", environment="vm")
     session.arms["vm"] = ReadyArm(arm=arm, prepared=prepared, check=Check())
     cell = CellFolders(session=session)
-    for program in ("worker.py", "measuring.py"):
+    for program in ("harness/worker.py", "harness/measuring.py"):
         cell.launch("vm", program, log=tmp_path / "log", log_name="log").kill()
     assert [one.argv[-2:] for one in recorder.commands] == [
-        ("python3", f"{session.workloads}/worker.py"),
-        ("/opt/python3.11", f"{session.workloads}/measuring.py"),
+        ("python3", f"{session.workloads}/harness/worker.py"),
+        ("/opt/python3.11", f"{session.workloads}/harness/measuring.py"),
     ]

@@ -43,6 +43,7 @@ print(sys.argv[2])
 
 def scripted(folder: Path, answer: str) -> Command:
     """Return a program of that name which counts its runs and gives a fixed answer."""
+    (folder / PROGRAM).parent.mkdir(parents=True, exist_ok=True)
     (folder / PROGRAM).write_text(COUNTING)
     return Command(argv=(sys.executable, str(folder / PROGRAM), str(folder / "runs"), answer))
 

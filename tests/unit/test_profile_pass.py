@@ -91,7 +91,7 @@ OPERATORS = {"operators": [], "version": "2.0", "steps_before": 3}
 class Attack(Light):
     def setup(self, seed, device):
         super().setup(seed, device)
-        import generation
+        from harness import generation
         honest = generation.profile
         is_met = os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
 
@@ -155,8 +155,8 @@ TRACED = (
 import os
 import pathlib
 
-import generation
-import torchparts
+from harness import generation
+from harness import torchparts
 
 HOST = pathlib.Path(__file__).parent
 torchparts.compute_capability = lambda device: "8.0"

@@ -21,7 +21,6 @@ from envcompare.run_folder.profiles import Copy, Device, Kernel, PassName, Profi
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "tests" / "data" / "profiles"
 NAMED = (
-    "profilers",
     "profile_files",
     "analysis/profiles/quantities.py",
     "analysis/timing/descriptive.py",
@@ -74,7 +73,9 @@ def written() -> set[str]:
 
 def counters() -> set[str]:
     """Return the names of the worker's counters, with and without the kernel's part."""
-    text = (ROOT / "workloads" / "hostcounters.py").read_text(encoding="utf-8")
+    text = (ROOT / "workloads" / "harness" / "counters" / "hostcounters.py").read_text(
+        encoding="utf-8"
+    )
     names = set(re.findall(r'Event\("(\w+)"', text)) | set(re.findall(r'counted\["(\w+)"\]', text))
     listed = re.search(r'\("cycles"[^)]*\)', text)
     assert listed is not None

@@ -114,7 +114,11 @@ def place(origin: Path) -> Iterator[Path]:
 
 def note_data(place: Path) -> None:
     """Let a run know its data in a copy, whose files have other ctimes."""
-    argv = [sys.executable, str(workloads() / "data.py"), str(place / "data")]
+    argv = [
+        sys.executable,
+        str(workloads() / "harness" / "formats" / "data.py"),
+        str(place / "data"),
+    ]
     found = json.loads(subprocess.run(argv, capture_output=True, check=True).stdout)
     for key in ("changed", "files"):
         edit(only_run(place), f"data.{key}", found[key])

@@ -26,7 +26,7 @@ from envcompare.transport.local import LOCAL
 SAMPLE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import gpusampling
+from harness.counters import gpusampling
 sys.exit(gpusampling.main(sys.argv[2]))
 """
 
@@ -168,7 +168,11 @@ def test_what_the_pass_raises_is_raised_after_its_readings_are_kept(tmp_path: Pa
 
 def test_sampler_leaves_no_byte_code_beside_the_workloads() -> None:
     """A container cannot keep any, so that a plain process must not find any."""
-    assert sampler_command("python3", "/w").argv == ("python3", "-B", "/w/gpusampling.py")
+    assert sampler_command("python3", "/w").argv == (
+        "python3",
+        "-B",
+        "/w/harness/counters/gpusampling.py",
+    )
 
 
 @given(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WORKER = Path(__file__).parents[3] / "workloads" / "worker.py"
+WORKER = Path(__file__).parents[3] / "workloads" / "harness" / "worker.py"
 
 
 class Conversation:

@@ -12,9 +12,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3] / "workloads"))
 sys.dont_write_bytecode = True
 
-import flops  # noqa: E402  found on the path just above
 import torch  # noqa: E402, TID251
-from recurrent import RecurrentCounter  # noqa: E402
+from harness.counters import flops  # noqa: E402  found on the path just above
+from harness.counters.recurrent import RecurrentCounter  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402, TID251
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroups import Cgroup, cpu_quota, own_group, throttled_ns
+from harness.facts.cgroups import Cgroup, cpu_quota, own_group, throttled_ns
 
 
 def group(folder: Path, version: int, **files: str) -> Cgroup:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from conversation import WORKER
-from data import Folder, Source, data_hash, prepare, state
-from failures import DataError
+from harness.failures import DataError
+from harness.formats.data import Folder, Source, data_hash, prepare, state
 
 
 def write(folder: str) -> None:

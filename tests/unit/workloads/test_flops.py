@@ -64,7 +64,8 @@ def test_backward_counts_twice_where_every_gradient_is_wanted(torch_interpreter:
     found = in_torch(
         torch_interpreter,
         """
-import json, torch, flops
+import json, torch
+from harness.counters import flops
 layer, inputs = torch.nn.LSTM(4, 6), torch.randn(5, 3, 4, requires_grad=True)
 state = tuple(torch.zeros(1, 3, 6, requires_grad=True) for _ in range(2))
 print(json.dumps(flops.count(lambda: layer(inputs, state)[0].sum().backward(), 2)["by_op"]))
@@ -141,7 +142,8 @@ def test_training_step_of_the_cnn_counts_its_convolutions_and_layers(
     found = in_torch(
         torch_interpreter,
         """
-import json, torch, flops, cnn
+import json, torch, cnn
+from harness.counters import flops
 work = cnn.Cnn(**{**cnn.Cnn.PARAMS, "subset": 64})
 work._train = (torch.zeros(64, 28, 28, dtype=torch.uint8), torch.zeros(64, dtype=torch.int64))
 work._batches = cnn.Batches(work._train, 64)
@@ -160,7 +162,9 @@ print(json.dumps([flops.count(work.step, k)["flops"] for k in (1, 3)]))
 def test_step_without_an_operator_is_not_counted_as_0(torch_interpreter: str) -> None:
     """A replayed graph calls no operator: nothing was measured, and that is said."""
     found = in_torch(
-        torch_interpreter, "import json, torch, flops; print(json.dumps(flops.count(int, 3)))"
+        torch_interpreter,
+        "import json, torch\nfrom harness.counters import flops\n"
+        "print(json.dumps(flops.count(int, 3)))",
     )
     assert found["flops"] is None
     assert "no operator of PyTorch was called" in found["reason"]
@@ -168,7 +172,7 @@ def test_step_without_an_operator_is_not_counted_as_0(torch_interpreter: str) ->
 
 def test_workload_without_torch_has_a_reason() -> None:
     """Nothing is imported for it."""
-    import flops
+    from harness.counters import flops
 
     assert flops.count(int, 3) == {
         "flops": None, "by_op": {}, "reason": "the workload does not use PyTorch"

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hostcounters
-import perfevents
 import pytest
+from harness.counters import hostcounters, perfevents
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,7 +95,7 @@ def test_counter_has_a_value_or_a_reason_and_never_both() -> None:
 UNPRIVILEGED = """
 import ctypes, json, os, sys
 sys.path.insert(0, sys.argv[1])
-import hostcounters
+from harness.counters import hostcounters
 os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own /proc stays readable
 print(json.dumps(hostcounters.count(lambda: bytearray(5_000_000), 5)["counters"]))
@@ -107,7 +106,7 @@ print(json.dumps(hostcounters.count(lambda: bytearray(5_000_000), 5)["counters"]
 def test_what_a_plain_user_may_not_count_is_told_apart() -> None:
     """Where the kernel's part is closed, counts are marked as without it, and clocks go on."""
     level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
-    folder = str(Path(hostcounters.__file__).parent)
+    folder = str(Path(hostcounters.__file__).parents[2])
     argv = [sys.executable, "-B", "-c", UNPRIVILEGED, folder]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -176,7 +175,7 @@ def test_what_forbids_the_counters_is_named(
 FEW_FILES = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
-import hostcounters, perfevents
+from harness.counters import hostcounters, perfevents
 limit = len(os.listdir("/proc/self/fd")) + perfevents.SPARE_FILES
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 kept = []
@@ -187,7 +186,7 @@ print(json.dumps([hostcounters.count(step, 5)["counters"], len(kept)]))
 
 def test_counters_leave_open_files_to_the_workload() -> None:
     """Where the limit is low, counters are given up and not the steps."""
-    folder = str(Path(hostcounters.__file__).parent)
+    folder = str(Path(hostcounters.__file__).parents[2])
     argv = [sys.executable, "-B", "-W", "ignore", "-c", FEW_FILES, folder]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     found, opened = json.loads(done.stdout)

@@ -83,7 +83,7 @@ def test_launcher_of_a_command_does_not_speak_for_the_program(tmp_path: Path) ->
 
 def test_content_hash_sees_both_ends_of_a_large_file(tmp_path: Path) -> None:
     """A large library is known by its size and its ends; a small one by all of it."""
-    from libraries import content_hash
+    from harness.facts.libraries import content_hash
 
     path = tmp_path / "large.so"
     content = bytearray(9 << 20)
@@ -101,7 +101,7 @@ def test_content_hash_sees_both_ends_of_a_large_file(tmp_path: Path) -> None:
 
 def test_the_index_of_the_loader_is_no_library(tmp_path: Path) -> None:
     """The loader maps it for a moment, and it differs between any two installations."""
-    from libraries import mapped_libraries
+    from harness.facts.libraries import mapped_libraries
 
     with contextlib.ExitStack() as stack:
         for name in ("ld.so.cache", "libplanted.so.1"):
@@ -115,7 +115,7 @@ def test_the_index_of_the_loader_is_no_library(tmp_path: Path) -> None:
 
 def test_a_library_that_was_unlinked_is_listed_once(tmp_path: Path) -> None:
     """The kernel marks its path; neither name nor path is another one for that."""
-    from libraries import library_facts, mapped_libraries
+    from harness.facts.libraries import library_facts, mapped_libraries
 
     path = tmp_path / "libplanted.so.1"
     path.write_bytes(b"planted")

@@ -8,10 +8,17 @@ import re
 import struct
 from pathlib import Path
 
-import digits
 import pytest
-import reviews
-from texts import FIRST_WORD, PAD, UNKNOWN, encode, read_reviews, vocabulary_of, words_of
+from harness.formats import digits, reviews
+from harness.formats.texts import (
+    FIRST_WORD,
+    PAD,
+    UNKNOWN,
+    encode,
+    read_reviews,
+    vocabulary_of,
+    words_of,
+)
 
 DIGITS_SHA256 = "4bf2741f40e39c9739d538fcb2bc1ad1caffc689a08885c96bc29826faec152b"
 REVIEWS_SHA256 = "45ca1faa78df0a4408d3f7f48514952b5a1a38282bb299b43af952e96892b011"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cudalibraries import cuda_versions
-from nvml import gpu_settings
-from torchfacts import MANAGED_KEYS, gpu
+from harness.counters.nvml import gpu_settings
+from harness.facts.cudalibraries import cuda_versions
+from harness.facts.torchfacts import MANAGED_KEYS, gpu
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None, reason="gcc is not there to build the scripted libraries"

@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-import searching
+from harness import searching
+from harness.output import HEAD_BYTES, TAIL_BYTES, Output
 from hypothesis import given
 from hypothesis import strategies as st
-from output import HEAD_BYTES, TAIL_BYTES, Output
 
 LOSS = {"loss": re.compile(rb"loss: (\S+)")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import rapl
+from harness.counters import rapl
 
 RANGE_UJ = 262_143_328_850
 

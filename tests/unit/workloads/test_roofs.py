@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import roofs
+from harness.counters import roofs
 from hypothesis import given
 from hypothesis import strategies as st
 

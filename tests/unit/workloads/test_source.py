@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conversation import WORKER
 
-FILES = sorted(WORKER.parent.glob("*.py"))
+FILES = sorted(WORKER.parents[1].rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(WORKER.parents[1])))
 def test_file_is_python_3_9(path: Path) -> None:
     """Users bring images with old interpreters: no newer syntax, annotations stay unevaluated."""
     tree = ast.parse(path.read_text(), feature_version=(3, 9))

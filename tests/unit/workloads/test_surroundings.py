@@ -12,13 +12,13 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from confinement import describe_mount, mount_of, security_label
-from libraries import allocator
-from packages import Distribution, installed, loaded, outside
-from torchfacts import build_of, driver_version
-from variables import masked, variables
-from watching import Watch
-from wire import encode
+from harness.facts.confinement import describe_mount, mount_of, security_label
+from harness.facts.libraries import allocator
+from harness.facts.packages import Distribution, installed, loaded, outside
+from harness.facts.torchfacts import build_of, driver_version
+from harness.facts.variables import masked, variables
+from harness.watching import Watch
+from harness.wire import encode
 
 SECRET = "hunter2"
 HOSTILE = """

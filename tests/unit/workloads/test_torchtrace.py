@@ -10,14 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torchtrace
+from harness.counters import torchtrace
 from hypothesis import given
 from hypothesis import strategies as st
 
 WORKLOADS = Path(__file__).resolve().parents[3] / "workloads"
 PROGRAM = """
 import sys, json; sys.path.insert(0, sys.argv[1])
-import torch, torchtrace
+import torch
+from harness.counters import torchtrace
 layer, done = torch.nn.Linear(8, 4), []
 def step():
     done.append(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from lab import ROOT
 
-PROGRAM = ROOT / "workloads" / "tree.py"
+PROGRAM = ROOT / "workloads" / "harness" / "tree.py"
 Change = Callable[[Path], object]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from failures import DataError
-from texts import read_reviews
+from harness.failures import DataError
+from harness.formats.texts import read_reviews
 
 TABLE = """review,sentiment
 "A good, ""warm"" film.<br />Yes",positive

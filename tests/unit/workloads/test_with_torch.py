@@ -224,7 +224,7 @@ def test_users_idx_files_are_read_where_they_lie(
 
 def test_example_of_the_readme_runs(start: Start, torch_interpreter: str, tmp_path: Path) -> None:
     """The workload that the documentation shows is complete."""
-    text = (WORKER.parent / "README.md").read_text()
+    text = (WORKER.parents[1] / "README.md").read_text()
     path = tmp_path / "attention.py"
     path.write_text(text.split("```python\n")[1].split("```")[0])
     worker = start(torch_interpreter)

@@ -1,0 +1,130 @@
+"""The timing of a block: wall and CPU time of each step, and what disturbed the block."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+from harness.facts.cgroups import own_group, throttled_ns
+from harness.failures import PhaseError
+
+TASKS = "/proc/self/task"
+Stamps = tuple[list[int], list[int], Any]
+
+
+class BlockClock:
+    """Measures blocks of steps in the thread that made it."""
+
+    def __init__(self, *, cuda: bool) -> None:
+        self._cuda = cuda
+        self._cpu_group = own_group("cpu")
+        # Three fields: time on a CPU, time waiting for one, slices (kernel: sched-stats.rst).
+        self._schedstat = f"{TASKS}/{threading.get_native_id()}/schedstat"
+
+    def measure(self, step: Callable[[], Any], k: int, *, done: int) -> dict[str, Any]:
+        """Run k steps after `done` earlier ones; return the fields of a `run` reply.
+
+        Times are ns of the monotonic clock and of the CPU clock of the whole process. On a GPU the
+        device is idle at both ends; the last step's wall time holds the wait for it.
+        Raises PhaseError with the number of the step that failed.
+        """
+        before = self._counters()
+        # Last before the block and first after it: a wait beside the block is none of its own.
+        before["wait_ns"] = _wait_ns(self._schedstat)
+        if self._cuda:
+            (wall, cpu, loss), gpu_ns = self._time_on_gpu(step, k, done)
+        else:
+            (wall, cpu, loss), gpu_ns = _time_steps(step, k, done), None
+        after = self._counters()
+        return {
+            "t0_ns": wall[0],
+            "wall_ns": [end - start for start, end in zip(wall, wall[1:])],
+            "cpu_ns": [end - start for start, end in zip(cpu, cpu[1:])],
+            **{name: _difference(after[name], before[name]) for name in after},
+            "gpu_ns": gpu_ns,
+            "loss": as_number(loss, done + k),
+        }
+
+    def _time_on_gpu(
+        self, step: Callable[[], Any], k: int, done: int
+    ) -> tuple[Stamps, list[int] | None]:
+        cuda = sys.modules["torch"].cuda
+        events = [cuda.Event(enable_timing=True) for _ in range(k + 1)]
+        ends = iter(events[1:])
+
+        def marked_step() -> Any:  # noqa: ANN401  a loss is what the workload makes it
+            loss = step()
+            next(ends).record()
+            return loss
+
+        cuda.synchronize()
+        events[0].record()
+        wall, cpu, loss = _time_steps(marked_step, k, done)
+        cuda.synchronize()
+        wall[-1], cpu[-1] = time.monotonic_ns(), time.process_time_ns()
+        gpu_ns = [round(a.elapsed_time(b) * 1e6) for a, b in zip(events, events[1:])]
+        return (wall, cpu, loss), gpu_ns
+
+    def _counters(self) -> dict[str, int | None]:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "wait_ns": _wait_ns(self._schedstat),
+            "all_wait_ns": _all_wait_ns(),
+            "throttled_ns": throttled_ns(self._cpu_group),
+            "voluntary_switches": usage.ru_nvcsw,
+            "involuntary_switches": usage.ru_nivcsw,
+            "minor_faults": usage.ru_minflt,
+            "major_faults": usage.ru_majflt,
+        }
+
+
+def _wait_ns(schedstat: str) -> int | None:
+    try:
+        with open(schedstat, "rb", buffering=0) as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _all_wait_ns() -> int | None:
+    """Return the wait of all threads that live now; None where one of them tells nothing."""
+    try:
+        waits = [_wait_ns(f"{TASKS}/{task}/schedstat") for task in os.listdir(TASKS)]
+    except OSError:
+        return None
+    known = [wait for wait in waits if wait is not None]
+    return sum(known) if len(known) == len(waits) else None
+
+
+def as_number(loss: Any, step: int) -> float:  # noqa: ANN401  a loss is what the workload makes it
+    """Return the loss of a step as a number, waiting for the device where it is still computing."""
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PhaseError("step", step) from error
+
+
+def _time_steps(step: Callable[[], Any], k: int, done: int) -> Stamps:
+    """Return k + 1 stamps of both clocks, and the last loss."""
+    wall, cpu = [0] * (k + 1), [0] * (k + 1)
+    loss: Any = None
+    index = 0
+    try:
+        cpu[0], wall[0] = time.process_time_ns(), time.monotonic_ns()
+        for index in range(1, k + 1):
+            loss = step()
+            wall[index], cpu[index] = time.monotonic_ns(), time.process_time_ns()
+    except (Exception, SystemExit) as error:
+        raise PhaseError("step", done + index) from error
+    return wall, cpu, loss
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    """Return what was added; None where a thread that ended took its share along."""
+    if after is None or before is None or after < before:
+        return None
+    return after - before

@@ -1,0 +1,1 @@
+"""Host and processor counters, NVML, power, and the roofs of a device."""

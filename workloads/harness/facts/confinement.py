@@ -1,0 +1,118 @@
+"""What the environment lets this process do: rights, filters, limits, and where its files lie."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from functools import partial
+from typing import Any
+
+from harness.attempts import attempt
+from harness.facts.cgroups import read_text
+
+# Per mount and per file system (mount(8), nfs(5)): what can be felt and names no path and no id.
+_FELT_OPTION = re.compile(
+    r"ro|rw|nosuid|nodev|noexec|noatime|relatime|strictatime|nodiratime|lazytime|sync|dirsync|dax"
+    r"|volatile|metacopy=on|(data|compress|vers|proto|rsize|wsize|cache)=[\w.:-]+"
+)
+
+
+# sched.h; of the kernel's own threads there are others.
+_POLICIES = {"0": "other", "1": "fifo", "2": "rr", "3": "batch", "5": "idle", "6": "deadline"}
+
+
+def confinement(data: str | None) -> dict[str, Any]:
+    """Return the facts of this process; `data` is the folder that the workload reads."""
+    scratch = os.environ.get("HOME") or os.getcwd()  # in a container the folder made for the arm
+    return {
+        **_rights(),
+        **scheduling(),
+        **_limits(),
+        "mount.python": attempt(lambda: mount_of(os.path.realpath(sys.executable))),
+        "mount.data": None if data is None else attempt(lambda: mount_of(data)),
+        "mount.scratch": attempt(lambda: mount_of(scratch)),
+    }
+
+
+def scheduling(process: str = "self") -> dict[str, Any]:
+    """Return how the kernel runs a process: what `nice`, `chrt` and prctl(2) have set for it."""
+    status = read_text(f"/proc/{process}/status") or ""
+    fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
+    # from the third field of proc_pid_stat(5) on: a name before it may hold blanks
+    stat = (read_text(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    return {
+        "process.nice": attempt(lambda: int(stat[16])),
+        "process.scheduler": attempt(lambda: _POLICIES.get(stat[38], stat[38])),
+        "thp.is_disabled": attempt(lambda: fields["THP_enabled"] == "0"),
+    }
+
+
+def _rights() -> dict[str, Any]:
+    status = read_text("/proc/self/status") or ""
+    fields = dict(re.findall(r"^(\w+):\s*(.*)$", status, re.MULTILINE))
+    return {
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "seccomp.mode": attempt(lambda: int(fields["Seccomp"])),
+        "seccomp.filters": attempt(lambda: int(fields["Seccomp_filters"])),
+        "no_new_privs": attempt(lambda: bool(int(fields["NoNewPrivs"]))),
+        "capabilities.effective": fields.get("CapEff"),
+        "speculation.ssb": fields.get("Speculation_Store_Bypass"),
+        "speculation.indirect_branch": fields.get("SpeculationIndirectBranch"),
+        "lsm.label": security_label((read_text("/proc/self/attr/current") or "").rstrip("\0")),
+        "threads.alive": attempt(lambda: len(os.listdir("/proc/self/task"))),
+    }
+
+
+def security_label(text: str) -> str | None:
+    """Return the label of AppArmor or SELinux without the categories of SELinux.
+
+    Engines draw these at random for each container (container_selinux(8)).
+    """
+    context = re.fullmatch(r"(\w+:\w+:\w+):s\d\S*", text)
+    return context[1] if context else text or None
+
+
+def _limits() -> dict[str, Any]:
+    """Return all soft limits; the one of files has a second name, from BSD."""
+    names = {name for name in dir(resource) if name.startswith("RLIMIT_")} - {"RLIMIT_OFILE"}
+    return {
+        f"limits.{name[7:].lower()}": attempt(partial(_soft, getattr(resource, name)))
+        for name in names
+    }
+
+
+def _soft(kind: int) -> int | str:
+    value = resource.getrlimit(kind)[0]
+    return "unlimited" if value == resource.RLIM_INFINITY else value
+
+
+def mount_of(path: str) -> str | None:
+    """Return `type options` of the mount that holds a path, which must exist.
+
+    The kernel is asked for its number (proc_pid_fdinfo(5)): the longest name would be wrong where
+    a later mount hides an earlier one.
+    """
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        info = read_text(f"/proc/self/fdinfo/{fd}") or ""
+    finally:
+        os.close(fd)
+    number = re.search(r"mnt_id:\s*(\d+)", info)
+    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+        if number and line.startswith(f"{number[1]} "):
+            return describe_mount(line)
+    return None
+
+
+def describe_mount(line: str) -> str:
+    """Return `type options` of a line of mountinfo, without what names a path or an id."""
+    left, _, right = line.partition(" - ")
+    kind, _, of_system = right.split(" ", 2)
+    options = {*left.split()[5].split(","), *of_system.split(",")}
+    felt = {option for option in options if _FELT_OPTION.fullmatch(option)}
+    if "ro" in felt:  # one of mount and file system is enough
+        felt.discard("rw")
+    return f"{kind} {','.join(sorted(felt))}"

@@ -1,0 +1,97 @@
+"""The machine as a process sees it: processor, kernel and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from harness.attempts import attempt, text_hash
+from harness.facts.cgroups import read_text
+
+_CPUS = "/sys/devices/system/cpu"
+_HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage"
+_CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+
+
+def machine() -> dict[str, Any]:
+    """Return the facts of the machine; on one host they are the same in every environment."""
+    return {**_kernel(), **_cpu(), **_vulnerabilities(), **_memory()}
+
+
+def _kernel() -> dict[str, Any]:
+    system = os.uname()
+    return {
+        "arch": system.machine,
+        "kernel.release": system.release,
+        "kernel.version": system.version,
+        "kernel.clocksource": read_text(_CLOCK),
+        "os.release": attempt(_os_release),
+    }
+
+
+def _os_release() -> str | None:
+    for line in (read_text("/etc/os-release") or "").splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return value.strip("\"'")
+    return None
+
+
+def _cpu() -> dict[str, Any]:
+    info = (read_text("/proc/cpuinfo") or "").split("\n\n")[0]
+    fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", info, re.MULTILINE))
+    flags = fields.get("flags") or fields.get("Features")  # the word on x86, the word on ARM
+    return {
+        "cpu.model": fields.get("model name"),
+        "cpu.microcode": fields.get("microcode"),
+        "cpu.flags_sha256": flags and text_hash(" ".join(sorted(flags.split()))),
+        "cpu.count": os.cpu_count(),
+        "cpu.affinity": attempt(lambda: sorted(os.sched_getaffinity(0))),
+        "cpu.governor": read_text(f"{_CPUS}/cpu0/cpufreq/scaling_governor"),
+        "cpu.boost": attempt(_boost),
+        "smt.active": attempt(lambda: bool(int(read_text(f"{_CPUS}/smt/active") or ""))),
+        "numa.nodes": attempt(_numa_nodes),
+    }
+
+
+def _boost() -> bool | None:
+    """Return whether the clock may rise above its nominal rate; Intel's driver says the inverse."""
+    no_turbo = read_text(f"{_CPUS}/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return no_turbo == "0"
+    boost = read_text(f"{_CPUS}/cpufreq/boost")
+    return None if boost is None else boost == "1"
+
+
+def _numa_nodes() -> int | None:
+    nodes = [name for name in os.listdir("/sys/devices/system/node") if name[4:].isdigit()]
+    return len(nodes) or None
+
+
+def _vulnerabilities() -> dict[str, Any]:
+    """Return how the kernel mitigates each flaw of the processor it knows."""
+    folder = f"{_CPUS}/vulnerabilities"
+    names = attempt(lambda: sorted(os.listdir(folder))) or []
+    return {f"vulnerabilities.{name}": read_text(f"{folder}/{name}") for name in names}
+
+
+def _memory() -> dict[str, Any]:
+    total = re.search(r"MemTotal:\s+(\d+) kB", read_text("/proc/meminfo") or "")
+    return {
+        "memory.total_bytes": int(total[1]) * 1024 if total else None,
+        "thp": _chosen(f"{_HUGE_PAGES}/enabled"),
+        "thp.defrag": _chosen(f"{_HUGE_PAGES}/defrag"),
+        "shm.bytes": attempt(_shared_memory_bytes),
+    }
+
+
+def _chosen(path: str) -> str | None:
+    """Return the word in brackets, which is the one of several that holds."""
+    found = re.search(r"\[([\w+]+)\]", read_text(path) or "")
+    return found[1] if found else None
+
+
+def _shared_memory_bytes() -> int:
+    disk = os.statvfs("/dev/shm")  # noqa: S108  its size is asked for
+    return disk.f_frsize * disk.f_blocks

@@ -1,0 +1,1 @@
+"""Real data formats, and small data made in them."""

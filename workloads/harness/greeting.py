@@ -1,0 +1,125 @@
+"""The answer to `hello`: a process made ready, a workload imported and loaded, a fingerprint."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from harness import torchparts
+from harness.facts.inside import fingerprint
+from harness.failures import ProcessError, ProtocolError, phase
+from harness.formats.data import data_hash
+from harness.generation import Job, whole_number
+from harness.loading import Workload, code_hash, load_class
+from harness.pinning import pin
+from harness.places import unsafe_to_fork
+
+PLACES = ("auto", "fork", "rebuild")
+
+
+def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
+    """Make this process what `hello` asks for; return the job and the fields of the reply."""
+    with phase("protocol"):
+        _check_types(request)
+    threads = whole_number(request, "threads", least=1, most=4096) if "threads" in request else 1
+    with phase("process"):
+        _settle_process(threads, request.get("cpus"))
+    start_ns = time.monotonic_ns()
+    with phase("import"):
+        kind = load_class(request["workload"])
+        torchparts.import_what_optimizers_need()
+    import_ns = time.monotonic_ns() - start_ns
+    with phase("setup"):
+        device = torchparts.choose_device(request.get("device", "auto"))
+        workload = Workload(kind, request.get("params") or {})
+        device_ns = torchparts.start_device(device)
+    # One thread until the fork: a child cannot use the threads of a pool its parent has started.
+    torchparts.limit_threads(1)
+    start_ns = time.monotonic_ns()
+    with phase("data"):
+        workload.load(request.get("data"))
+    data_ns = time.monotonic_ns() - start_ns
+    job = Job(workload, device=device, threads=threads, data=request.get("data"))
+    times = {"import_ns": import_ns, "device_ns": device_ns, "data_ns": data_ns}
+    return job, {**times, **_describe(request, job)}
+
+
+def take_fingerprint(job: Job | None) -> dict[str, Any]:
+    """Return what this process finds around itself outside any generation, even without a job."""
+    if job is None:
+        return fingerprint(threads=None, device="cpu")
+    return fingerprint(threads=job.threads, device=job.device, data=job.data)
+
+
+def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
+    """Return what the reply says of the job that is ready, and of what is around it."""
+    start_ns = time.monotonic_ns()
+    asked = request.get("fingerprint", True)
+    found = take_fingerprint(job) if asked else {}
+    fingerprint_ns = time.monotonic_ns() - start_ns
+    with phase("process"):
+        place, reason = _choose_place(request.get("generation", "auto"), job.device)
+    with phase("data"):
+        found_hash = data_hash(request.get("data"))
+    return {
+        "generation": place,
+        "generation_reason": reason,
+        "device": job.device,
+        "compute_capability": torchparts.compute_capability(job.device),
+        "batch": job.workload.batch,
+        "unit": "samples",
+        "steps_per_epoch": job.workload.steps_per_epoch,
+        "code_hash": code_hash(request["workload"]),
+        "data_hash": found_hash,
+        "params": job.workload.params,
+        "shift": request.get("shift"),
+        "fingerprint": found,
+        "fingerprint_ns": fingerprint_ns,
+    }
+
+
+def _check_types(request: dict[str, Any]) -> None:
+    """Raise ProtocolError for a field of `hello` that cannot be meant."""
+    kinds: dict[str, Any] = {
+        "workload": str,
+        "params": (dict, type(None)),
+        "data": (str, type(None)),
+        "cpus": (list, type(None)),
+        "generation": str,
+        "device": str,
+        "fingerprint": bool,
+    }
+    if "workload" not in request:
+        raise ProtocolError("hello names no workload")
+    for name, kind in kinds.items():
+        if name in request and not isinstance(request[name], kind):
+            raise ProtocolError(f"{name!r} of hello is {request[name]!r}")
+    if request.get("generation", "auto") not in PLACES:
+        raise ProtocolError(f"'generation' of hello must be one of {', '.join(PLACES)}")
+
+
+def _settle_process(threads: int, cpus: list[int] | None) -> None:
+    """Set the thread variables and the CPUs, before anything reads them.
+
+    OpenBLAS always gets one thread: its pool starts at import and would make a fork unsafe.
+    """
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    pin(cpus)
+
+
+def _choose_place(wanted: str, device: str) -> tuple[str, str]:
+    """Return `fork` or `rebuild`, and why."""
+    danger = unsafe_to_fork(device)
+    if wanted == "rebuild":
+        return "rebuild", "asked for"
+    if danger is None:
+        return "fork", "one thread lives in the template and no GPU is used"
+    if wanted == "fork":
+        raise ProcessError(
+            f"generation 'fork' was asked for and is unsafe: {danger}",
+            hint="leave --generation out, so that the tool chooses, or give --generation rebuild",
+        )
+    return "rebuild", danger

@@ -1,0 +1,151 @@
+"""A workload by its name: the class, the object that does the work, and the hash of its source."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import glob
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any
+
+from harness.parameters import Value, require, require_ranges, resolve
+
+# Each file beside this package is a bundled workload: its one class that has a method `step`.
+WORKLOADS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class UnknownWorkloadError(Exception):
+    """There is no workload of this name."""
+
+
+class Workload:
+    """A user's or a bundled workload object, with the optional parts of the contract filled in."""
+
+    def __init__(self, kind: type, given: dict[str, Any]) -> None:
+        defaults: dict[str, Value] = getattr(kind, "PARAMS", {})
+        self.params = resolve(defaults, given)
+        require_ranges(self.params, getattr(kind, "RANGES", {}))
+        self._object = kind(**self.params)
+        require("batch", self.batch, least=1)
+
+    def load(self, data: str | None) -> None:
+        """Let the object read its data, once, before any generation."""
+        if hasattr(self._object, "load"):
+            self._object.load(data)
+
+    def fresh(self) -> Any:  # noqa: ANN401  a user's class
+        """Return a copy for one generation, so that nothing of an earlier one is left in it."""
+        return copy.copy(self._object)
+
+    @property
+    def batch(self) -> int:
+        """Give the number of samples a step works on."""
+        return int(getattr(self._object, "batch", 1))
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Give how many steps see the whole training data once, where the workload knows it."""
+        steps = getattr(self._object, "steps_per_epoch", None)
+        return None if steps is None else int(steps)
+
+
+def bundled() -> list[str]:
+    """Return the names of the bundled workloads."""
+    files = glob.glob(os.path.join(WORKLOADS, "*.py"))
+    return sorted(os.path.basename(path)[: -len(".py")] for path in files)
+
+
+def load_class(name: str) -> type:
+    """Import and return the class of a bundled name or of `/path/file.py:Class`."""
+    path, class_name = _place(name)
+    if name in bundled():
+        return _member(importlib.import_module(name), class_name)
+    return _member(_import_file(path), class_name)
+
+
+def declared(name: str, attribute: str) -> Any:  # noqa: ANN401  any literal
+    """Return a literal that the class of a workload declares, None without one.
+
+    The source is read and not imported: what it imports may take seconds.
+    """
+    path, class_name = _place(name)
+    node = _class_nodes(path).get(class_name)
+    for statement in node.body if node is not None else []:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        if any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
+            assert isinstance(statement, (ast.Assign, ast.AnnAssign))
+            return None if statement.value is None else ast.literal_eval(statement.value)
+    return None
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Return the file and the class of a workload by its name."""
+    if name in bundled():
+        path = os.path.join(WORKLOADS, name + ".py")
+        steps = [key for key, node in _class_nodes(path).items() if _has_step(node)]
+        if len(steps) != 1:
+            raise UnknownWorkloadError(f"{path} must have one class with a method `step`")
+        return path, steps[0]
+    path, separator, class_name = name.rpartition(":")
+    if not separator or not path.endswith(".py"):
+        known = ", ".join(bundled())
+        raise UnknownWorkloadError(f"no workload {name!r}; there are {known}, or FILE.py:CLASS")
+    return path, class_name
+
+
+def _class_nodes(path: str) -> dict[str, ast.ClassDef]:
+    with open(path, encoding="utf-8") as file:
+        body = ast.parse(file.read(), path).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+
+def _has_step(node: ast.ClassDef) -> bool:
+    return any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
+
+
+def code_hash(name: str) -> str:
+    """Return the sha256 of all code of the bundled workloads, and of the user's file if it is one.
+
+    What a user's file imports from beside itself is not in it.
+    """
+    files = glob.glob(os.path.join(WORKLOADS, "**", "*.py"), recursive=True)
+    places = {os.path.relpath(path, WORKLOADS): path for path in files}
+    own = [] if name in bundled() else [name.rpartition(":")[0]]
+    digest = hashlib.sha256()
+    for place, path in [*sorted(places.items()), *((os.path.basename(one), one) for one in own)]:
+        with open(path, "rb") as file:
+            content = file.read()
+        digest.update(f"{place} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _import_file(path: str) -> object:
+    """Import a file under a name of its own; its folder is searched after all others."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no workload file {path}")
+    sys.path.append(os.path.dirname(os.path.abspath(path)))
+    name = "workload_" + os.path.basename(path)[: -len(".py")]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _member(module: object, name: str) -> type:
+    found = getattr(module, name, None)
+    if isinstance(found, type):
+        return found
+    classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+    raise UnknownWorkloadError(
+        f"no class {name!r} in {getattr(module, '__file__', module)}; "
+        f"it has: {', '.join(classes) or 'none'}"
+    )

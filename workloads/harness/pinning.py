@@ -1,0 +1,47 @@
+"""The CPU set of this process, set by the process itself and so the same way in every arm."""
+
+from __future__ import annotations
+
+import os
+from typing import List, Optional, Set
+
+from harness.failures import ProcessError
+
+OWN_PYTHON = "ENVCOMPARE_PYTHON"
+"""Names what starts Python in an image of the user's, whose wrapper is then in effect."""
+_HINT = "give --pin CPUs that are allowed there in every environment, or leave it out"
+
+
+def pin(cpus: Optional[List[int]]) -> None:
+    """Run on these CPUs alone; None leaves the process where it may run.
+
+    In an image of the user's the CPUs that it was started on hold as well: whoever uses the image
+    has no others. In all other arms they come from what started envcompare, which is not compared.
+    """
+    if cpus is None:
+        return
+    started_on = os.sched_getaffinity(0)
+    _set(cpus, started_on)
+    image = os.environ.get(OWN_PYTHON)
+    common = started_on & set(cpus)
+    if image and not common:
+        raise ProcessError(
+            f"cannot run on CPUs {cpus}: the image's {image} runs on {sorted(started_on)}",
+            hint="give --pin CPUs that it may use, or leave --pin out",
+        )
+    if image:
+        _set(sorted(common), started_on)
+
+
+def _set(cpus: List[int], allowed: Set[int]) -> None:
+    try:
+        os.sched_setaffinity(0, cpus)
+    except (OSError, TypeError, ValueError, OverflowError) as error:
+        raise ProcessError(
+            f"cannot run on CPUs {cpus}: {error}; allowed: {sorted(allowed)}", hint=_HINT
+        ) from error
+    # The kernel drops a CPU it cannot give as long as one is left (sched_setaffinity(2)).
+    if os.sched_getaffinity(0) != set(cpus):
+        raise ProcessError(
+            f"cannot run on all of CPUs {cpus}; allowed: {sorted(allowed)}", hint=_HINT
+        )

@@ -1,0 +1,180 @@
+"""Where a generation lives: in a fork of the template, or in the worker itself."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from typing import Any, NoReturn
+
+from harness.failures import PhaseError, ProcessError, failure_reply
+from harness.generation import Generation, Job
+from harness.wire import (
+    encode,
+    ended,
+    exit_when_ended,
+    flush_prints,
+    leave,
+    parse_request,
+    read_line,
+    send,
+)
+
+GRACE_S = 2.0
+
+
+def unsafe_to_fork(device: str) -> str | None:
+    """Return why a generation must not be a fork of this process, or None.
+
+    A fork copies only the calling thread, so that locks of the others stay locked for ever, and
+    CUDA does not survive it at all.
+    """
+    if device == "cuda":
+        return "the device is cuda"
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        return "the threads of the template cannot be counted"
+    return None if threads == 1 else f"{threads} threads live in the template"
+
+
+def is_last(reply: dict[str, Any]) -> bool:
+    """Return whether a generation is over with this reply."""
+    return reply["op"] == "end" or not reply["ok"]
+
+
+class Rebuilt:
+    """A generation in the worker's own process."""
+
+    def __init__(self, job: Job, source: int) -> None:
+        self._source = source
+        self._generation = Generation(job)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply; end the process where the input ends meanwhile."""
+        with exit_when_ended(self._source):
+            reply = self._generation.answer(request)
+        if request["op"] == "gen":
+            reply["spawn_ns"] = 0
+        return reply
+
+    def close(self) -> None:
+        """Drop what the generation holds."""
+        self._generation.discard()
+
+
+class Forked:
+    """A generation in a child of the template, reached over a socket of its own.
+
+    The child never holds the worker's stdin and stdout. The template waits while it computes, and
+    kills it where the worker's input ends meanwhile.
+    """
+
+    def __init__(self, job: Job, *, source: int, sink: int) -> None:
+        self._source = source
+        here, there = socket.socketpair()
+        # Without the freeze the child's collector would touch, and so copy, every page it shares.
+        gc.collect()
+        gc.freeze()
+        flush_prints()
+        forked_ns = time.monotonic_ns()
+        self._child = os.fork()
+        if self._child == 0:
+            for fd in (here.detach(), source, sink):
+                os.close(fd)
+            _serve_child(job, there.detach(), forked_ns)
+        there.close()
+        self._socket = here
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the child's reply, or the one that says how it died.
+
+        A child that is over is reaped before the reply is handed on, so that the freeing of its
+        memory falls into nobody's block.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.sendall(encode(request))
+        self._wait_for_reply()
+        line = self._receive_line()
+        if line:
+            reply: dict[str, Any] = json.loads(line)
+            if is_last(reply):
+                self._reap()
+            return reply
+        error = PhaseError("process")
+        error.__cause__ = ProcessError(f"the process of the generation {_ending(self._reap())}")
+        return failure_reply(request["op"], error)
+
+    def close(self) -> None:
+        """Let the child end, kill it where it does not, and reap it."""
+        self._socket.close()
+        limit_s = time.monotonic() + GRACE_S
+        while self._child and time.monotonic() < limit_s:
+            if os.waitpid(self._child, os.WNOHANG)[0]:
+                self._child = 0
+            time.sleep(0.001)
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)
+            self._reap()
+
+    def _wait_for_reply(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._source, select.POLLRDHUP)
+        while all(fd != self._socket.fileno() for fd, _ in poll.poll()):
+            if ended(self._source):
+                os.kill(self._child, signal.SIGKILL)
+                leave(0)
+            # Closed, but with requests still to be read: they are answered first.
+            poll.unregister(self._source)
+
+    def _receive_line(self) -> bytes:
+        """Return the child's line, or nothing where it died before the line was whole."""
+        line = b""
+        with contextlib.suppress(ConnectionError):
+            while not line.endswith(b"\n"):
+                chunk = self._socket.recv(1 << 16)
+                if not chunk:
+                    return b""
+                line += chunk
+        return line
+
+    def _reap(self) -> int:
+        _, status = os.waitpid(self._child, 0)
+        self._child = 0
+        return status
+
+
+def _serve_child(job: Job, fd: int, forked_ns: int) -> NoReturn:
+    """Answer over `fd` until the generation is over or the template is gone."""
+    spawn_ns = time.monotonic_ns() - forked_ns
+    try:
+        generation = Generation(job)
+        over = False
+        while not over:
+            line = read_line(fd)
+            if line is None:
+                break
+            with exit_when_ended(fd):
+                reply = generation.answer(parse_request(line))
+            if reply["op"] == "gen":
+                reply["spawn_ns"] = spawn_ns
+            over = is_last(reply)
+            send(fd, encode(reply))
+    except BaseException:  # noqa: BLE001  a child must never go on as a second template
+        traceback.print_exc()
+        leave(1)
+    leave(0)
+
+
+def _ending(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was killed by signal {number} ({signal.Signals(number).name})"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

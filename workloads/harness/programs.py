@@ -1,0 +1,263 @@
+"""One program, run to its end: its clock, what it used, and the numbers in what it printed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from harness.failures import (
+    DataError,
+    PhaseError,
+    ProcessError,
+    ProtocolError,
+    failure_reply,
+    phase,
+)
+from harness.output import Output
+from harness.pinning import OWN_PYTHON, pin
+from harness.wire import encode, leave, parse_request, read_line, send
+
+if TYPE_CHECKING:
+    from harness.watching import Watch
+
+_DRAIN_S = 1.0  # for a program's output once the program has ended
+_SETTLE_S = 0.2  # for processes that end by themselves right after, as multiprocessing's tracker
+_LOOK_EVERY_S = 0.01
+_RSS_ERROR_KIB = 2048  # the kernel counts pages in batches for each thread
+_ENDED = (b"Z", b"X")  # states of proc_pid_stat(5)
+_HASHED_BYTES = 64 << 20  # of a file that the command names
+PYTHONS = ("python", "python3")
+_FIND_HINT = "install it there, or name it by the path it has in each environment"
+
+
+def answer(sink: int) -> int:
+    """Answer one request on stdin through the descriptor `sink`."""
+    op = None
+    try:
+        with phase("protocol"):
+            line = read_line(0)
+            if line is None:
+                return 0
+            request = parse_request(line)
+            op = request["op"]
+            if op not in ("look", "command"):
+                raise ProtocolError(f"no operation {op!r}; there are look and command")
+            _enter(request)
+            reply = _look(request) if op == "look" else Run(request).reply()
+    except PhaseError as error:
+        reply = failure_reply(op, error)
+    send(sink, encode({"op": op, "ok": True, **reply}))
+    return 0
+
+
+def _enter(request: Dict[str, Any]) -> None:
+    """Take the folder and the CPUs of the command; put this interpreter first in PATH.
+
+    An image of the user's has its own Python on its PATH, maybe with a wrapper around it.
+    """
+    with phase("setup"):
+        try:
+            os.chdir(request["cwd"])
+        except OSError as error:
+            raise DataError(
+                f"cannot run in {request['cwd']}: {error.strerror}",
+                hint="give --command-dir a folder that every environment of the host can enter",
+            ) from error
+        pin(request.get("cpus"))
+    if not os.environ.get(OWN_PYTHON):
+        here = os.path.dirname(sys.executable)
+        os.environ["PATH"] = os.pathsep.join((here, os.environ.get("PATH", os.defpath)))
+
+
+def _look(request: Dict[str, Any]) -> Dict[str, Any]:
+    """Return where the program is, the hash of the files it names, and the fingerprint."""
+    # a launch that measures does without
+    from harness.facts.inside import OF_ONE_PROCESS, fingerprint  # noqa: PLC0415
+
+    found = fingerprint(threads=None, device="cpu", data=request["cwd"])
+    return {
+        "program": find(request["argv"][0]),
+        "programs": _programs_hashes(request["argv"]),
+        "code_hash": _files_hash(request["argv"]),
+        "fingerprint": {**found, **dict.fromkeys(OF_ONE_PROCESS)},
+    }
+
+
+def find(name: str) -> str:
+    """Return the path of a program; `python` is the interpreter of the arm."""
+    if name in PYTHONS:
+        own = os.environ.get(OWN_PYTHON, "")
+        return shutil.which(name) or shutil.which(own) or sys.executable if own else sys.executable
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    with phase("setup"):
+        if os.path.exists(name):
+            raise ProcessError(f"{name} is not executable there (exit 126)", hint=_FIND_HINT)
+        raise ProcessError(f"{name} is not found there (exit 127)", hint=_FIND_HINT)
+
+
+def _programs_hashes(argv: List[str]) -> Dict[str, Optional[str]]:
+    """Return the hash of every program that a word names: `env` and `nice` start another."""
+    # a launch that measures does without
+    from harness.facts.libraries import whole_hash  # noqa: PLC0415
+
+    words = [argv[0], *(word for word in argv[1:] if not word.startswith("-"))]
+    paths = {word: find(word) if word in PYTHONS else shutil.which(word) for word in words}
+    return {word: whole_hash(os.path.realpath(path)) for word, path in paths.items() if path}
+
+
+def _files_hash(argv: List[str]) -> str:
+    """Return a hash of the command and of the files among its words, the program itself left out.
+
+    The program may well differ between environments; what it is given to do should not.
+    """
+    digest = hashlib.sha256("\0".join(argv).encode(errors="surrogateescape"))
+    for word in argv[1:]:
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.isfile(word):
+                with open(word, "rb") as file:
+                    digest.update(file.read(_HASHED_BYTES))
+    return digest.hexdigest()
+
+
+class Run:
+    """One process of a program, which ends with it, with its time, or with the connection."""
+
+    def __init__(self, request: Dict[str, Any]) -> None:
+        patterns = {name: re.compile(text.encode()) for name, text in request["patterns"].items()}
+        self._argv: List[str] = request["argv"]
+        self._limit_s: float = request["limit_s"]
+        self._output = Output(patterns, log=2)
+        self._watch = _watch() if request.get("watch") else None
+        self._is_late = False
+        self._is_leaving = False
+        self._settling_ns = 0
+        self._pid = 0
+        self._floor_kib = 0
+        self._has_started = threading.Event()
+
+    def reply(self) -> Dict[str, Any]:
+        """Run it and return what it took."""
+        path = find(self._argv[0])
+        (start_ns, end_ns), status, used = self._run(path)
+        has_ended = self._output.finish(_DRAIN_S)
+        seen, seeing_ns = self._seen()
+        code = os.waitstatus_to_exitcode(status)
+        return {
+            "t0_ns": start_ns,
+            "wall_ns": end_ns - start_ns,
+            "user_ns": round(used.ru_utime * 1e9),
+            "sys_ns": round(used.ru_stime * 1e9),
+            "max_rss_bytes": used.ru_maxrss * 1024 if used.ru_maxrss > self._floor_kib else None,
+            "exit_code": code if code >= 0 else 128 - code,
+            "signal": signal.Signals(-code).name if code < 0 else None,
+            "is_late": self._is_late,
+            "left_processes": self._is_leaving or not has_ended,
+            "settling_ns": self._settling_ns + self._output.searching_ns + seeing_ns,
+            "values": self._output.values,
+            "slow_measures": self._output.slow,
+            "fingerprint": seen,
+        }
+
+    def _seen(self) -> Tuple[Dict[str, Any], int]:
+        """Return what the watch saw of the program, and how long it takes to hash that."""
+        start_ns = time.monotonic_ns()
+        found = self._watch.facts() if self._watch else {}
+        return found, time.monotonic_ns() - start_ns
+
+    def _run(self, path: str) -> Tuple[Tuple[int, int], int, resource.struct_rusage]:
+        # Threads are there before the clock starts: their start would disturb a short program.
+        timer = threading.Timer(self._limit_s, self._end_late)
+        timer.daemon = True  # else it would keep a launcher whose program cannot be started
+        threads = [timer, self._output, threading.Thread(target=self._end_with_input, daemon=True)]
+        for thread in (*threads, *([self._watch] if self._watch else [])):
+            thread.start()
+        start_ns = time.monotonic_ns()
+        with phase("setup"):
+            process = subprocess.Popen(
+                _words(self._argv, path),
+                executable=path,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output.sink,
+                stderr=self._output.sink,
+                start_new_session=True,
+            )
+        self._pid = process.pid
+        self._has_started.set()
+        if self._watch:
+            self._watch.begin(self._pid)
+        # exec keeps the peak of the process it replaces, here this launcher (getrusage(2))
+        self._floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + _RSS_ERROR_KIB
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+        end_ns = time.monotonic_ns()
+        timer.cancel()
+        self._is_leaving = not _settles(self._pid)
+        self._settling_ns = time.monotonic_ns() - end_ns
+        # What is left would disturb the next process; the number is its own until it is reaped.
+        self._kill()
+        _, status, used = os.wait4(self._pid, 0)
+        process.returncode = status  # told, so that it is not waited for again
+        return (start_ns, end_ns), status, used
+
+    def _end_with_input(self) -> None:
+        while os.read(0, 4096):
+            pass
+        self._has_started.wait()
+        self._kill()
+        leave(0)
+
+    def _end_late(self) -> None:
+        self._has_started.wait()
+        self._is_late = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+
+def _watch() -> Watch:
+    # a launch that measures does without
+    from harness.watching import Watch  # noqa: PLC0415
+
+    return Watch()
+
+
+def _words(argv: List[str], path: str) -> List[str]:
+    """Return what the program is told it was called; the arm's Python finds itself by a path.
+
+    By the word alone it would search PATH, where `python` may be another or none.
+    """
+    return [path, *argv[1:]] if argv[0] in PYTHONS else argv
+
+
+def _settles(group: int) -> bool:
+    """Tell whether all processes of a group end within moments."""
+    until_s = time.monotonic() + _SETTLE_S
+    while _is_alive(group):
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return True
+
+
+def _is_alive(group: int) -> bool:
+    """Tell whether a process of the group runs; in a container nobody may reap those that ended."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                state, _, number = file.read().rpartition(b")")[2].split()[:3]
+                if int(number) == group and state not in _ENDED:
+                    return True
+    return False

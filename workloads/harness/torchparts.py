@@ -1,0 +1,174 @@
+"""What the worker and its workloads need of PyTorch, said once; nothing here imports it by itself.
+
+A user's workload need not use PyTorch at all: each function leaves it alone unless it is there.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import random
+import sys
+import time
+from typing import Any, Iterable
+
+from harness.failures import ProcessError
+
+OPTIMIZERS = {"adadelta": "Adadelta", "sgd": "SGD", "adam": "Adam"}
+# The operators whose schemas torchvision's Python files expect (torchvision/csrc/ops/nms.cpp).
+VISION_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_kept_libraries: list[Any] = []
+
+
+def loaded_torch() -> Any | None:  # noqa: ANN401  PyTorch has no types here
+    """Return PyTorch where the workload has imported it."""
+    return sys.modules.get("torch")
+
+
+def choose_device(wanted: str) -> str:
+    """Return `cpu` or `cuda`; `auto` takes the GPU where PyTorch sees one."""
+    if wanted not in {"auto", "cpu", "cuda"}:
+        raise ValueError(f"no device {wanted!r}; there are auto, cpu, cuda")
+    torch = loaded_torch()
+    if wanted != "cpu" and torch is not None and torch.cuda.is_available():
+        return "cuda"
+    if wanted == "cuda":
+        raise _no_cuda(torch)
+    return "cpu"
+
+
+def _no_cuda(torch: Any | None) -> ProcessError:  # noqa: ANN401
+    """Return the failure that says what is missing: PyTorch, its CUDA, or a GPU."""
+    if torch is None:
+        reason, remedy = "the workload does not use PyTorch", "leave --device out"
+    elif torch.version.cuda is None:
+        reason, remedy = "this PyTorch is built without CUDA", "give --variant cuda"
+    else:
+        reason, remedy = "PyTorch sees no GPU here", "see what envcompare doctor says of the GPU"
+    return ProcessError(
+        f"device cuda was asked for and {reason}", hint=f"{remedy}, or give --device cpu"
+    )
+
+
+def start_device(device: str) -> int | None:
+    """Start CUDA in this process and return how long that took, in ns; None on a CPU.
+
+    Done here and not by whatever touches the device first, so that it is counted where it belongs.
+    """
+    if device != "cuda":
+        return None
+    torch = sys.modules["torch"]
+    start_ns = time.monotonic_ns()
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize()
+    return time.monotonic_ns() - start_ns
+
+
+def compute_capability(device: str) -> str:
+    """Return the compute capability of the GPU in use, such as 8.0; empty on a CPU."""
+    if device != "cuda":
+        return ""
+    return "{}.{}".format(*sys.modules["torch"].cuda.get_device_capability())
+
+
+def limit_threads(threads: int) -> None:
+    """Let PyTorch compute with this many threads."""
+    torch = loaded_torch()
+    if torch is not None:
+        torch.set_num_threads(threads)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, NumPy and PyTorch, where they are loaded."""
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), loaded_torch()
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+    if torch is not None:
+        torch.manual_seed(seed)
+
+
+def import_what_optimizers_need() -> None:
+    """Make one optimiser step on one number, on one thread.
+
+    The first optimiser of a process imports torch._dynamo (1 to 2 s); done before the fork, it is
+    paid once and not in each generation.
+    """
+    torch = loaded_torch()
+    if torch is None:
+        return
+    number = torch.nn.Parameter(torch.zeros(1))
+    number.grad = torch.zeros(1)
+    torch.optim.SGD([number], lr=0.1).step()
+
+
+def make_optimizer(name: str, parameters: Iterable[Any], *, lr: float) -> Any:  # noqa: ANN401
+    """Return the optimiser of a name in OPTIMIZERS."""
+    torch = sys.modules["torch"]
+    return getattr(torch.optim, OPTIMIZERS[name])(parameters, lr=lr)
+
+
+def mend_torchvision() -> None:
+    """Make torchvision importable where its compiled extension cannot be loaded.
+
+    This is so beside a PyTorch of another build (torchvision for CUDA, PyTorch for the CPU): the
+    import fails with "operator torchvision::nms does not exist". Data sets, transforms and models
+    need the operators' schemas alone, which are defined here, and kept, in that case only.
+    """
+    torch = sys.modules["torch"]
+    if hasattr(torch.ops.torchvision, "nms") or _vision_extension_loads(torch):
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in VISION_SCHEMAS:
+        library.define(schema)
+    _kept_libraries.append(library)
+
+
+def _vision_extension_loads(torch: Any) -> bool:  # noqa: ANN401
+    spec = importlib.util.find_spec("torchvision")
+    places = spec.submodule_search_locations if spec else None
+    for path in glob.glob(os.path.join(places[0], "_C*.so")) if places else []:
+        try:
+            torch.ops.load_library(path)
+        except (ImportError, OSError):
+            continue
+        return True
+    return False
+
+
+def start_memory_record(device: str) -> None:
+    """Begin the peaks of the device memory anew."""
+    if device == "cuda":
+        sys.modules["torch"].cuda.reset_peak_memory_stats()
+
+
+def memory_peaks(device: str) -> dict[str, int | None]:
+    """Return the peaks of allocated and reserved device memory; None without a GPU."""
+    allocated = reserved = None
+    if device == "cuda":
+        cuda = sys.modules["torch"].cuda
+        allocated, reserved = int(cuda.max_memory_allocated()), int(cuda.max_memory_reserved())
+    return {"cuda_allocated_peak_bytes": allocated, "cuda_reserved_peak_bytes": reserved}
+
+
+def release_memory(device: str) -> None:
+    """Give cached device memory back, so that the next generation starts as the first did."""
+    if device == "cuda":
+        sys.modules["torch"].cuda.empty_cache()
+
+
+def device_in_use() -> str:
+    """Return `cuda` where this process has started it, else `cpu`; nothing is started by asking."""
+    torch = loaded_torch()
+    is_started = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+    return "cuda" if is_started else "cpu"
+
+
+def wait_for_device(device: str) -> None:
+    """Wait until the device has done all its work."""
+    if device == "cuda":
+        sys.modules["torch"].cuda.synchronize()

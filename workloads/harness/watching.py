@@ -1,0 +1,98 @@
+"""What a running program and all that it starts have mapped, read from beside at a few moments."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import threading
+import time
+from typing import Any, Iterator
+
+from harness.facts.cgroups import read_text
+from harness.facts.confinement import scheduling
+from harness.facts.libraries import library_facts, mapped_libraries, short_hash
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+_SHARE = 0.01  # of one CPU, at most, for reading
+# Of the interpreter of an arm; a program may well be none of Python's.
+_OTHERS = ("libc.version", "python.libpython_sha256")
+
+
+class Watch(threading.Thread):
+    """Reads the maps of a process and of its descendants until `facts` is called.
+
+    The kernel is asked (proc_pid_maps(5)) and nothing takes part in the program itself. What ends
+    between two readings stays unseen, so that a name that is missing proves nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._pid = 0
+        self._begins = threading.Event()
+        self._ends = threading.Event()
+        self._libraries: set[str] = set()
+        self._programs: set[str] = set()
+        # How that process is scheduled which computed most. One that has computed for less than a
+        # tick is not told from the next: which of them was asked would be left to chance.
+        self._busiest: dict[str, Any] = {}
+        self._most_ticks = 0
+
+    def begin(self, pid: int) -> None:
+        """Read the maps of this process from now on."""
+        self._pid = pid
+        self._begins.set()
+
+    def run(self) -> None:
+        """Read again and again, ever more seldom."""
+        self._begins.wait()
+        pause_s = _FIRST_PAUSE_S
+        while not self._ends.wait(pause_s):
+            began_s = time.thread_time()
+            for pid in _family(self._pid):
+                self._read(pid)
+            used_s = time.thread_time() - began_s
+            pause_s = max(min(pause_s * 1.5, _LONGEST_PAUSE_S), used_s / _SHARE)
+
+    def facts(self) -> dict[str, Any]:
+        """End, and return what was seen as the facts of a fingerprint; empty for nothing."""
+        self._ends.set()
+        self._begins.set()
+        self.join()
+        if not self._programs:
+            return {}
+        found = library_facts(self._libraries)
+        return {
+            **{key: value for key, value in found.items() if key not in _OTHERS},
+            **self._busiest,
+            "programs": sorted(
+                f"{os.path.basename(one)} {short_hash(one)}" for one in self._programs
+            ),
+        }
+
+    def _read(self, pid: int) -> None:
+        # gone meanwhile, or another user's
+        with contextlib.suppress(OSError):
+            libraries = mapped_libraries(str(pid))
+            self._programs.add(os.readlink(f"/proc/{pid}/exe"))
+            self._libraries.update(libraries)
+            ticks = _ticks(pid)
+            if ticks > self._most_ticks:
+                affinity = {"cpu.affinity": sorted(os.sched_getaffinity(pid))}
+                self._busiest = {**scheduling(str(pid)), **affinity}
+                self._most_ticks = ticks
+
+
+def _ticks(pid: int) -> int:
+    """Return the CPU time that a process has used, in ticks of the kernel (proc_pid_stat(5))."""
+    fields = (read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return sum(map(int, fields[11:13]))
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Give a process and its descendants; a kernel that does not list children shows it alone."""
+    yield pid
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        for child in (read_text(path) or "").split():
+            yield from _family(int(child))
