@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envcompare.errors import RunFolderError
+from envcompare.version import __version__
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from envcompare.analysis.frames import RunFrames
 
 __all__ = ("RunFolderError", "__version__", "read")
-__version__ = "0.1.0"
 
 
 def read(run: str | PathLike[str]) -> RunFrames:

@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from envcompare import __version__
 from envcompare.cli import comparing, measuring, reading
 from envcompare.console import Display
 from envcompare.errors import (
@@ -17,6 +16,7 @@ from envcompare.errors import (
     RunFolderError,
     unexpected,
 )
+from envcompare.version import __version__
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

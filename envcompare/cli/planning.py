@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 
-from envcompare import __version__
 from envcompare.command import shell_text
 from envcompare.config.catalogue import catalogue
 from envcompare.config.experiment import Experiment, resolve, standalone
@@ -19,6 +18,7 @@ from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, written_samples
 from envcompare.text import counted
 from envcompare.transport.hosts import HostSpec, parse_hosts
+from envcompare.version import __version__
 
 PROFILES: dict[ProfileChoice, str] = {
     "auto": "after the timing of a cell, beside its budget; on a GPU nsys and ncu where they are",

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from envcompare import __version__
 from envcompare.errors import ConfigError
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import ProfileRecord, Tool
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord
 from envcompare.run_folder.results import RunFolder, new_run_id
+from envcompare.version import __version__
 
 _HOST = "imported"
 _WORKLOAD = "workload"

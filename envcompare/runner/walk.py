@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
-from envcompare import __version__
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan
 from envcompare.config.settings import settings_toml
@@ -47,6 +46,7 @@ from envcompare.runner.cellrun import CellRun
 from envcompare.runner.job import Job, hosts_at_once
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
+from envcompare.version import __version__
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for

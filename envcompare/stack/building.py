@@ -7,7 +7,7 @@ import json
 import secrets
 from dataclasses import replace
 
-from envcompare import __version__, bundled
+from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
@@ -27,6 +27,7 @@ from envcompare.stack.image import (
 from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
 from envcompare.transport import Transport
 from envcompare.transport.operations import CONTENT_S, run
+from envcompare.version import __version__
 
 _OCI = "org.opencontainers.image"
 _PART = "envcompare-part"

@@ -26,7 +26,7 @@ LAYERS = (
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
     ("bundled", "command", "console", "interrupt"),
-    ("errors", "text"),
+    ("errors", "text", "version"),
 )
 # The rooms inside a room, highest first; what stands beside them in the room may use all of them.
 INNER_LAYERS = {
