@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
+from envcompare.cli.measuring import run
 from envcompare.config.settings import (
+    DEFAULTS,
     Settings,
     known_keys,
     listed,
     merge,
+    options,
     parse_set,
     read_settings,
 )
@@ -104,3 +108,19 @@ def test_set_that_is_not_understood_names_the_form(item: str) -> None:
 def test_keys_are_spelt_with_hyphens() -> None:
     """The list in an error shows the spelling that works."""
     assert "sif-compression" in known_keys()
+
+
+def test_every_setting_has_a_flag_with_its_help() -> None:
+    """What a file may hold can be given on the command line as well, and is explained there."""
+    flags = {each.name: each for each in run.params if isinstance(each, click.Option)}
+    assert set(options()) <= set(flags)
+    assert [name for name in options() if not flags[name].help] == []
+
+
+@pytest.mark.parametrize("name", ["threads", "quiet_pressure", "sif_compression"])
+def test_help_names_the_default_that_is_used(name: str) -> None:
+    """It is made of the same declaration."""
+    (flag,) = (each for each in run.params if each.name == name and isinstance(each, click.Option))
+    default = getattr(DEFAULTS, name)
+    shown = f"{default:g}" if isinstance(default, int | float) else default
+    assert (flag.help or "").endswith(f"[default: {shown}]")
