@@ -24,8 +24,8 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.profiles import GPU_TOOLS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-Decorator = Callable[[_F], _F]
-DEFAULT_FILE = Path("envcompare.toml")
+_Decorator = Callable[[_F], _F]
+_DEFAULT_FILE = Path("envcompare.toml")
 
 
 def _help(option: Option) -> str:
@@ -41,7 +41,7 @@ def _help(option: Option) -> str:
     return f"{option.help} [default: {shown}]" if shown else option.help
 
 
-def _flag(name: str, option: Option, types: tuple[Any, ...]) -> Decorator[Any]:
+def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
     """Return the flag of a setting; None, or no item at all, is what was not given."""
     word, text = name.replace("_", "-"), _help(option)
     kind = next((each for each in types if get_origin(each) is Literal), types[0])
@@ -56,7 +56,7 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> Decorator[Any]:
     return click.option(f"--{word}", name, type=number, metavar=option.metavar, help=text)
 
 
-def _presets() -> tuple[Decorator[Any], ...]:
+def _presets() -> tuple[_Decorator[Any], ...]:
     """Return a flag for each preset but the default one."""
     usual, flags = PRESETS["default"], []
     for name, preset in PRESETS.items():
@@ -71,7 +71,7 @@ def _presets() -> tuple[Decorator[Any], ...]:
     return tuple(flags)
 
 
-def _flags(*groups: Group) -> tuple[Decorator[Any], ...]:
+def _flags(*groups: Group) -> tuple[_Decorator[Any], ...]:
     return tuple(
         _flag(name, option, types)
         for name, (option, types) in options().items()
@@ -161,7 +161,7 @@ PLACES = (*_flags("where"), *_REACHING)
 LOOKING = (*_flags("where", "what"), *_REACHING)
 
 
-def taking(flags: tuple[Decorator[Any], ...]) -> Decorator[Any]:
+def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:
     """Give a command all of these options, in this order."""
 
     def decorate(command: Any) -> Any:  # noqa: ANN401 — click's decorators are untyped
@@ -182,8 +182,8 @@ def settings_of(values: dict[str, Any]) -> tuple[Settings, Settings]:
     if "set" in given:
         given["set"] = parse_set(given["set"])
     flags = Settings(**_with_commands(given))
-    if path is None and DEFAULT_FILE.is_file():
-        path = DEFAULT_FILE
+    if path is None and _DEFAULT_FILE.is_file():
+        path = _DEFAULT_FILE
     return flags, read_settings(path) if path is not None else Settings()
 
 

@@ -25,8 +25,8 @@ PROFILES: dict[ProfileChoice, str] = {
     "trace": "after the timing of a cell, beside its budget; no hardware counters of a GPU",
     "none": "none",
 }
-SHOWN_CELLS = 20
-SHOWN_ROUNDS = 3
+_SHOWN_CELLS = 20
+_SHOWN_ROUNDS = 3
 
 
 def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpec, ...]]:
@@ -123,10 +123,10 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"cells: {len(plan.cells)}, at most {longest_s / 60:.0f} min where hosts take turns;",
         f"  the intervals are widened for {counted(plan.comparisons, 'comparison')}",
     ]
-    for cell in plan.cells[:SHOWN_CELLS]:
+    for cell in plan.cells[:_SHOWN_CELLS]:
         lines += [f"  {cell.id}", *(f"      {line}" for line in _orders(plan, cell))]
-    if len(plan.cells) > SHOWN_CELLS:
-        lines.append(f"  … and {len(plan.cells) - SHOWN_CELLS} more")
+    if len(plan.cells) > _SHOWN_CELLS:
+        lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
 
 
@@ -143,13 +143,13 @@ def _arm_text(plan: Plan, arm_id: str) -> str:
 def _orders(plan: Plan, cell: Cell) -> list[str]:
     arms = tuple(arm.id for arm in plan.arms)
     if cell.workload.program is not None:
-        seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(SHOWN_ROUNDS))
+        seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(_SHOWN_ROUNDS))
         rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)
         command = shell_text(cell.workload.program.argv)
         return [f"command: {command}", *(f"round {n}: {text}" for n, text in enumerate(rounds))]
     launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
     orders = [f"launch: {' '.join(launch)}"]
-    for number in range(SHOWN_ROUNDS):
+    for number in range(_SHOWN_ROUNDS):
         seed = derive_seed(plan.seed, f"round {number}", cell.id, 0, 0)
         orders.append(f"round {number}: {' '.join(shuffled(arms, seed))}")
     return orders

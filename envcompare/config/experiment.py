@@ -37,7 +37,7 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice
 
 MAX_CELLS = 200
-MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
+_MAX_CPUS = 8192  # the most a Linux kernel is built for (NR_CPUS)
 _CPUS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
@@ -192,10 +192,10 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
     for item in items:
         span = _CPUS.fullmatch(item.strip())
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
-        if not first <= last < MAX_CPUS:
+        if not first <= last < _MAX_CPUS:
             raise ConfigError(
                 f"--pin {value} is no CPU list",
-                details=f"`{item}` is no CPU and no range of CPUs from 0 to {MAX_CPUS - 1}",
+                details=f"`{item}` is no CPU and no range of CPUs from 0 to {_MAX_CPUS - 1}",
                 hint="for example --pin 0,2-3",
             )
         cpus.update(range(first, last + 1))

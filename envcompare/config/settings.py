@@ -80,7 +80,7 @@ class WorkloadTable(
     timeout: float | None = None
 
 
-def table_keys() -> tuple[str, ...]:
+def _table_keys() -> tuple[str, ...]:
     """Return the keys a table of a workload may hold."""
     return tuple(field.encode_name for field in msgspec.structs.fields(WorkloadTable))
 
@@ -365,7 +365,7 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
     if "unknown field" in what:
         unknown = what.split("`")[1]
         key = f"{key}.{unknown}".lstrip(".")
-        known = table_keys() if key.startswith("workloads") else known_keys()
+        known = _table_keys() if key.startswith("workloads") else known_keys()
         return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
     value = content.get(re.split(r"[.\[]", key)[0])
     return ConfigError(

@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 from envcompare.errors import RunFolderError
 
 LOCK_NAME: Final = ".lock"
-LOCK_LIMIT_S: Final = 60.0
+_LOCK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 _NO_LOCKS: Final = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """What a network's file system without locks answers; there the user has to take turns."""
@@ -38,7 +38,7 @@ _LONGEST: Final = 150  # a file name has at most 255 bytes, and endings follow
 
 
 @contextmanager
-def locked(folder: Path, *, limit_s: float = LOCK_LIMIT_S) -> Iterator[None]:
+def locked(folder: Path, *, limit_s: float = _LOCK_LIMIT_S) -> Iterator[None]:
     """Keep all others that ask for it out of a folder; the system frees it when a process ends.
 
     Raises RunFolderError where another holds it for longer than the limit.

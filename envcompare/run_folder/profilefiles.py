@@ -69,7 +69,7 @@ def read_profiles(folder: RunFolder, cell: str | None = None) -> tuple[ProfileRe
     files = (folder.path / _FOLDER).glob(f"{cells}/*/*.json")
     # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
     paths = sorted(files, key=lambda path: (path.parent, path.stem))
-    return tuple(_read(folder, path, ProfileRecord, impossible_record) for path in paths)
+    return tuple(_read(folder, path, ProfileRecord, _impossible_record) for path in paths)
 
 
 def write_roofs(folder: RunFolder, roofs: Roofs) -> None:
@@ -83,7 +83,7 @@ def read_roofs(folder: RunFolder) -> tuple[Roofs, ...]:
     Raises RunFolderError for a record that is damaged or holds a number that cannot be.
     """
     paths = sorted((folder.path / _FOLDER / _ROOFS).glob("*.json"))
-    return tuple(_read(folder, path, Roofs, impossible_roofs) for path in paths)
+    return tuple(_read(folder, path, Roofs, _impossible_roofs) for path in paths)
 
 
 def _read(
@@ -118,7 +118,7 @@ def impossible(profile: Profile) -> Iterator[str]:
         yield from _operator(operator, is_exact=profile.tool != "torch")
 
 
-def impossible_record(record: ProfileRecord) -> Iterator[str]:
+def _impossible_record(record: ProfileRecord) -> Iterator[str]:
     """Say which numbers of a record, or of the profile in it, cannot be."""
     yield from _at_least_one({"steps": record.steps})
     yield from _numbers({"samples in a step": record.batch}, "the record")
@@ -126,7 +126,7 @@ def impossible_record(record: ProfileRecord) -> Iterator[str]:
         yield from impossible(record.profile)
 
 
-def impossible_roofs(roofs: Roofs) -> Iterator[str]:
+def _impossible_roofs(roofs: Roofs) -> Iterator[str]:
     """Say which roofs of a device cannot be."""
     yield from _numbers({"bytes per second": roofs.bytes_per_s}, roofs.device)
     yield from _numbers(roofs.flops_per_s, roofs.device)
