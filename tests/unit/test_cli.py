@@ -17,6 +17,7 @@ from commandline import envcompare
         (("run", "--config", "nowhere.toml"), 2, "nowhere.toml"),
         (("run", "--envs", "dokcer"), 2, "docker"),
         (("plan", "--hosts", ",,"), 2, "no host"),
+        (("plan", "--set", "cnn.batch=0"), 2, "cnn.batch=0 is out of range"),
         (("plan", "--hosts", "a:x:b"), 2, "a:x:b"),
         (("report", "nowhere"), 5, "nowhere"),
         (("run", "--resume", "nowhere"), 5, "nowhere"),
