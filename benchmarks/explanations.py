@@ -23,8 +23,10 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
 from envcompare.environments.registry import environment
-from envcompare.report.sections.why import HEADS, split_rows
+from envcompare.report.format.numbers import NOT_MEASURED
+from envcompare.report.sections.why import split_parts
 from envcompare.report.wording.headlines import headlines, split_sentences
+from envcompare.report.wording.verdicts import estimate_text
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request
 from envcompare.transport import Transport
@@ -218,18 +220,17 @@ def _section(one: Explanation, found: RunComparison) -> Iterable[str]:
     for headline in headlines(found):
         yield f"- {' '.join(text for text in (headline.lead, headline.caution) if text)}"
     yield from ("", *split_sentences(found), "")
-    yield f"| arm | {' | '.join(_heads())} |"
-    yield f"|---|{'---|' * len(HEADS)}"
-    for row in split_rows(found):
-        parts = (" ".join(part[:2]) for part in row.parts)
-        yield f"| {row.arm} | {' | '.join(parts)} |"
+    heads = ("whole", "environment first: environment", "software", "software first: environment",
+             "software", "interaction")  # fmt: skip
+    yield f"| arm | {' | '.join(heads)} |"
+    yield f"|---|{'---|' * len(heads)}"
+    for split in found.decompositions:
+        parts = (
+            estimate_text(estimate) if estimate else NOT_MEASURED
+            for _, _, estimate, _ in split_parts(split)
+        )
+        yield f"| {split.arm} | {' | '.join(parts)} |"
     yield from _facts(found)
-
-
-def _heads() -> tuple[str, ...]:
-    first, second = ("environment first: ", "software first: ")
-    whole, a, b, c, d, interaction = HEADS
-    return (whole, first + a, b, second + c, d, interaction)
 
 
 def _facts(found: RunComparison) -> Iterable[str]:

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.format.numbers import FIGURE
 from envcompare.report.view import page
-from envcompare.text import sentence, visible
+from envcompare.text import visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
 
@@ -57,7 +57,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"figures": _figures, "sentence": sentence}
+    templates.filters |= {"figures": _figures, "attributes": _attributes}
     return templates
 
 
@@ -76,3 +76,9 @@ def _figures(text: str) -> Markup:
     """Keep a number and its unit on one line, and set what stands in backquotes as code."""
     safe = FIGURE.sub(r'<span class="nw">\g<0></span>', str(escape(visible(text))))
     return Markup(_CODE.sub(r"<code>\1</code>", safe))  # noqa: S704 — escaped above
+
+
+def _attributes(pairs: tuple[tuple[str, str], ...]) -> Markup:
+    """Return attributes as they stand in a tag, each with a space before it."""
+    made = (f' {escape(name)}="{escape(visible(value))}"' for name, value in pairs)
+    return Markup("".join(made))  # noqa: S704 — escaped above

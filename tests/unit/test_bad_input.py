@@ -11,7 +11,7 @@ from faults import tried
 from envcompare.measure import limits
 from envcompare.measure.limits import block_limit_s, steps_a_block
 from envcompare.report.export.summary import notes
-from envcompare.report.view import page
+from envcompare.report.sections.answer import summary_cards
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_short_steps_are_bounded_and_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.comparison.cells[0].steps_per_block == 20
     assert "a block lasts" in found.cautions
     assert "put more work into a step" in found.cautions
-    cautions = " ".join(item.text for item in page(found.comparison, ()).cards[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(found.comparison)[-1].items)
     assert found.comparison.cells[0].cautions[0] in cautions
     assert any("a block lasts" in text for text in notes(found.comparison))
 

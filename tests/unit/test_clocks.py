@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from envcompare.measure import limits
 from envcompare.measure.limits import ClockWatch
-from envcompare.report.sections.method import method_view
+from envcompare.report.format.blocks import plain
+from envcompare.report.sections.method import cells_table
+from envcompare.report.wording.methodwords import method_sentences
 from envcompare.stats.metrics import METRICS, estimate
 
 sys.path.append(str(Path(__file__).parents[2] / "workloads"))
@@ -39,7 +41,7 @@ def test_missing_schedstat_turns_the_verdict_to_the_wall_clock(tmp_path: Path) -
     assert found.docker.primary is not None
     assert found.docker.primary.metric == "wall"
     assert "schedstat" in found.comparison.cells[0].metric_reason
-    assert "schedstat" in method_view(found.comparison).cells[0].reason
+    assert "schedstat" in plain(cells_table(found.comparison).rows[1].cells[0])
 
 
 def test_clock_of_a_block_reads_no_wait_where_the_kernel_has_none() -> None:
@@ -61,7 +63,7 @@ def test_block_in_which_the_clock_jumped_is_dropped_and_counted(tmp_path: Path, 
     assert cell.dropped_blocks >= 1
     assert cell.measured_s < 60
     assert all(one.p95_s < 1 for one in cell.step_times)
-    told = " ".join(method_view(found.comparison).sentences)
+    told = " ".join(method_sentences(found.comparison))
     assert "in which a clock jumped or the machine stood still" in told
     assert any("clock" in e.text for e in found.events if e.what == "round-dropped")
 

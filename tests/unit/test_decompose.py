@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from envcompare.analysis.model.comparison import Decomposition, Estimate, RunComparison
 from envcompare.analysis.timing.cells import CellData, plain_estimate
 from envcompare.analysis.timing.decompose import all_corners, decompose
+from envcompare.report.format.blocks import Link
 from envcompare.report.page import render
 from envcompare.report.sections.answer import summary_cards
-from envcompare.report.sections.why import split_rows
-from envcompare.report.wording.headlines import headlines, split_sentences
+from envcompare.report.sections.why import split_table
+from envcompare.report.wording.headlines import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure
 
 VM = ArmRecord(id="vm", environment="vm", is_reference=True)
@@ -178,11 +179,11 @@ def test_the_sentence_names_the_part_of_each() -> None:
     assert "(of the two parts only the software's excludes 0); not widened." in text
 
 
-def test_the_why_box_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
-    """The box links to the table, which names the arms of every part."""
-    why = summary_cards(SOFTWARE, headlines(SOFTWARE))[1]
+def test_the_why_card_begins_with_the_split_and_the_page_shows_it_cell_by_cell() -> None:
+    """The card links to the table, which names the arms of every part."""
+    why = summary_cards(SOFTWARE)[1]
     assert why.items[0].text == split_sentences(SOFTWARE)[0]
-    assert why.items[0].href == "#split"
+    assert why.items[0].after[0] == Link(text="Environment or software?", href="#split")
     page = render(SOFTWARE)
     for arms in ("docker ÷ vm-host", "docker ÷ docker-host", "vm ÷ vm-host"):
         assert arms in page
@@ -196,8 +197,8 @@ def test_a_part_that_was_not_measured_is_said_not_to_be() -> None:
         split, base_image="", environment_by_image=None, stack_by_base=None, interaction=None
     )
     run = msgspec.structs.replace(SOFTWARE, decompositions=(bare,))
-    (row,) = split_rows(run)
-    assert [part[0] for part in row.parts[3:]] == ["not measured"] * 3
+    (row,) = split_table(run).rows
+    assert row.cells[5:] == ("not measured",) * 3
     assert "not measured" in render(run).split('id="split"')[1].split("</section>")[0]
 
 

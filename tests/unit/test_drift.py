@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Drift, RunComparison
-from envcompare.report.sections.method import method_view
-from envcompare.report.view import page
+from envcompare.report.sections.answer import summary_cards
+from envcompare.report.wording.methodwords import method_sentences
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.pairs import DRIFT_LEVEL, trend
@@ -105,8 +105,8 @@ def detected(run: RunComparison) -> list[tuple[str, bool]]:
 
 def everything(run: RunComparison) -> str:
     """Return the sentences of the cards and of the method."""
-    items = [item.text for card in page(run, ()).cards for item in card.items]
-    return "\n".join((*items, *method_view(run).sentences))
+    items = [item.text for card in summary_cards(run) for item in card.items]
+    return "\n".join((*items, *method_sentences(run)))
 
 
 def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> Non
     found = next(one for one in run.cells[0].drifts if one.is_detected and one.is_ratio)
     assert isinstance(found, Drift)
     assert found.slope == pytest.approx(0.02, abs=0.003)
-    cautions = " ".join(item.text for item in page(run, ()).cards[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
     assert re.search(r"against vm, docker gets (1\.9|2\.0) % slower a round", cautions)
 
 
@@ -124,7 +124,7 @@ def test_drift_common_to_all_arms_stays_out_of_the_cautions(tmp_path: Path) -> N
     """It cancels in the ratio; the method section says it."""
     run = compared(tmp_path, slopes={"vm": 0.02, "docker": 0.02, "vm~control": 0.02})
     assert {one for one in detected(run) if one[1]} == set()
-    cautions = " ".join(item.text for item in page(run, ()).cards[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
     assert "a round" not in cautions
     assert "blocks of docker, vm and vm~control get slower inside a generation" in everything(run)
 

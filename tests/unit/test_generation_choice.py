@@ -6,7 +6,8 @@ from pathlib import Path
 
 from benches import Measured, bench, measure
 
-from envcompare.report.sections.method import method_view
+from envcompare.report.format.blocks import plain
+from envcompare.report.sections.method import cells_table
 from envcompare.run_folder.records import Block
 
 SOURCE = """
@@ -39,7 +40,7 @@ def test_way_of_generations_is_said_when_all_can_fork(tmp_path: Path) -> None:
     found = tried(tmp_path, "Plain")
     assert found.comparison.cells[0].generation == "fork"
     assert found.comparison.cells[0].generation_reason.startswith("one thread")
-    assert "generations by fork" in method_view(found.comparison).cells[0].reason
+    assert "generations by fork" in plain(cells_table(found.comparison).rows[1].cells[0])
     assert "cannot fork" not in found.cautions
 
 

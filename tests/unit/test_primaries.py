@@ -10,8 +10,7 @@ from builders import blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.sections.method import method_view
-from envcompare.report.wording.methodwords import level_sentence
+from envcompare.report.wording.methodwords import level_sentence, method_sentences
 from envcompare.run_folder.records import CellRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import printed_interval
@@ -73,7 +72,7 @@ def test_cells_that_the_budget_ended_share_their_restart_variance_and_say_so(
     """With eight cells the run says more of a launch than each of them alone."""
     made = run(tmp_path, [1.0] * 8)
     assert pooled(made) == {True}
-    assert any("mean over all cells" in text for text in method_view(made).sentences)
+    assert any("mean over all cells" in text for text in method_sentences(made))
 
 
 @pytest.mark.parametrize(("cells", "preset"), [(7, "quick"), (8, "strict")])

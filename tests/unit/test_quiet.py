@@ -18,8 +18,8 @@ from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.measure import quiet
 from envcompare.measure.context import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
-from envcompare.report.sections.method import method_view
-from envcompare.report.view import page
+from envcompare.report.sections.answer import summary_cards
+from envcompare.report.wording.methodwords import method_sentences
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import waited_s
 
@@ -248,7 +248,7 @@ def test_wait_is_said_in_the_method_of_a_real_cell(tmp_path: Path) -> None:
     found = measure(made)
     assert found.docker.primary is not None
     assert found.comparison.cells[0].waited_s > 0
-    told = " ".join(method_view(found.comparison).sentences)
+    told = " ".join(method_sentences(found.comparison))
     assert "for a quiet machine (cnn)" in told
-    cautions = " ".join(item.text for item in page(found.comparison, ()).cards[-1].items)
+    cautions = " ".join(item.text for item in summary_cards(found.comparison)[-1].items)
     assert "stayed busy" not in cautions

@@ -10,8 +10,10 @@ import msgspec
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.export.summary import markdown
+from envcompare.report.format.blocks import plain
 from envcompare.report.page import render
-from envcompare.report.view import page
+from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.environments import differences_table, hosts_facts, meanings
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -32,12 +34,18 @@ def identified(arm: str, **more: Any) -> RunComparison:
 
 
 def caution(run: RunComparison) -> str:
-    """Return the text of the box that is to be read before relying on the run."""
-    box = next(one for one in page(run, files=()).cards if one.heading == "Before you rely on it")
-    return "\n".join(item.text for item in box.items)
+    """Return the text of the card that is to be read before relying on the run."""
+    card = next(one for one in summary_cards(run) if one.heading == "Before you rely on it")
+    return "\n".join(item.text for item in card.items)
 
 
-def test_the_box_names_the_confounder_what_was_seen_and_the_command() -> None:
+def differing(run: RunComparison) -> tuple[Any, ...]:
+    """Return the rows of what differs on the only host."""
+    (host,) = hosts_facts(run)
+    return differences_table(host, of=1).rows
+
+
+def test_the_card_names_the_confounder_what_was_seen_and_the_command() -> None:
     """The two facts of one cause are named once."""
     text = caution(EXAMPLE)
     assert (
@@ -50,10 +58,9 @@ def test_the_box_names_the_confounder_what_was_seen_and_the_command() -> None:
 
 def test_the_table_says_what_was_seen_and_what_is_told_with_what() -> None:
     """Each row that differs has its class and the reason of it."""
-    (host,) = page(EXAMPLE, files=()).hosts
-    notes = {row.key: row.note for row in host.differing}
+    notes = {row.cells[0]: row.cells[1].below[0] for row in differing(EXAMPLE)}
     assert notes["python.sha256"] == "A workload bound by Python feels it."
-    assert notes["python.flags"] == "told with the build of Python"
+    assert notes["python.flags"] == "explained with the build of Python"
     assert notes["loaded_libraries"] == "None of them computes."
 
 
@@ -65,17 +72,16 @@ def test_an_arm_that_never_answered_is_not_called_the_same() -> None:
     )
     differences = tuple(one for one in EXAMPLE.differences if one.arm != "singularity")
     silent = msgspec.structs.replace(EXAMPLE, arms=arms, differences=differences)
-    (host,) = page(silent, files=()).hosts
-    assert {row.values[2] for row in host.differing} == {"not measured"}
+    assert {plain(row.cells[4]) for row in differing(silent)} == {"not measured"}
 
 
 def test_arms_that_share_what_is_done_on_purpose_share_its_line() -> None:
     """Three arms with seccomp need one sentence about seccomp."""
-    (host,) = page(EXAMPLE, files=()).hosts
-    (varied,) = (one for one in host.meanings if one.fact_class == "varied")
-    (line,) = (one for one in varied.lines if "seccomp" in one.partition(".")[0])
+    (host,) = hosts_facts(EXAMPLE)
+    (varied,) = (one for one in meanings(host.differences) if "purpose" in one.before[0].text)
+    (line,) = (one for one in varied.items if "seccomp" in one.partition(".")[0])
     assert line.startswith("docker: seccomp 0 → 2. Docker filters system calls (seccomp);")
-    assert len(varied.lines) == len(set(varied.lines))
+    assert len(varied.items) == len(set(varied.items))
 
 
 def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.sections.method import method_view
-from envcompare.report.wording.methodwords import level_sentence, replication_sentence
+from envcompare.report.wording.methodwords import (
+    level_sentence,
+    method_sentences,
+    replication_sentence,
+)
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
@@ -17,7 +20,7 @@ EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunC
 
 def told(run: RunComparison) -> str:
     """Return the sentence on stopping."""
-    return next(text for text in method_view(run).sentences if "looked at" in text)
+    return next(text for text in method_sentences(run) if "looked at" in text)
 
 
 @pytest.mark.parametrize(("least", "rebuilt"), [(4, 8), (10, 10)])

@@ -19,6 +19,8 @@ from envcompare.analysis.model.comparison import (
     MemorySummary,
     RunComparison,
 )
+from envcompare.report.format.blocks import Filter, plain
+from envcompare.report.format.marks import axis
 from envcompare.report.format.numbers import (
     duration,
     listed,
@@ -30,8 +32,11 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
 )
 from envcompare.report.page import render
+from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
+from envcompare.report.sections.environments import hosts_facts
 from envcompare.report.sections.links import link
 from envcompare.report.view import page
+from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import fold_anchor
 from envcompare.text import visible
 
@@ -57,6 +62,24 @@ def many(hosts: int, workloads: int) -> RunComparison:
             cells.append(msgspec.structs.replace(EXAMPLE.cells[0], id=name, **place))
             comparisons += [msgspec.structs.replace(one, cell=name, **place) for one in first]
     return changed(cells=tuple(cells), comparisons=tuple(comparisons), failures=())
+
+
+def tables(run: RunComparison, section: str) -> list[Any]:
+    """Return the tables of a section."""
+    (made,) = (one for one in page(run, ()).sections if one.anchor == section)
+    return [block for block in made.blocks if block.form == "table"]
+
+
+def choice(run: RunComparison) -> list[str]:
+    """Return the metrics that a reader can choose."""
+    (made,) = (one for one in page(run, ()).sections if one.anchor == "all")
+    (shown,) = (block for block in made.blocks if isinstance(block, Filter))
+    return list(shown.metrics)
+
+
+def rows_of(run: RunComparison) -> tuple[ComparedRow, ...]:
+    """Return all comparisons of a run."""
+    return comparison_rows(run, axis(run.comparisons, margin=run.margin))
 
 
 def text_of(html: str, section: str) -> str:
@@ -101,12 +124,12 @@ def test_a_page_of_900_comparisons_keeps_its_budget() -> None:
 
 def test_many_comparisons_get_a_row_an_environment_and_an_overview() -> None:
     """The first screen holds the answer of a large run as well."""
-    found = page(many(2, 6), ())
-    assert [row.headline.arm for row in found.arm_rows] == ["docker", "singularity"]
-    assert found.arm_rows[0].counts == "12 slower"
-    assert found.overview is not None
-    assert found.overview.arms == ("docker", "singularity")
-    assert found.overview.rows[0][1][0].symbols == "▶⚠ ▶⚠"
+    (table,) = tables(many(2, 6), "answer")
+    assert [row.cells[0] for row in table.rows] == ["vm", "docker", "singularity"]
+    assert table.rows[1].cells[4].text == "12 slower"
+    (matrix,) = tables(many(2, 6), "overview")
+    assert [column.head for column in matrix.columns] == ["Workload", "docker", "singularity"]
+    assert matrix.rows[0].cells[1].after[0].text == "▶⚠ ▶⚠"
     assert "Overview" in render(many(2, 6))
 
 
@@ -114,10 +137,11 @@ def test_the_overview_has_a_place_for_each_host_and_a_dot_where_none_was_planned
     """Symbols below each other are of one host."""
     run = many(3, 4)
     kept = tuple(one for one in run.comparisons if (one.host, one.workload) != ("gpu01", "work02"))
-    found = page(msgspec.structs.replace(run, comparisons=kept), ()).overview
-    assert found is not None
-    assert found.hosts == ("gpu00", "gpu01", "gpu02")
-    assert [cells[1].symbols for _, cells in found.rows] == ["≈ ≈ ≈", "≈ ≈ ≈", "≈ · ≈", "≈ ≈ ≈"]
+    fewer = msgspec.structs.replace(run, comparisons=kept)
+    (matrix,) = tables(fewer, "overview")
+    assert "one symbol for each host, in the order of gpu00, gpu01, gpu02" in render(fewer)
+    symbols = [row.cells[2].after[0].text for row in matrix.rows]
+    assert symbols == ["≈ ≈ ≈", "≈ ≈ ≈", "≈ · ≈", "≈ ≈ ≈"]
 
 
 def test_the_overview_says_in_how_many_cells_a_workload_moved() -> None:
@@ -131,21 +155,20 @@ def test_the_overview_says_in_how_many_cells_a_workload_moved() -> None:
         else one
         for one in run.comparisons
     )
-    found = page(msgspec.structs.replace(run, comparisons=told), ()).overview
-    assert found is not None
-    cells = [cells[0] for _, cells in found.rows]
-    assert [(one.outcome, one.word) for one in cells] == [
+    (matrix,) = tables(msgspec.structs.replace(run, comparisons=told), "overview")
+    cells = [row.cells[1] for row in matrix.rows]
+    assert [(one.style, one.text) for one in cells] == [
         ("slower", "slower"),
         ("faster", "1 of 3 faster"),
-        (None, "faster and slower"),
+        ("", "faster and slower"),
         ("slower", "slower"),
     ]
 
 
 def test_rows_name_their_host_where_there_are_several() -> None:
     """A column for hosts, whose names the workloads then leave out."""
-    rows = page(many(2, 2), ()).rows
-    assert [(row.work, row.host) for row in rows[:2]] == [("work00", "gpu00"), ("work01", "gpu00")]
+    rows = tables(many(2, 2), "all")[0].rows
+    assert [row.cells[:2] for row in rows[:2]] == [("work00", "gpu00"), ("work01", "gpu00")]
     head = '<th scope="col" data-sort>Host</th>'
     assert head in render(many(2, 2))
     assert head not in render(EXAMPLE)
@@ -153,7 +176,7 @@ def test_rows_name_their_host_where_there_are_several() -> None:
 
 def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
     """The choice names no metric without a value; the 99th percentile comes without an interval."""
-    assert [name for _, name in page(EXAMPLE, ()).switch] == [
+    assert choice(EXAMPLE) == [
         "net", "on the clock (wall)", "waiting (stretch)", "CPU time",
     ]  # fmt: skip
     cell = EXAMPLE.cells[0]
@@ -162,9 +185,9 @@ def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
         for one in cell.step_times
     )
     cells = (msgspec.structs.replace(cell, step_times=times), *EXAMPLE.cells[1:])
-    found = page(changed(cells=cells), ())
-    assert found.switch[-1] == (len(found.metrics) - 1, "99th percentile of the times")
-    part = found.rows[0].parts[-1]
+    run = changed(cells=cells)
+    assert choice(run)[-1] == "99th percentile of the times"
+    part = rows_of(run)[0].figures["p99"]
     assert part is not None
     median = {one.arm: one.median_s for one in times}
     assert float(part.places) == pytest.approx(math.log(median["docker"] / median["vm"]), abs=1e-4)
@@ -173,7 +196,7 @@ def test_a_row_can_show_each_metric_that_was_measured_and_no_other() -> None:
 
 def test_a_figure_is_drawn_from_the_log_ratios_beside_it() -> None:
     """Number, interval and places are of one estimate."""
-    part = page(EXAMPLE, ()).rows[0].parts[0]
+    part = rows_of(EXAMPLE)[0].figures["net"]
     assert part is not None
     ratio, low, high = map(float, part.places.split())
     assert (part.number, part.interval) == (signed_percent(ratio), signed_interval(low, high))
@@ -182,7 +205,7 @@ def test_a_figure_is_drawn_from_the_log_ratios_beside_it() -> None:
 
 def test_a_confounded_row_names_what_is_mixed_with_its_environment() -> None:
     """The reader need not look for it elsewhere; other rows are not blamed for it."""
-    rows = {(row.verdict.arm, row.work): row.notes for row in page(EXAMPLE, ()).rows}
+    rows = {(row.verdict.arm, row.work): row.notes for row in rows_of(EXAMPLE)}
     assert rows["docker", "cnn"][0] == "⚠ the build of Python"
     assert not any("Python" in note for note in rows["singularity", "cnn"])
 
@@ -268,20 +291,18 @@ def test_the_start_up_of_a_failed_arm_is_not_measured() -> None:
 
 def test_properties_that_differ_stand_first_with_confounders_on_top() -> None:
     """The two hashes of the interpreter come before what is varied on purpose."""
-    rows = page(EXAMPLE, ()).hosts[0].differing
-    assert [row.key for row in rows][:2] == ["python.flags", "python.sha256"]
-    assert [row.fact_class for row in rows] == sorted(
-        (row.fact_class for row in rows),
-        key=["confounder", "possible-influence", "host", "varied", "identity"].index,
-    )
-    assert rows[0].values[2] == "same"
+    rows = tables(EXAMPLE, "environments")[0].rows
+    assert [row.cells[0] for row in rows][:2] == ["python.flags", "python.sha256"]
+    classes = [row.cells[1].before[0].style.removeprefix("badge ") for row in rows]
+    order = ["confounder", "possible-influence", "host", "varied", "identity"]
+    assert classes == sorted(classes, key=order.index)
+    assert plain(rows[0].cells[4]) == "same"
 
 
 def test_the_control_is_no_environment_of_its_own() -> None:
     """The reference under its second label gets neither headline nor column."""
-    found = page(EXAMPLE, ())
-    assert [one.arm for one in found.headlines] == ["docker", "singularity"]
-    assert found.hosts[0].arms == ("vm", "docker", "singularity")
+    assert [one.arm for one in headlines(EXAMPLE)] == ["docker", "singularity"]
+    assert [facts.names for facts in hosts_facts(EXAMPLE)] == [("vm", "docker", "singularity")]
 
 
 def test_a_failure_has_its_three_sentences_phase_code_and_log() -> None:

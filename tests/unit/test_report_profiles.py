@@ -27,8 +27,11 @@ from profilepages import (
 from traces import lacking
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, PassState
+from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
+from envcompare.report.charts.drawing import Chart
+from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.export.summary import markdown, terminal_lines
+from envcompare.report.format.blocks import Line, Table, plain
 from envcompare.report.format.numbers import (
     TimeScale,
     number_text,
@@ -37,11 +40,20 @@ from envcompare.report.format.numbers import (
     time_text,
 )
 from envcompare.report.page import render
-from envcompare.report.sections.ledgertables import ledger_view
-from envcompare.report.sections.profiled import left_out, profiled_views
+from envcompare.report.sections.charted import roofline_blocks
+from envcompare.report.sections.ledgertables import kernel_blocks, ledger_table
+from envcompare.report.sections.profilefolds import (
+    left_out,
+    missing_passes,
+    profile_blocks,
+    profiled_cells,
+)
+from envcompare.report.sections.quantitytables import power_lines, quantity_lines, unmeasured
 from envcompare.report.view import page
+from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
+    is_timed,
     largest_parts,
     missing_sentence,
     why_sentences,
@@ -100,15 +112,47 @@ def with_profiles(**changes: Any) -> RunComparison:
     return replace(run, profiles=(replace(run.profiles[0], **changes),))
 
 
-def views(**changes: Any) -> Any:
-    """Return the view of the only profiled cell."""
-    return profiled_views(with_profiles(**changes), ())[0]
+def profiles(**changes: Any) -> CellProfiles:
+    """Return the only profiled cell."""
+    return with_profiles(**changes).profiles[0]
 
 
-def kernels_of(arm: str, **changes: Any) -> Any:
-    """Return the kernels of an arm in the only profiled cell, where no fold has them."""
-    (view,) = profiled_views(replace(with_profiles(**changes), comparisons=()), ())
-    return next(one.kernels for one in view.comparisons if one.arm == arm)
+def kernels_of(arm: str, **changes: Any) -> list[Any]:
+    """Return what is told of the kernels of an arm: sentences, tables and folds."""
+    diff = next(one for one in profiles(**changes).kernel_diffs if one.arm == arm)
+    return list(kernel_blocks(diff, reference="vm", label="cnn", most=25))
+
+
+def rows_of(blocks: list[Any]) -> list[Any]:
+    """Return the cells of each row of the first table among blocks."""
+    tables = (block for block in blocks if block.form == "table")
+    return [row.cells for table in [*tables][:1] for row in table.rows]
+
+
+def parts_of(found: Ledger) -> Table:
+    """Return the table of a ledger."""
+    return ledger_table(found, reference="vm", label="cnn")
+
+
+def folds_of(run: RunComparison, **settings: Any) -> list[Any]:
+    """Return the folds of the profiles of each cell."""
+    known: dict[str, Any] = {"is_beside_folds": False, **settings}
+    return list(profile_blocks(run, profiled_cells(run), (), **known))
+
+
+def listings_of(arm: ArmProfiles) -> list[Any]:
+    """Return the tables of what ran longest in an arm."""
+    (fold,) = folds_of(with_profiles(arms=(arm,), kernel_diffs=(), ledgers=()))
+    names = ("GPU activities", "Operators")
+    return [block.blocks[0] for block in fold.blocks
+            if block.form == "fold" and str(block.summary).startswith(names)]  # fmt: skip
+
+
+def chart_of(**changes: Any) -> Chart:
+    """Return the roofline of the only profiled cell."""
+    made = roofline_chart(profiles(**changes), where="cnn")
+    assert made is not None
+    return made
 
 
 def missing(reason: str, hint: str = "") -> CellProfiles:
@@ -131,18 +175,19 @@ def test_the_page_has_why_and_roofline_where_there_are_profiles() -> None:
 def test_the_ledger_adds_up_and_names_its_largest_part_first() -> None:
     """What the box says is the table's own largest parts."""
     found = ledger()
-    view = ledger_view(found, reference="vm")
+    table = parts_of(found)
     assert sum(part.change_ns for part in found.parts) == found.change_ns
-    assert view.total.change == "+1.94"
-    assert [row.change for row in view.rows] == ["+0.16", "+0.11", "+0.12", "0.00", "+1.55"]
+    assert table.foot[0].cells[3] == Line(strong="+1.94")
+    changes = [plain(row.cells[3]) for row in table.rows]
+    assert changes == ["+0.16", "+0.11", "+0.12", "0.00", "+1.55"]
     assert largest_parts(found).startswith("+1.94 ms a step on the GPU: GPU idle +1.55 ms (80 %)")
 
 
 def test_a_ledger_draws_less_to_the_left_and_more_to_the_right() -> None:
     """The middle of the bar is no change."""
     smaller = replace(ledger().parts[0], arm_ns=8_000_000, change_ns=-1_200_000)
-    bars = [row.bar for row in ledger_view(ledger(parts=(smaller, *ledger().parts[1:])),
-                                           reference="vm").rows]  # fmt: skip
+    table = parts_of(ledger(parts=(smaller, *ledger().parts[1:])))
+    bars: list[Any] = [row.cells[4].change for row in table.rows]  # type: ignore[union-attr]
     assert (bars[0].way, float(bars[0].x) < 60) == ("less", True)
     assert (bars[4].way, bars[4].x) == ("more", "60.0")
     assert bars[3].way == ""
@@ -166,7 +211,7 @@ def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> Non
     assert any("1 kernel replaced" in text for text in why_sentences(changed))
     alone = replace(run.profiles[0], kernel_diffs=())
     answer = text_of(render(replace(changed, profiles=(alone,))), "answer")
-    assert "Where a step spends its time is told for every comparison: Why" in answer
+    assert "Each comparison says where a step spends its time: Why" in answer
 
 
 def test_without_any_profile_the_box_says_that_none_was_taken() -> None:
@@ -190,50 +235,52 @@ def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
 
 def test_equal_kernels_are_one_sentence_and_a_fold() -> None:
     """The table of what differs is not drawn where nothing differs."""
-    view = kernels_of("singularity")
-    assert view.sentence.startswith("singularity and vm ran the same kernels: 2 kernels")
-    assert view.rows == ()
-    assert len(view.both) == 2
+    sentence, fold = kernels_of("singularity")
+    assert sentence.text.startswith("singularity and vm ran the same kernels: 2 kernels")
+    assert fold.summary == "2 kernels in both"
+    assert len(fold.blocks[0].rows) == 2
 
 
 def test_a_replaced_kernel_shows_both_names_and_the_rule_that_matched_them() -> None:
     """A reader can judge the match."""
-    view = kernels_of("docker")
-    assert view.rows[0].names == (WINOGRAD, FPROP)
-    assert view.rows[0].rule == "by shape and launch order"
-    assert view.rows[0].change == "−1.740"
-    assert [row.symbol for row in view.rows] == ["⇄", "+", "=", "="]
+    rows = rows_of(kernels_of("docker"))
+    assert rows[0][1].codes == (WINOGRAD, FPROP)
+    assert rows[0][0].below == ("by shape and launch order",)
+    assert rows[0][4].strong == "−1.740"
+    assert [row[0].before[0].text[0] for row in rows] == ["⇄", "+", "=", "="]
 
 
 def test_a_kernel_that_one_arm_lacks_is_absent_and_not_zero() -> None:
     """Absent is what it is; its launches are none."""
-    row = kernels_of("docker").rows[1]
-    assert (row.reference, row.arm, row.launches) == ("absent", "0.066", "0 → 16")
+    row = rows_of(kernels_of("docker"))[1]
+    assert (row[2], row[3], row[6]) == ("absent", "0.066", "0 → 16")
 
 
 def test_kernels_without_a_time_have_no_change() -> None:
     """Counters were collected in a way that changes time: nothing is made up."""
     rows = (kernel_row(reference_ns=None, arm_ns=None),)
-    view = kernels_of(
+    blocks = kernels_of(
         "docker", kernel_diffs=(kernel_diff(rows=rows, reference_ns=None, arm_ns=None),)
     )
-    assert (view.rows[0].reference, view.rows[0].change) == ("not measured", "not measured")
-    assert view.rows[0].bar is None
-    assert "kernel time" not in view.sentence
+    (row,) = rows_of(blocks)
+    assert (row[2], row[4].strong) == ("not measured", "not measured")
+    assert row[5].change is None
+    assert "kernel time" not in blocks[0].text
 
 
 def test_a_long_kernel_name_keeps_its_end() -> None:
     """Instances of one template differ at their end."""
     rows = (kernel_row(reference_name="a" * 400 + "<1>", arm_name="a" * 400 + "<2>"),)
-    names = kernels_of("docker", kernel_diffs=(kernel_diff(rows=rows),)).rows[0].names
+    ((_, cell, *_),) = rows_of(kernels_of("docker", kernel_diffs=(kernel_diff(rows=rows),)))
+    names = cell.codes
     assert [name[-3:] for name in names] == ["<1>", "<2>"]
     assert max(map(len, names)) < 200
 
 
 def test_quantities_stand_side_by_side_with_rule_tool_and_ratio() -> None:
     """Per step where steps are known, the ratio to the reference beside it."""
-    line = next(one for one in views().quantities if one.name.startswith("FLOP, FP32"))
-    assert (line.per, line.basis) == ("a step", "sum, ncu 2024.1, all launches")
+    line = next(one for one in quantity_lines(profiles()) if one.name.startswith("FLOP, FP32"))
+    assert (line.per, line.basis) == ("per step", "sum, ncu 2024.1, all launches")
     assert [cell.text for cell in line.cells] == ["4.58 GFLOP", "5.18 GFLOP", "not measured"]
     assert [(cell.ratio, cell.word) for cell in line.cells] == [
         ("", ""), ("×1.13", "differs"), ("", ""),
@@ -242,16 +289,16 @@ def test_quantities_stand_side_by_side_with_rule_tool_and_ratio() -> None:
 
 def test_what_is_missing_is_never_0_or_blank() -> None:
     """Beside a number of another arm stands that it was not measured; why is told below."""
-    view = views()
-    both = next(one for one in view.quantities if one.name == "device memory, both ways")
+    lines = quantity_lines(profiles())
+    both = next(one for one in lines if one.name == "device memory, both ways")
     assert (both.cells[2].text, both.cells[2].note) == ("not measured", "")
-    for line in (*view.quantities, *view.power):
+    for line in (*lines, *power_lines(profiles())):
         assert all(cell.text not in {"", "0"} for cell in line.cells)
 
 
 def test_each_reason_is_told_once_with_all_that_it_keeps_from_being_measured() -> None:
     """The reason is the quantity's own, or that of the pass that would have given it."""
-    found = {reason: names for names, reason in views().unmeasured}
+    found = {reason: names for names, reason in unmeasured(profiles())}
     assert found["this chip does not tell reads from writes"] == (
         "device memory, read in vm and docker"
     )
@@ -271,11 +318,18 @@ def test_what_has_a_fold_of_its_own_stands_there_alone() -> None:
         told = tuple(
             replace(one, outcome=outcome) if one.cell == cell else one for one in run.comparisons
         )
-        (view,) = profiled_views(replace(run, comparisons=told), ())
-        assert [one.is_open for one in view.comparisons] == [False] * count
-        assert view.is_open is (count == 0)
-    (view,) = profiled_views(imported_run("vm", "docker"), ())
-    assert [(one.is_open, one.word) for one in view.comparisons] == [(True, "")]
+        changed = replace(run, comparisons=told)
+        (found,) = profiled_cells(changed)
+        assert len(found.compared) == count
+        (fold,) = folds_of(changed)
+        opened = {plain(one.summary): one.is_open for one in fold.blocks if one.form == "fold"}
+        against = [is_open for name, is_open in opened.items() if "against vm" in name]
+        assert against == [False] * count
+        assert opened["Quantities of cnn"] is (count == 0)
+    (fold,) = folds_of(imported_run("vm", "docker"))
+    first = next(one for one in fold.blocks if one.form == "fold")
+    assert first.is_open
+    assert plain(first.summary).startswith("docker against vm vm ")
 
 
 def test_a_profile_belongs_to_its_host() -> None:
@@ -295,16 +349,17 @@ def test_a_profile_belongs_to_its_host() -> None:
         ),
         profiles=tuple(cell_profiles(ids[host], host=host) for host in hosts),
     )
-    found = profiled_views(run, ())
+    found = profiled_cells(run)
     assert [one.label for one in found] == ["cnn on lab01", "cnn on lab02"]
-    assert [one.is_open for one in found] == [False, True]
+    assert [bool(one.compared) for one in found] == [True, False]
     assert len({one.anchor for one in found}) == 2
 
 
 def test_what_is_to_be_known_of_a_value_stands_with_its_rule() -> None:
     """A guess must not look like a count."""
     guess = quantity("tensor_core_share", 40.0, unit="%", per_step=None, reason="a guess by names")
-    (line,) = views(arms=(ArmProfiles(arm="vm", passes=(), quantities=(guess,)),)).quantities
+    arm = ArmProfiles(arm="vm", passes=(), quantities=(guess,))
+    (line,) = quantity_lines(profiles(arms=(arm,)))
     assert line.basis.endswith("a guess by names")
 
 
@@ -315,7 +370,7 @@ def test_each_gpu_has_a_line_of_its_own() -> None:
         for place in (1, 2)
     )
     arms = tuple(ArmProfiles(arm=arm, passes=(), quantities=both) for arm in ("vm", "docker"))
-    lines = views(arms=arms).quantities
+    lines = quantity_lines(profiles(arms=arms))
     assert [one.name for one in lines] == ["GPU busy (GPU 1)", "GPU busy (GPU 2)"]
     assert [cell.text for cell in lines[1].cells] == ["2.00 µs", "2.00 µs"]
 
@@ -347,33 +402,32 @@ def test_profiles_that_are_missing_for_one_reason_are_told_together() -> None:
         for name in names
     )
     arms = tuple(ArmProfiles(arm=arm, passes=refused) for arm in ("vm", "docker"))
-    (one,) = views(arms=arms).missing
-    assert one.names == "nsys and ncu-memory of vm and docker"
-    assert views(arms=arms).taken == ()
+    ((names_told, _, _),) = missing_passes(profiles(arms=arms))
+    assert names_told == "nsys and ncu-memory of vm and docker"
     html = render(with_profiles(arms=arms, ledgers=(), kernel_diffs=()))
     assert html.split('id="why-1"')[1].count("no GPU to look into") == 1
+    assert "Profiles of cnn and their files" not in html
 
 
 def test_of_many_cells_three_are_open_where_no_fold_says_why() -> None:
     """A page that is folded up hides what it is made for."""
     run, names = profiled_run(), [f"cell-{number}" for number in range(4)]
     run = replace(run, profiles=tuple(cell_profiles(name) for name in names), comparisons=())
-    assert [one.is_shown for one in profiled_views(run, ())] == [True, True, True, False]
-    told = frozenset({("cell-0", "docker")})
-    assert not any(one.is_shown for one in profiled_views(run, (), told=told))
+    assert [one.is_open for one in folds_of(run)] == [True, True, True, False]
+    assert not any(one.is_open for one in folds_of(run, is_beside_folds=True))
 
 
 def test_ledgers_for_which_there_is_no_room_are_counted() -> None:
     """What is in comparison.json alone is said where it would stand."""
     run, names = profiled_run(), [f"cell-{number:02}" for number in range(30)]
     run = replace(run, profiles=tuple(cell_profiles(name) for name in names), comparisons=())
-    found = profiled_views(run, (), told=frozenset({("cell-00", "docker")}))
-    assert sum(len(one.comparisons) for one in found) == 40
+    found = profiled_cells(run, explained=frozenset({("cell-00", "docker")}))
+    assert sum(len(one.compared) for one in found) == 40
     assert left_out(run, found) == (
-        "Shown are the cells that moved most; comparison.json holds 6 more. Ledger and kernels of "
-        "20 more comparisons stand in comparison.json alone."
+        "The cells that moved most are shown; comparison.json holds 6 more. Ledger and kernels of "
+        "20 more comparisons are in comparison.json alone."
     )
-    assert left_out(profiled_run(), profiled_views(profiled_run(), ())) == ""
+    assert left_out(profiled_run(), profiled_cells(profiled_run())) == ""
 
 
 def test_raw_files_of_profilers_come_with_a_caution() -> None:
@@ -394,9 +448,10 @@ def test_shares_are_left_out_where_parts_outweigh_the_whole() -> None:
     )
     found = ledger(basis="timing", parts=parts, change_ns=833_000)
     assert largest_parts(found) == (
-        "+833 µs a step on the clock: GEMM and convolution +2.12 ms and element-wise −1.33 ms"
+        "+833 µs a step on the clock: GEMM and convolution +2.12 ms and element-wise kernels "
+        "−1.33 ms"
     )
-    assert ledger_view(found, reference="vm").rows[0].share == "254 %"
+    assert parts_of(found).rows[0].cells[5] == "254 %"
 
 
 def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> None:
@@ -407,7 +462,7 @@ def test_whole_profiles_are_compared_only_where_steps_are_not_known_of_all() -> 
             arm="docker", passes=passes(), quantities=(quantity("busy_ns", 3e6, per_step=None),)
         ),
     )
-    line = views(arms=arms).quantities[0]
+    line = quantity_lines(profiles(arms=arms))[0]
     assert line.per == "whole profile"
     assert [cell.text for cell in line.cells] == ["2.00 ms", "3.00 ms"]
 
@@ -423,31 +478,32 @@ def test_two_tools_share_a_row_and_each_is_named() -> None:
         )
         for arm, (tool, (source, value)) in zip(("vm", "docker"), times.items(), strict=True)
     )
-    (line,) = views(arms=arms).quantities
+    (line,) = quantity_lines(profiles(arms=arms))
     assert [(cell.text, cell.note) for cell in line.cells] == [
         ("150 µs", "nvprof"), ("100 µs", "nsys 2024.5"),
     ]  # fmt: skip
     both = replace(arms[0], quantities=(*arms[0].quantities, *arms[1].quantities))
-    lines = views(arms=(both, arms[1])).quantities
+    lines = quantity_lines(profiles(arms=(both, arms[1])))
     assert [line.basis.split(", ")[1] for line in lines] == ["nvprof", "nsys 2024.5"]
     assert [cell.text for cell in lines[1].cells] == ["100 µs", "100 µs"]
 
 
 def test_power_stands_in_a_section_of_its_own() -> None:
     """It is never among the quantities of the work; a quota on CPUs is no power."""
-    view = views()
-    assert [line.name for line in view.power] == ["power", "energy a sample"]
-    assert not {"power", "energy a sample"} & {line.name for line in view.quantities}
+    power = [line.name for line in power_lines(profiles())]
+    assert power == ["power", "energy per sample"]
+    assert not {*power} & {line.name for line in quantity_lines(profiles())}
     assert quantity_name("throttled_ns") == "stopped by a CPU quota"
 
 
 def test_activities_have_the_columns_of_nvprof() -> None:
     """Type, share, time, calls, average, least, most and name."""
-    listing = views().listings[0]
-    assert listing.heads == ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
-    first = listing.rows[0]
-    assert first.type == "GPU activities"
-    assert first.values == ("50.00 %", "5.42 ms", "39", "139 µs", "1.00 µs", "not measured")
+    listing = listings_of(profiles().arms[0])[0]
+    heads = ["Type", "Time (%)", "Time", "Calls", "Avg", "Min", "Max", "Name"]
+    assert [column.head for column in listing.columns] == heads
+    assert listing.rows[0].cells[:7] == (
+        "GPU activities", "50.00 %", "5.42 ms", "39", "139 µs", "1.00 µs", "not measured",
+    )  # fmt: skip
 
 
 def test_operators_have_device_columns_only_where_a_device_took_part() -> None:
@@ -455,20 +511,21 @@ def test_operators_have_device_columns_only_where_a_device_took_part() -> None:
     arm = profiled_run().profiles[0].arms[0]
     assert arm.operators is not None
     rows = tuple(
-        replace(row, self_device_ns=None, device_ns=None, self_cpu_bytes=None,
-                self_device_bytes=None)
+        replace(row, self_device_ns=None, device_ns=None, self_device_percent=None,
+                self_cpu_bytes=None, self_device_bytes=None)
         for row in arm.operators.rows
     )  # fmt: skip
     cpu = replace(arm, activities=None, operators=replace(arm.operators, rows=rows))
-    assert views(arms=(cpu,)).listings[0].heads == (
-        "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "# of Calls",
-    )  # fmt: skip
-    assert "Self CUDA" in views(arms=(arm,)).listings[1].heads
+    (operators,) = listings_of(cpu)
+    assert [column.head for column in operators.columns] == [
+        "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "# of Calls", "Name",
+    ]  # fmt: skip
+    assert "Self CUDA" in [column.head for column in listings_of(arm)[1].columns]
 
 
 def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:
     """Shapes tell arms apart without colour; what has no place stands in the table alone."""
-    svg = svg_of(views().roofline.chart)
+    svg = svg_of(chart_of())
     texts = texts_of(svg)
     for roof in ("device memory 810 GB/s", "tensor_fp16 101 TFLOP/s", "fp32 14.4 TFLOP/s"):
         assert roof in texts
@@ -483,13 +540,15 @@ def test_the_roofline_draws_roofs_in_use_and_points_of_every_arm() -> None:
     shapes = {words.partition(",")[0]: mark.get("d", "")[-9:] for mark, words in points}
     assert len(set(shapes.values())) == 3
     unplaced = point("vm", intensity=None, bytes=None)
-    more = views(roofline=roofline(points=(point("vm"), unplaced)))
-    assert (len(titled(svg_of(more.roofline.chart))), len(more.roofline.rows)) == (1, 2)
+    two = roofline(points=(point("vm"), unplaced))
+    blocks = roofline_blocks(profiles(roofline=two), two, label="cnn", charts=None)
+    assert len(titled(svg_of(chart_of(roofline=two)))) == 1
+    assert len(blocks[-1].blocks[0].rows) == 2  # type: ignore[union-attr]
 
 
 def test_the_roofline_says_whether_its_roofs_were_measured() -> None:
     """A table's roof is no measurement."""
-    assert "Roofs measured: copy" in text_of(render(profiled_run()), "roofline")
+    assert "Roofs: measured with PyTorch 2.13" in text_of(render(profiled_run()), "roofline")
     table = roofline(is_measured=False, source="data sheet of V100 SXM2")
     html = render(with_profiles(roofline=table))
     assert "Roofs from the table: data sheet of V100 SXM2" in text_of(html, "roofline")
@@ -509,13 +568,14 @@ def test_no_empty_chart_is_drawn() -> None:
     html = render(with_profiles(roofline=None, roofline_reason="no FLOPs were counted"))
     assert "cnn: not drawn: no FLOPs were counted" in text_of(html, "roofline")
     assert 'id="roofline-lab01' not in html
-    assert views(roofline=roofline(points=())).roofline is None
+    html = render(with_profiles(roofline=roofline(points=(), missing=("no work was counted",))))
+    assert "cnn: not drawn: no work was counted" in text_of(html, "roofline")
 
 
 def test_every_point_stands_inside_the_frame_and_below_its_roofs_edge() -> None:
     """Axes hold whole decades around roofs and points."""
     far = (point("vm", intensity=1e-4, flops_per_s=3.0), point("docker", intensity=9e5))
-    svg = svg_of(views(roofline=roofline(points=far)).roofline.chart)
+    svg = svg_of(chart_of(roofline=roofline(points=far)))
     places = [place_of(mark) for mark, _ in titled(svg)]
     assert len(places) == 2
     for x, y in places:
@@ -593,8 +653,8 @@ def test_the_terminal_shows_the_quantities_of_imported_profiles_side_by_side() -
     lines = terminal_lines(imported_run("vm", "docker"))
     assert next(one for one in lines if one.role == "head").columns == ("workload", "vm", "docker")
     rows = [one.columns for one in lines if one.role == "row"]
-    assert ("kernel time, a step", "12.0 ms", "13.6 ms ×1.13") in rows
-    assert "| kernel time, a step | 12.0 ms | 13.6 ms ×1.13 |" in markdown(
+    assert ("kernel time, per step", "12.0 ms", "13.6 ms ×1.13") in rows
+    assert "| kernel time, per step | 12.0 ms | 13.6 ms ×1.13 |" in markdown(
         imported_run("vm", "docker")
     )
     timed = [one.columns for one in terminal_lines(profiled_run()) if one.role == "row"]
@@ -639,11 +699,12 @@ def test_an_untimed_arm_beside_timed_ones_keeps_their_verdicts() -> None:
     """It gets a headline of its own, last, and no row among the verdicts."""
     run = profiled_run()
     added = replace(run.arms[0], arm="old", state="ok", is_timed=False, facts={})
-    found = page(replace(run, arms=(*run.arms, added)), ())
-    assert found.is_timed
-    assert [one.arm for one in found.headlines][-1] == "old"
-    assert found.headlines[-1].badge == "not timed"
-    assert len(found.rows) == len(page(run, ()).rows)
+    both = replace(run, arms=(*run.arms, added))
+    found = headlines(both)
+    assert is_timed(both)
+    assert [one.arm for one in found][-1] == "old"
+    assert found[-1].badge == "not timed"
+    assert [one.verdicts for one in found[:-1]] == [one.verdicts for one in headlines(run)]
 
 
 @pytest.mark.parametrize(

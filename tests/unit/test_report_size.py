@@ -9,8 +9,9 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.drawing import Chart, ChartBudget
 from envcompare.report.charts.layers import Declared, layered, rows
+from envcompare.report.format.blocks import Line, Table, plain
 from envcompare.report.sections.links import file_links
-from envcompare.report.sections.resources import startup_views
+from envcompare.report.sections.resources import startup_tables
 from runfolders import Arm, Shape, write
 
 ARMS = tuple(Arm(id=f"image{number}") for number in range(5))
@@ -29,18 +30,24 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> RunComparison:
     return compare_run(write(tmp_path_factory.mktemp("runs"), shape))
 
 
+def has_bars(table: Table) -> bool:
+    """Say whether a table divides its start-ups into parts."""
+    first = table.rows[0].cells[1:]
+    return any(isinstance(cell, Line) and bool(cell.segments) for cell in first)
+
+
 def test_start_ups_of_many_cells_are_told_as_a_whole(large: RunComparison) -> None:
     """The first sixty have their parts; other cells have the whole, and say where parts are."""
-    views = startup_views(large)
-    assert len(views) == 30
-    divided = [bool(view.bars) for view in views]
+    tables = [table for _, table in startup_tables(large)]
+    assert len(tables) == 30
+    divided = [has_bars(table) for table in tables]
     assert divided == sorted(divided, reverse=True)
-    assert sum(len(view.arms) for view in views if view.bars) in range(60, 67)
-    for view in views:
-        names = [row.name for row in view.rows]
-        assert ("imports" in names) == bool(view.bars)
+    assert sum(len(table.columns) - 1 for table in tables if has_bars(table)) in range(60, 67)
+    for table in tables:
+        names = [plain(row.cells[0]) for row in table.rows]
+        assert ("imports" in names) == has_bars(table)
         assert "real" in names
-        assert ("The parts stand in comparison.json." in view.note) != bool(view.bars)
+        assert ("comparison.json holds the parts." in table.caption) != has_bars(table)
 
 
 def test_start_ups_of_a_usual_run_are_all_divided(large: RunComparison) -> None:
@@ -48,7 +55,7 @@ def test_start_ups_of_a_usual_run_are_all_divided(large: RunComparison) -> None:
     first = {large.cells[0].id, large.cells[1].id}
     found = tuple(one for one in large.startup if one.cell in first)
     few = msgspec.structs.replace(large, startup=found)
-    assert all(view.bars for view in startup_views(few))
+    assert all(has_bars(table) for _, table in startup_tables(few))
 
 
 def test_files_of_a_large_run_are_counted_by_folder() -> None:

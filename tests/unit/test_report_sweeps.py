@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 from chartpages import HOSTILE, hostile_runs, swept, swept_run
 from msgspec.structs import replace
 
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.page import render
-from envcompare.report.sections.charted import MOST_SWEEPS, sweeps_view
+from envcompare.report.sections.charted import MOST_SWEEPS, sweeps_section
 from envcompare.text import visible
 
 
@@ -19,6 +21,14 @@ def section(html: str) -> str:
     """Return the section of sweeps."""
     found = re.search(r'<section id="sweeps".*?</section>', html, re.DOTALL)
     return found[0] if found else ""
+
+
+def sweeps_of(run: RunComparison, charts: ChartBudget) -> list[Any]:
+    """Return the blocks of each sweep."""
+    made = sweeps_section(run, charts)
+    assert made is not None
+    (shown,) = (block for block in made.blocks if block.form == "group")
+    return [group.blocks for group in shown.blocks]
 
 
 def test_the_page_has_a_section_where_a_parameter_was_swept() -> None:
@@ -42,7 +52,7 @@ def test_no_sweep_leaves_no_section() -> None:
     html = render(run)
     assert section(html) == ""
     assert "#sweeps" not in html
-    assert sweeps_view(run, ChartBudget()) is None
+    assert sweeps_section(run, ChartBudget()) is None
 
 
 def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
@@ -61,18 +71,17 @@ def test_of_many_sweeps_those_that_moved_most_are_drawn() -> None:
         for one in run.comparisons
         if one.primary
     ]  # fmt: skip
-    view = sweeps_view(replace(run, cells=tuple(cells), comparisons=tuple(made)), ChartBudget())
-    assert view is not None
-    assert [one.title for one in view.shown] == [f"cnn by batch on {host}" for host in hosts[3:]]
-    assert view.rest.startswith("3 more sweeps moved less.")
+    many = replace(run, cells=tuple(cells), comparisons=tuple(made))
+    titles = [heading.text for heading, *_ in sweeps_of(many, ChartBudget())]
+    assert titles == [f"cnn by batch on {host}" for host in hosts[3:]]
+    assert "3 more sweeps moved less." in section(render(many))
 
 
 def test_a_page_without_charts_left_keeps_the_table() -> None:
     """The numbers stand there even where the chart would make the page too large."""
-    view = sweeps_view(swept(), ChartBudget(left=0))
-    assert view is not None
-    assert view.shown[0].chart == ""
-    assert len(view.shown[0].rows) == 3
+    (first,) = sweeps_of(swept(), ChartBudget(left=0))
+    assert [block.form for block in first] == ["heading", "fold"]
+    assert len(first[1].blocks[0].rows) == 3
 
 
 @pytest.mark.parametrize("name", HOSTILE)

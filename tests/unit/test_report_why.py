@@ -13,14 +13,20 @@ from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
     CellSummary,
     Comparison,
+    RunComparison,
     StepTimes,
 )
 from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.format.blocks import Line, Link
 from envcompare.report.format.marks import axis
 from envcompare.report.page import render
 from envcompare.report.sections.comparisons import comparison_rows
-from envcompare.report.sections.why import MOST_FOLDS, Sheet, why
-from envcompare.report.view import page
+from envcompare.report.sections.why import (
+    MOST_FOLDS,
+    Sheet,
+    cells_beside_folds,
+    comparison_blocks,
+)
 from envcompare.report.wording.labels import fold_anchor, row_anchor
 from tests.data.report.builders import EQUAL, FASTER, OPEN, SLOWER, comparison, example, on, run_of
 
@@ -59,12 +65,25 @@ def fold(html: str, one: Comparison) -> str:
     return unescape(" ".join(re.sub(r"<[^>]+>", " ", end).split()))
 
 
+def why_of(run: RunComparison, charts: ChartBudget | None = None) -> list[Any]:
+    """Return the blocks that explain the comparisons of a run."""
+    shared = axis(run.comparisons, margin=run.margin)
+    rows = comparison_rows(run, shared)
+    sheet = Sheet(axis=shared, charts=charts or ChartBudget(), files=())
+    return list(comparison_blocks(run, rows, sheet))
+
+
+def folds_of(run: RunComparison, charts: ChartBudget | None = None) -> list[Any]:
+    """Return the folds of the comparisons of a run."""
+    return [block for block in why_of(run, charts) if block.form == "fold"]
+
+
 def test_what_was_decided_comes_first_and_the_largest_at_the_top() -> None:
     """A wide interval around a large number is not the first thing to explain."""
     wide = replace(OPEN.primary, log_ratio=0.5, high=1.0)  # type: ignore[type-var]
     found = (on("a", replace(OPEN, primary=wide)), on("b", FASTER), on("c", SLOWER), on("d", EQUAL))
-    folds = page(run_of(*found), ()).why.folds
-    assert [one.row.verdict.cell for one in folds] == ["c", "b", "a"]
+    folds = folds_of(run_of(*found))
+    assert [one.summary.strong for one in folds] == ["c · docker", "b · docker", "a · docker"]
     assert [one.is_open for one in folds] == [True, True, False]
 
 
@@ -72,7 +91,8 @@ def test_every_comparison_without_a_fold_is_counted_and_reachable() -> None:
     """Equivalent ones have a link to their row, a real difference among them is said."""
     lost = comparison("failed")
     html = render(run_of(on("a", EQUAL), on("b", SMALL), on("c", lost)))
-    text = unescape(html.split('<section id="why"')[1].split("</section>")[0])
+    part = html.split('<section id="why"')[1].split("</section>")[0]
+    text = unescape(re.sub(r"</?span[^>]*>", "", part))
     assert "nothing to explain" in text
     assert "1 comparison equivalent within ±2 %:" in text
     assert "1 comparison equivalent within ±2 % with a real difference inside it:" in text
@@ -85,25 +105,24 @@ def test_every_comparison_without_a_fold_is_counted_and_reachable() -> None:
 def test_the_smallest_of_many_stand_in_all_comparisons_alone() -> None:
     """The page stays small, and says how many it does not explain."""
     compared = (on(f"work{number:03}", SLOWER) for number in range(MOST_FOLDS + 5))
-    found = page(run_of(*compared), ())
-    assert len(found.why.folds) == MOST_FOLDS
-    first = found.why.pointers[0]
-    assert first.text == (
-        "Without a fold, 5 more comparisons that are slower, faster or inconclusive:"
+    run = run_of(*compared)
+    assert len(folds_of(run)) == MOST_FOLDS
+    (pointers,) = (block for block in why_of(run) if block.form == "items")
+    assert pointers.items[0] == Line(
+        text="Without a fold, 5 more comparisons that are slower, faster or inconclusive:",
+        after=(Link(text="All comparisons", href="#all"),),
     )
-    assert (first.links, first.more) == ((("#all", "All comparisons"),), "")
 
 
 def test_charts_are_drawn_up_to_their_number_and_tables_for_all() -> None:
-    """Beyond the allowance the quantiles stand there without a drawing, and that is counted."""
+    """Beyond the budget the quantiles stand there without a drawing, and that is counted."""
     found = (on("a", SLOWER), on("b", FASTER))
     run = run_of(*found, cells=tuple(cell(one) for one in found))
-    shared = axis(found, margin=run.margin)
-    rows = comparison_rows(run, shared, files=())
     charts = ChartBudget(left=1)
-    folds = why(run, rows, Sheet(axis=shared, charts=charts, files=(), most_rows=4)).folds
-    assert [bool(one.spread_chart) for one in folds] == [True, False]
-    assert all(one.spread for one in folds)
+    folds = folds_of(run, charts)
+    forms = [[block.form for block in one.blocks] for one in folds]
+    assert [one.count("drawing") for one in forms] == [1, 0]
+    assert all("table" in one for one in forms)
     assert (charts.left, charts.refused) == (0, 1)
 
 
@@ -166,10 +185,10 @@ def test_a_ledger_that_is_missing_has_its_reason() -> None:
 def test_ledger_and_kernels_stand_once_with_their_comparison() -> None:
     """The profiles of the cell point to the fold; those of equivalent arms stay there."""
     run = profiled_run()
-    found = page(run, ())
-    (first, _) = found.why.folds
-    assert first.ledger is not None
-    assert first.kernels is not None
-    (view,) = found.profiled
-    assert [one.arm for one in view.comparisons] == ["singularity"]
-    assert [one.href for one in view.told] == [f"#{first.anchor}"]
+    (first, _) = folds_of(run)
+    headings = [block.text for block in first.blocks if block.form == "heading"]
+    assert headings[:2] == ["Difference ledger", "Kernels"]
+    rows = comparison_rows(run, axis(run.comparisons, margin=run.margin))
+    (cell,) = cells_beside_folds(run, rows)
+    assert (cell.compared, cell.explained) == (("singularity",), ("docker",))
+    assert f'<a href="#{first.anchor}">docker</a>.' in render(run)

@@ -21,7 +21,8 @@ from envcompare.config.settings import Settings
 from envcompare.measure.context import Values
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.workers import Roster
-from envcompare.report.sections.resources import StartupRow, startup_views
+from envcompare.report.format.blocks import Words, plain
+from envcompare.report.sections.resources import startup_tables
 from envcompare.run_folder.records import Event, Startup
 
 WORKLOAD = """
@@ -126,9 +127,15 @@ def started(folder: Path, **changes: Any) -> Measured:
     return measure(made, passes=("startup",))
 
 
-def row(run: RunComparison, name: str) -> StartupRow:
-    """Return a row of the first table."""
-    return next(one for one in startup_views(run)[0].rows if one.name == name)
+def parts(run: RunComparison, name: str) -> tuple[Words, ...]:
+    """Return the cells of a part in the first table, one for each arm."""
+    rows = (row.cells for row in startup_tables(run)[0][1].rows)
+    return next(cells for head, *cells in rows if plain(head) == name)
+
+
+def note(run: RunComparison) -> str:
+    """Return what the first table says of itself."""
+    return startup_tables(run)[0][1].caption
 
 
 def test_phase_that_is_slower_in_an_arm_shows_in_its_interval(tmp_path: Path) -> None:
@@ -138,10 +145,10 @@ def test_phase_that_is_slower_in_an_arm_shows_in_its_interval(tmp_path: Path) ->
     assert found.pairs == 4  # the first launches are of unknown cache
     assert found.difference_low_s is not None
     assert found.difference_low_s > 0.1
-    assert re.fullmatch(r"\+\S+ m?s \(\+\S+( m?s)? to \+\S+ m?s\)", row(run, "data").values[1][2])
-    assert row(run, "data").values[0][2] == ""
-    assert "mean difference to vm over 4 pairs" in startup_views(run)[0].note
-    assert "cold: not asked for" in startup_views(run)[0].note
+    assert re.fullmatch(r"\+\S+ m?s \(\+\S+( m?s)? to \+\S+ m?s\)", parts(run, "data")[1].below[0])
+    assert parts(run, "data")[0].below == ("",)
+    assert "mean difference to vm over 4 pairs" in note(run)
+    assert "cold: not asked for" in note(run)
 
 
 def test_order_of_arms_is_drawn_for_each_repetition(tmp_path: Path) -> None:
@@ -164,7 +171,7 @@ def test_caches_are_dropped_before_each_cold_launch_and_no_other(tmp_path: Path)
     assert {one.arm for one in cold} == {"vm", "docker"}
     assert len(asked) == 1 + sum(one.launches for one in cold)
     assert set(asked) == {"sync && echo 1 >/proc/sys/vm/drop_caches"}
-    assert [view.cell for view in startup_views(run)][-1].endswith(", cold page cache")
+    assert startup_tables(run)[-1][0].endswith(", cold page cache")
 
 
 def resumed(
@@ -232,8 +239,7 @@ def test_refused_drop_leaves_the_warm_launches_and_says_why(tmp_path: Path) -> N
         on_host=lambda _script: on_this_machine("echo 'Permission denied' >&2; exit 1"),
     ).comparison
     assert {one.page_cache for one in run.startup} <= {"warm", "unknown"}
-    note = startup_views(run)[0].note
-    assert "cold: Permission denied; only root of the host may drop its page cache" in note
+    assert "cold: Permission denied; only root of the host may drop its page cache" in note(run)
 
 
 def test_cold_start_is_off_unless_asked_for() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from envcompare.analysis.model.comparison import CellSummary, Comparison
 from envcompare.report.wording.verdicts import (
+    clock_sentence,
     confounder_sentence,
     control_sentence,
     margin_sentence,
     margin_text,
-    stretch_line,
     verdict,
 )
 from envcompare.run_folder.records import FactDifference, Failure
@@ -119,7 +119,7 @@ def test_what_was_not_measured_has_no_number() -> None:
     assert (one.number, one.interval, one.is_confounded) == ("", "", False)
 
 
-def test_the_stretch_line_splits_the_clock_into_work_and_waiting() -> None:
+def test_the_clock_sentence_splits_the_clock_into_work_and_waiting() -> None:
     """What the clock saw and how much of it was waiting stand on a line of their own."""
     one = comparison(
         "slower",
@@ -129,16 +129,16 @@ def test_the_stretch_line_splits_the_clock_into_work_and_waiting() -> None:
             estimate(0.6, -1.2, 2.5, metric="stretch"),
         ),
     )
-    assert stretch_line(one) == (
-        "on the clock +9.1 % (+7.0 to +11.2 %), of it +0.6 % (−1.2 to +2.5 %) "
-        "by waiting for a CPU (stretch); not widened"
+    assert clock_sentence(one) == (
+        "On the clock: +9.1 % (+7.0 to +11.2 %); waiting for a CPU (stretch): "
+        "+0.6 % (−1.2 to +2.5 %); not widened."
     )
 
 
-def test_no_stretch_line_where_the_verdict_is_on_the_clock_itself() -> None:
+def test_no_clock_sentence_where_the_verdict_is_on_the_clock_itself() -> None:
     """With several threads the verdict is on wall time and there is nothing to split."""
     one = comparison("slower", estimate(8.4, 8.0, 8.7, metric="wall"))
-    assert stretch_line(one) == ""
+    assert clock_sentence(one) == ""
 
 
 def test_a_confounder_is_named_and_the_difference_stays_real() -> None:

@@ -191,14 +191,15 @@ def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
     return {part: value * factor for part, value in parts.items()}
 
 
-_ONE_THREAD: Final = "On a CPU is the CPU time of the process; the rest is what no clock explains."
+_ONE_THREAD: Final = "CPU time is that of the process; the rest is what no clock explains."
 _SPLIT: Final = "It is split into own work and kernel as in the pass that counted host events."
 _MANY_THREADS: Final = (
     "CPU time and waiting together are more than the clock shows, as where several threads "
-    "compute: what was neither waiting nor stopped counts as on a CPU."
+    "compute: what was neither waiting nor stopped counts as CPU time."
 )
 _PROGRAM: Final = (
-    "On a CPU is the program and the children it waited for; the rest is waiting, for a CPU too."
+    "CPU time is that of the program and of the children it waited for; the rest is waiting, also "
+    "for a CPU."
 )
 _PARALLEL: Final = "They ran side by side and are scaled to the time on the clock."
 _CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks

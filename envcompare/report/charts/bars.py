@@ -41,6 +41,7 @@ from envcompare.report.charts.layers import (
 from envcompare.report.charts.palette import Palette
 from envcompare.report.format.numbers import NS, TimeScale, duration
 from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.profilewords import PART_NAMES, part_label
 
 WIDTH: Final = 480
 _LANE: Final = 32.0
@@ -234,7 +235,7 @@ def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Ch
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     parts = tuple(
         Part(
-            name=label(part.label.partition(":")[0], most=_LONGEST_NAME),
+            name=label(PART_NAMES[part.part], most=_LONGEST_NAME),
             place=_PART_COLOURS[part.part][0],
             is_pale=_PART_COLOURS[part.part][1],
         )
@@ -266,7 +267,7 @@ def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) ->
 def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> Segment:
     time = part.arm_ns if is_arm else part.reference_ns
     text = scale.number(time)  # as in the table
-    tip = f"{shown(part.label)}, {shown(name)}: {text} {scale.unit}"
+    tip = f"{part_label(part.part)}, {shown(name)}: {text} {scale.unit}"
     return Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
 
 
@@ -274,7 +275,7 @@ def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str
     """Say the wholes and the parts that changed most; the table holds every part."""
     moved = sorted(ledger.parts, key=lambda part: -abs(part.change_ns))[:_TOLD]
     told = [
-        f"{shown(part.label.partition(':')[0])} {scale.signed(part.change_ns)} {scale.unit}"
+        f"{PART_NAMES[part.part]} {scale.signed(part.change_ns)} {scale.unit}"
         for part in moved
         if part.change_ns
     ]
@@ -346,7 +347,9 @@ def _startup_description(arms: dict[str, Parts]) -> str:
     for arm, table in arms.items():
         parts = [part for name, part in table.items() if name in PHASES]
         longest = max(parts, key=lambda part: part.median_s, default=None)
-        most = f", of it {PHASES[longest.phase]} {duration(longest.median_s)}" if longest else ""
+        most = ""
+        if longest:
+            most = f" (longest: {PHASES[longest.phase]}, {duration(longest.median_s)})"
         told.append(f"{shown(arm)} {duration(total_s(table))}{most}")
     return f"Medians of phases, added up: {'; '.join(told)}."
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roofline, RooflinePoint
-from envcompare.report.charts.drawing import Chart, ChartBudget
+from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
 from envcompare.report.charts.sweeps import (
     Sweep,
@@ -22,8 +21,22 @@ from envcompare.report.charts.sweeps import (
     sweep_title,
     sweeps,
 )
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Drawing,
+    Fold,
+    Group,
+    Heading,
+    Line,
+    Row,
+    Section,
+    Table,
+    texts,
+)
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
+    margin_percent,
     number_text,
     quantity_text,
     signed_interval,
@@ -31,89 +44,129 @@ from envcompare.report.format.numbers import (
     three_digits,
     time_text,
 )
+from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
-from envcompare.text import counted
+from envcompare.text import counted, sentence
 
-MOST_DRAWN: Final = 8  # on a page; of more cells the tables alone
+MOST_DRAWN: Final = 8  # rooflines on a page; of more cells the tables alone
 MOST_SWEEPS: Final = 12  # of a page; of more, those that moved most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineView:
-    """The chart of one cell, its sentences and the table of its points.
+def roofline_section(
+    run: RunComparison, shown: Sequence[CellProfiles], charts: ChartBudget
+) -> Section | None:
+    """Return the rooflines of these cells, None where there is none and no reason for it."""
+    labels, drawn = cell_labels(run), 0
+    blocks: list[Block] = []
+    for profiles in shown:
+        label = labels.get(profiles.cell, profiles.cell)
+        if profiles.roofline is None or not profiles.roofline.points:
+            reason = sentence(_why_no_roofline(profiles))
+            blocks += texts(f"{label}: not drawn: {reason}" if reason else "")
+            continue
+        budget = charts if drawn < MOST_DRAWN else None
+        blocks += roofline_blocks(profiles, profiles.roofline, label=label, charts=budget)
+        drawn += 1
+    if not blocks:
+        return None
+    intro = (
+        "What a device can do at most for work of a given intensity, and what each environment "
+        "achieved: FLOP ÷ kernel time."
+    )
+    return Section(anchor="roofline", title="Roofline", blocks=(Line(text=intro), *blocks))
+
+
+def roofline_blocks(
+    profiles: CellProfiles, roofline: Roofline, *, label: str, charts: ChartBudget | None
+) -> tuple[Block, ...]:
+    """Return chart, sentences and tables of one cell; without a budget it is not drawn.
 
     Without a chart no point has a place on it; the table tells what was achieved all the same.
     """
-
-    device: str
-    source: str
-    chart: Chart | None
-    roofs: tuple[tuple[str, str, str], ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-
-
-def roofline_view(one: CellProfiles, *, label: str) -> RooflineView | None:
-    """Return the roofline of a cell, None where no work was counted."""
-    roofline = one.roofline
-    if roofline is None or not roofline.points:
-        return None
-    return RooflineView(
-        device=roofline.device,
-        source=_source(roofline),
-        chart=roofline_chart(one, where=label),
-        roofs=tuple(
-            (roof.precision, quantity_text(roof.flops_per_s, "FLOP/s"), _intensity(roof.ridge))
-            for roof in roofline.roofs
-        ),
-        rows=tuple(_row(point) for point in roofline.points[:MOST_POINTS]),
-        notes=(*roofline.missing, *roofline.notes, *_beyond(len(roofline.points))),
+    chart = roofline_chart(profiles, where=label)
+    svg = charts.draw(chart) if charts else Markup("")
+    if chart is None:
+        why = "Not drawn: no point has a known intensity, and so none has a place on the chart."
+    else:
+        why = "" if svg else "Not drawn, to keep the page small; the numbers are below."
+    tables = (_points(roofline, label), _roofs(roofline, label))
+    return (
+        Heading(text=f"{label} on {roofline.device}"),
+        Line(text=_source(roofline)),
+        *((Drawing(label=f"Roofline chart of {label}", svg=svg),) if svg else ()),
+        *texts(why, *_notes(roofline), style="small"),
+        Fold(summary=f"Numbers of the roofline: {label}", is_open=chart is None, blocks=tables),
     )
 
 
 def _source(roofline: Roofline) -> str:
-    if not roofline.is_measured:
-        return f"from the table: {roofline.source}"
-    return f"measured: {roofline.source.removeprefix('measured ')}"
+    return f"Roofs{'' if roofline.is_measured else ' from the table'}: {roofline.source}."
 
 
-def why_no_roofline(one: CellProfiles) -> str:
-    """Return why a cell has no roofline, empty where there is one."""
-    if one.roofline is None:
-        return one.roofline_reason
-    return "" if one.roofline.points else " ".join(one.roofline.missing) or "no work was counted"
+def _notes(roofline: Roofline) -> tuple[str, ...]:
+    more = len(roofline.points) - MOST_POINTS
+    rest = f"comparison.json holds {counted(more, 'more point')}." if more > 0 else ""
+    return (*roofline.missing, *roofline.notes, rest)
 
 
-def _beyond(points: int) -> tuple[str, ...]:
-    more = points - MOST_POINTS
-    return (f"comparison.json holds {counted(more, 'more point')}.",) if more > 0 else ()
+def _why_no_roofline(profiles: CellProfiles) -> str:
+    """Return why a cell without points has no roofline."""
+    if profiles.roofline is None:
+        return profiles.roofline_reason
+    return " ".join(profiles.roofline.missing) or "no work was counted"
 
 
-def drawn_rooflines(
-    views: Iterable[tuple[str, RooflineView | None]], charts: ChartBudget
-) -> dict[str, Markup]:
-    """Return the charts by their anchors, empty beyond the first few."""
-    found = [(anchor, view.chart) for anchor, view in views if view is not None and view.chart]
-    return {
-        anchor: charts.draw(chart) if place < MOST_DRAWN else Markup("")
-        for place, (anchor, chart) in enumerate(found)
-    }
+def _points(roofline: Roofline, label: str) -> Table:
+    heads = ("Work", "Bytes", "Intensity", "Time", "Achieved", "Attainable")
+    return Table(
+        label=f"Points of the roofline of {label}",
+        columns=(
+            Column(head="Environment", kind="name", is_row_head=True),
+            Column(head="Kernel", kind="kernel"),
+            Column(head="Precision"),
+            *(Column(head=head, kind="figure") for head in heads),
+        ),
+        rows=tuple(_point_row(point) for point in roofline.points[:MOST_POINTS]),
+    )
 
 
-def _row(point: RooflinePoint) -> tuple[str, ...]:
-    share = point.time_share
-    return (
-        point.arm,
-        point_name(point),
-        point.precision,
-        quantity_text(point.flops, "FLOP"),
-        quantity_text(point.bytes, "B"),
-        _intensity(point.intensity),
-        time_text(point.time_ns),
-        "" if share is None else f"{100 * share:.1f} % of all",
-        quantity_text(point.flops_per_s, "FLOP/s"),
-        quantity_text(point.attainable_flops_per_s, "FLOP/s"),
-        f"bound by {point.bound}" if point.bound else "",
+def _point_row(point: RooflinePoint) -> Row:
+    share = "" if point.time_share is None else f"{100 * point.time_share:.1f} % of all"
+    bound = f"bound by {point.bound}" if point.bound else ""
+    return Row(
+        cells=(
+            point.arm,
+            Line(codes=(point_name(point),)),
+            point.precision,
+            quantity_text(point.flops, "FLOP"),
+            quantity_text(point.bytes, "B"),
+            _intensity(point.intensity),
+            Line(text=time_text(point.time_ns), below=(share,)),
+            Line(strong=quantity_text(point.flops_per_s, "FLOP/s")),
+            Line(text=quantity_text(point.attainable_flops_per_s, "FLOP/s"), below=(bound,)),
+        )
+    )
+
+
+def _roofs(roofline: Roofline, label: str) -> Table:
+    return Table(
+        label=f"Roofs of {label}",
+        style="fit",
+        columns=(
+            Column(head="Roof", is_row_head=True),
+            Column(head="FLOP/s", kind="number"),
+            Column(head="Ridge", kind="number"),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    roof.precision,
+                    quantity_text(roof.flops_per_s, "FLOP/s"),
+                    _intensity(roof.ridge),
+                )
+            )
+            for roof in roofline.roofs
+        ),
     )
 
 
@@ -121,53 +174,38 @@ def _intensity(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{three_digits(value)} FLOP/B"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepCell:
-    """One arm at one value: its change and interval, or why there is none."""
-
-    number: str
-    interval: str = ""
-    said: str  # the outcome, or the reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepView:
-    """One sweep: its chart, and a row for each value of its parameter."""
-
-    title: str
-    chart: Markup
-    parameter: str
-    arms: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[SweepCell, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepsView:
-    """The sweeps of a page, and what became of the others."""
-
-    shown: tuple[SweepView, ...]
-    rest: str
-
-
-def sweeps_view(run: RunComparison, charts: ChartBudget) -> SweepsView | None:
-    """Return the section, None where no parameter was swept."""
-    found = sweeps(run)
-    if not found:
+def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
+    """Return a chart and a table for each sweep, None where no parameter was swept."""
+    every = sweeps(run)
+    if not every:
         return None
-    on, chosen = sweep_axis(run, found), _chosen(found)
-    views = (_view(one, charts.draw(sweep_chart(run, one, on=on))) for one in chosen)
-    return SweepsView(shown=tuple(views), rest=_rest(len(found) - len(chosen)))
+    axis, chosen = sweep_axis(run, every), _chosen(every)
+    groups = []
+    for sweep in chosen:
+        title = sweep_title(sweep)
+        svg = charts.draw(sweep_chart(run, sweep, on=axis))
+        drawing = (Drawing(label=f"Chart of {title}", svg=svg),) if svg else ()
+        fold = Fold(summary=f"Numbers: {title}", blocks=(sweep_table(sweep),))
+        groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
+    intro = (
+        f"How the change of time against {run.reference_arm} depends on one parameter, all others "
+        f"equal. Above the line is slower; the band is the margin of ±{margin_percent(run.margin)};"
+        " shaded: the intervals."
+    )
+    shown = Group(style="sweeps", blocks=tuple(groups))
+    rest = texts(_rest(len(every) - len(chosen)), style="small")
+    return Section(anchor="sweeps", title="Sweeps", blocks=(Line(text=intro), shown, *rest))
 
 
-def _chosen(found: tuple[Sweep, ...]) -> list[Sweep]:
+def _chosen(every: tuple[Sweep, ...]) -> list[Sweep]:
     """Return those that moved most, in the order of the run."""
-    ranked = sorted(range(len(found)), key=lambda place: (-_reach(found[place]), place))
-    return [found[place] for place in sorted(ranked[:MOST_SWEEPS])]
+    ranked = sorted(range(len(every)), key=lambda place: (-_reach(every[place]), place))
+    return [every[place] for place in sorted(ranked[:MOST_SWEEPS])]
 
 
 def _reach(sweep: Sweep) -> float:
-    made = (estimate_of(point) for point in sweep.points)
-    return max((abs(one.log_ratio) for one in made if one is not None), default=0.0)
+    estimates = (estimate_of(point) for point in sweep.points)
+    return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
 
 
 def _rest(count: int) -> str:
@@ -179,27 +217,34 @@ def _rest(count: int) -> str:
     )
 
 
-def _view(sweep: Sweep, chart: Markup) -> SweepView:
-    points = {(one.value, one.arm): one for one in sweep.points}
-    return SweepView(
-        title=sweep_title(sweep),
-        chart=chart,
-        parameter=sweep.parameter,
-        arms=sweep.arms,
+def sweep_table(sweep: Sweep) -> Table:
+    """Return a row for each value of the parameter, with the change of each arm."""
+    points = {(point.value, point.arm): point for point in sweep.points}
+    return Table(
+        label=f"Numbers of {sweep_title(sweep)}",
+        columns=(
+            Column(head=sweep.parameter, is_row_head=True),
+            *(Column(head=arm, kind="number") for arm in sweep.arms),
+        ),
         rows=tuple(
-            (number_text(value), tuple(_cell(points[value, arm]) for arm in sweep.arms))
+            Row(
+                cells=(
+                    number_text(value),
+                    *(_sweep_cell(points[value, arm]) for arm in sweep.arms),
+                )
+            )
             for value in sweep.values
         ),
     )
 
 
-def _cell(point: SweepPoint) -> SweepCell:
-    made, one = estimate_of(point), point.comparison
-    if made is None or one is None:
-        return SweepCell(number=NOT_MEASURED, said=missing_text(point))
-    word = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
-    return SweepCell(
-        number=signed_percent(made.log_ratio),
-        interval=signed_interval(made.low, made.high),
-        said=word,
+def _sweep_cell(point: SweepPoint) -> Line:
+    """Return the change and interval of one arm at one value, or why there is none."""
+    estimate, comparison = estimate_of(point), point.comparison
+    if estimate is None or comparison is None:
+        return Line(text=NOT_MEASURED, below=(missing_text(point),), style="said")
+    word = f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}"
+    return Line(
+        text=signed_percent(estimate.log_ratio),
+        below=(signed_interval(estimate.low, estimate.high), word),
     )

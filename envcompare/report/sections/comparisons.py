@@ -1,10 +1,10 @@
-"""The rows of the answer, of the overview and of all comparisons."""
+"""All comparisons, a row for each: its verdict, its interval, and every metric measured."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from envcompare.analysis.model.comparison import (
@@ -16,24 +16,41 @@ from envcompare.analysis.model.comparison import (
     StepTimes,
 )
 from envcompare.fingerprint.sentences import describe
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Filter,
+    Fold,
+    Line,
+    Link,
+    Row,
+    Section,
+    Span,
+    Table,
+    Words,
+    texts,
+)
 from envcompare.report.format.marks import Axis, Mark, mark
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     listed,
+    margin_percent,
     paired_times,
     signed_interval,
     signed_percent,
     three_digits,
 )
-from envcompare.report.sections.links import Link, link
-from envcompare.report.wording.headlines import Headline, mean_log_ratio
-from envcompare.report.wording.labels import cell_labels, has_programs, row_anchor
+from envcompare.report.sections.links import link
+from envcompare.report.wording.labels import (
+    cell_labels,
+    has_programs,
+    piece_word,
+    row_anchor,
+    work_labels,
+)
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS, Verdict, find_estimate, verdict
 from envcompare.text import counted, shortened, visible
 
-_FEW_ROWS: Final = 4  # whose remarks have room for three lines each
-_ONE_LINE: Final = 48  # characters
-_CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
 METRICS: Final[dict[str, str]] = {
     "net": "net",
     "wall": "on the clock (wall)",
@@ -45,6 +62,7 @@ METRICS: Final[dict[str, str]] = {
     "real": "real, with the engine's start",
     "p99": "99th percentile of the times",
 }
+_CONTROL_TEXT: Final = "the reference against itself: what chance alone gives"
 _TAIL: Final = STEP_PROBABILITIES.index(0.99)
 _OF_PROCESSES: Final = ("user", "sys", "real")
 _ORDER: Final[tuple[Outcome, ...]] = tuple(SYMBOLS)
@@ -59,187 +77,95 @@ class Figure(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One comparison as a row of a table."""
+class ComparedRow:
+    """One comparison in words and figures, for the tables that show it."""
 
-    anchor: str
-    host: str
-    work: str  # the label of the cell without the host
+    comparison: Comparison
     verdict: Verdict
-    brief: str  # the verdict's remark, on one line where the answer has many rows
-    is_control: bool
+    work: str  # the label of the cell without the host
     mark: Mark | None
-    metric: str  # "net" or "wall"
-    steps: str
-    rate: str
-    start: str
-    wall: Figure | None
-    parts: tuple[Figure | None, ...]  # one for each of the metrics shown
-    text: str
+    steps: str  # "41.3 → 44.8 ms"
+    figures: Mapping[str, Figure | None]  # by metric
     notes: tuple[str, ...]
-    log: Link | None
-    rank: int  # of the outcome, for sorting
-    log_ratio: str  # for sorting
 
     @property
-    def is_line(self) -> bool:
-        """Say whether the answer has room for the remark on one line."""
-        return len(self.brief) <= _ONE_LINE
+    def anchor(self) -> str:
+        """Return the id of its row in the table of all comparisons."""
+        return row_anchor(self.comparison.cell, self.comparison.arm)
+
+    @property
+    def is_control(self) -> bool:
+        """Say whether the reference is compared with itself."""
+        return self.comparison.is_control
+
+    @property
+    def size(self) -> float:
+        """Return how large the difference is, as a logarithm."""
+        return abs(self.verdict.log_ratio or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmRow:
-    """One environment as a row of the answer, where the comparisons are many."""
-
-    headline: Headline
-    mean: str
-    counts: str
-    confounded: str  # how many are, and the mean of the others
-    marks: tuple[Mark, ...]
-
-
-def shown_metrics(run: RunComparison) -> tuple[str, ...]:
-    """Return the metrics that have a column; those of whole processes only where there are any."""
-    hidden = () if has_programs(run) else _OF_PROCESSES
-    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
-        hidden = (*hidden, "p99")
-    return tuple(metric for metric in METRICS if metric not in hidden)
-
-
-def measured_metrics(run: RunComparison, rows: tuple[Row, ...]) -> tuple[tuple[int, str], ...]:
-    """Return the metrics that any row has a figure of, each with its column among those shown."""
-    return tuple(
-        (column, METRICS[metric])
-        for column, metric in enumerate(shown_metrics(run))
-        if any(row.parts[column] for row in rows)
-    )
-
-
-def comparison_rows(run: RunComparison, on: Axis, *, files: tuple[str, ...]) -> tuple[Row, ...]:
+def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     """Return all comparisons in the order of the arms, the controls last."""
-    labels = cell_labels(run)
+    labels, works, mixed = cell_labels(run), work_labels(run), _mixed(run)
     arms = list(dict.fromkeys(one.arm for one in run.comparisons))
-    found = sorted(
+    ordered = sorted(
         (one for one in run.comparisons if one.outcome != "reference"),
         key=lambda one: (one.is_control, arms.index(one.arm)),
     )
-    mixed, compared = _mixed(run), sum(not one.is_control for one in found)
-    return tuple(
-        _brief(
-            _noted(
-                _row(run, one, label=labels[one.cell], on=on, files=files),
-                mixed.get((one.host, one.arm), ""),
-            ),
-            rows=compared,
+    rows = []
+    for comparison in ordered:
+        words = verdict(comparison, label=labels[comparison.cell], margin=run.margin)
+        beside = mixed.get((comparison.host, comparison.arm), "") * words.is_confounded
+        rows.append(
+            ComparedRow(
+                comparison=comparison,
+                verdict=words,
+                work=works[comparison.cell],
+                mark=mark(comparison.primary, comparison.outcome, on=axis),
+                steps=step_times(run, words),
+                figures={name: _figure(run, comparison, name) for name in METRICS},
+                notes=_notes(comparison, words, beside),
+            )
         )
-        for one in found
-    )
-
-
-def _brief(row: Row, *, rows: int) -> Row:
-    """Keep the answer on the first screen; the whole remark stands in All comparisons."""
-    if rows <= _FEW_ROWS or row.is_line:
-        return row
-    forecast, _, _ = row.brief.partition(" (ran ")  # which All comparisons tells
-    start = row.brief[: _ONE_LINE - 1]
-    cut = f"{start.rpartition(' ')[0] or start}…"
-    return replace(row, brief=forecast if len(forecast) <= _ONE_LINE else cut)
+    return tuple(rows)
 
 
 def _mixed(run: RunComparison) -> dict[tuple[str, str], str]:
     """Return what differs besides the environment, by host and arm: "cuDNN 9.1.0 → 9.5.1"."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in run.differences:
-        if one.fact_class == "confounder" and not one.part_of:
-            found.setdefault((one.host, one.arm), []).append(shortened(describe(one), most=80))
-    return {key: listed(list(dict.fromkeys(words)), most=2) for key, words in found.items()}
+    texts_of: dict[tuple[str, str], list[str]] = {}
+    for fact in run.differences:
+        if fact.fact_class == "confounder" and not fact.part_of:
+            text = shortened(describe(fact), most=80)
+            texts_of.setdefault((fact.host, fact.arm), []).append(text)
+    return {key: listed(list(dict.fromkeys(words)), most=2) for key, words in texts_of.items()}
 
 
-def _noted(row: Row, mixed: str) -> Row:
-    if not mixed or not row.verdict.is_confounded:
-        return row
-    return replace(row, notes=(visible(f"⚠ {mixed}"), *row.notes))
-
-
-def arm_row(headline: Headline, rows: tuple[Row, ...]) -> ArmRow:
-    """Return the row of one environment: how many cells had which outcome, all their marks."""
-    counts = Counter(one.outcome for one in headline.verdicts)
-    mean = mean_log_ratio(headline.verdicts)
-    own = {(one.cell_id, one.arm) for one in headline.verdicts}
-    found = (row for row in rows if (row.verdict.cell_id, row.verdict.arm) in own)
-    drawn = (row.mark for row in found if not row.is_control)
-    marks = {(one.outcome, one.x): one for one in drawn if one is not None}  # one at a place
-    return ArmRow(
-        headline=headline,
-        mean=NOT_MEASURED if mean is None else signed_percent(mean),
-        counts=", ".join(
-            f"{counts[outcome]} {WORDS[outcome]}" for outcome in _ORDER if counts[outcome]
-        ),
-        confounded=_confounded(headline),
-        marks=tuple(marks.values()),
-    )
-
-
-def _confounded(headline: Headline) -> str:
-    count = sum(one.is_confounded for one in headline.verdicts)
-    if not count:
-        return ""
-    mean = mean_log_ratio(tuple(one for one in headline.verdicts if not one.is_confounded))
-    without = "" if mean is None else f"; without them {signed_percent(mean)} in the mean"
-    return f"⚠ {count} confounded{without}"
-
-
-def _row(
-    run: RunComparison, one: Comparison, *, label: str, on: Axis, files: tuple[str, ...]
-) -> Row:
-    primary, words = one.primary, verdict(one, label=label, margin=run.margin)
-    return Row(
-        anchor=row_anchor(one.cell, one.arm),
-        host=one.host,
-        work=label.removesuffix(f" on {one.host}"),
-        verdict=words,
-        brief=words.remark,
-        is_control=one.is_control,
-        mark=mark(primary, one.outcome, on=on),
-        metric=primary.metric if primary else "",
-        steps=step_times(run, words),
-        rate=_rate(run, words),
-        start=_engine_start(run, one),
-        wall=_figure(run, one, "wall"),
-        parts=tuple(_figure(run, one, metric) for metric in shown_metrics(run)),
-        text=_CONTROL_TEXT if one.is_control else words.text,
-        notes=_notes(one, words),
-        log=link(one.failure.log if one.failure else "", files),
-        rank=_ORDER.index(one.outcome),
-        log_ratio="" if primary is None else f"{primary.log_ratio:.6f}",
-    )
-
-
-def _notes(one: Comparison, words: Verdict) -> tuple[str, ...]:
+def _notes(comparison: Comparison, words: Verdict, mixed: str) -> tuple[str, ...]:
     """Return what stands small under the sentence of a row."""
-    found = (_replication(one.primary), *words.remarks)
-    return tuple(note for note in found if note)
+    beside = visible(f"⚠ {mixed}") if mixed else ""
+    notes = (beside, _replication(comparison.primary), *words.remarks)
+    return tuple(note for note in notes if note)
 
 
-def _figure(run: RunComparison, one: Comparison, metric: str) -> Figure | None:
+def _figure(run: RunComparison, comparison: Comparison, metric: str) -> Figure | None:
     if metric == "p99":
-        return _tail(run, one)
-    found = find_estimate(one, metric)
-    if found is None:
+        return _tail(run, comparison)
+    estimate = find_estimate(comparison, metric)
+    if estimate is None:
         return None
-    places = (place for place in (found.log_ratio, found.low, found.high) if place is not None)
+    ends = (estimate.log_ratio, estimate.low, estimate.high)
     return Figure(
-        number=signed_percent(found.log_ratio),
-        interval=signed_interval(found.low, found.high),
-        places=" ".join(f"{place:.4f}" for place in places),
+        number=signed_percent(estimate.log_ratio),
+        interval=signed_interval(estimate.low, estimate.high),
+        places=" ".join(f"{end:.4f}" for end in ends if end is not None),
     )
 
 
-def _tail(run: RunComparison, one: Comparison) -> Figure | None:
+def _tail(run: RunComparison, comparison: Comparison) -> Figure | None:
     """Return the change of the 99th percentile of all times: a description, no interval."""
-    found = [steps_of(run, one.cell, arm) for arm in (run.reference_arm, one.arm)]
-    times = [steps.quantiles_s[_TAIL] for steps in found if steps and steps.quantiles_s]
-    if len(times) < len(found) or min(times) <= 0:
+    both = [steps_of(run, comparison.cell, arm) for arm in (run.reference_arm, comparison.arm)]
+    times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
+    if len(times) < len(both) or min(times) <= 0:
         return None
     log_ratio = math.log(times[1] / times[0])
     return Figure(signed_percent(log_ratio), signed_interval(None, None), f"{log_ratio:.4f}")
@@ -255,32 +181,10 @@ def _replication(primary: Estimate | None) -> str:
     return f"{generations} in {counted(primary.restarts, 'restart')}{unit}"
 
 
-def _rate(run: RunComparison, words: Verdict) -> str:
-    arms = (run.reference_arm, words.arm)
-    found = [steps_of(run, words.cell_id, arm) for arm in arms]
-    rates = [one.samples_per_s if one else None for one in found]
-    if None in rates:
-        return ""
-    return " → ".join(three_digits(rate) for rate in rates if rate is not None) + " samples/s"
-
-
-def _engine_start(run: RunComparison, one: Comparison) -> str:
-    """Return "28.5 → 307 ms": how long the engine takes before the workload is on."""
-    starts = [found for found in run.startup if found.cell == one.cell]
-    starts.sort(key=lambda found: found.page_cache != "cold")  # a warm start overrules a cold one
-    medians = {
-        found.arm: part.median_s
-        for found in starts
-        for part in found.parts
-        if part.phase == "engine"
-    }
-    return paired_times(medians.get(run.reference_arm), medians.get(one.arm))
-
-
-def step_times(run: RunComparison, one: Verdict) -> str:
+def step_times(run: RunComparison, words: Verdict) -> str:
     """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
-    found = (steps_of(run, one.cell_id, arm) for arm in (run.reference_arm, one.arm))
-    before, after = (None if steps is None else steps.median_s for steps in found)
+    both = (steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm))
+    before, after = (None if steps is None else steps.median_s for steps in both)
     return paired_times(before, after)
 
 
@@ -289,3 +193,204 @@ def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
     cell = next((one for one in run.cells if one.id == cell_id), None)
     steps = () if cell is None else cell.step_times
     return next((one for one in steps if one.arm == arm), None)
+
+
+def badges(words: Verdict) -> tuple[Span, ...]:
+    """Return the verdict with its symbol, and beside it whether it is confounded."""
+    verdict_badge = Span(text=f"{words.symbol} {words.word}", style=f"badge {words.outcome}")
+    confounded = Span(text="⚠ confounded", style="badge confounded")
+    return (verdict_badge, *(confounded,) * words.is_confounded)
+
+
+def change_line(words: Verdict) -> Words:
+    """Return how large a change is, with its interval below."""
+    if not words.number:
+        return NOT_MEASURED
+    return Line(strong=words.number, below=(words.interval,))
+
+
+def comparisons_section(
+    run: RunComparison,
+    rows: tuple[ComparedRow, ...],
+    axis: Axis,
+    *,
+    folds: Mapping[str, str],
+    files: tuple[str, ...],
+) -> Section:
+    """Return the filter, the table of all comparisons, and every metric of each."""
+    piece, reference = piece_word(run), run.reference_arm
+    shown = {row.verdict.outcome for row in rows}
+    intro = (
+        f"Every environment against {reference} in the same cell. The change is that of the "
+        f"{piece} time without the wait for a CPU (net) unless the row says wall; the band is the "
+        f"margin of ±{margin_percent(run.margin)}; left is faster, right is slower. On the clock "
+        f"are the median {piece} times of each and the change including waiting: changes are "
+        "paired round by round, and may differ from the medians in size and sign."
+    )
+    metrics = measured_metrics(rows)
+    choice = Filter(
+        outcomes=tuple((outcome, WORDS[outcome]) for outcome in SYMBOLS if outcome in shown),
+        metrics=tuple(METRICS[name] for name in metrics),
+        has_confounded=any(row.verdict.is_confounded for row in rows),
+    )
+    table = comparisons_table(run, rows, axis, folds=folds, files=files)
+    every = Fold(
+        summary="Every metric of each comparison",
+        blocks=(*texts(_metrics_text(run, metrics)), metrics_table(run, rows, metrics)),
+    )
+    blocks: tuple[Block, ...] = (Line(text=intro), choice, table, every)
+    return Section(anchor="all", title="All comparisons", blocks=blocks)
+
+
+def comparisons_table(
+    run: RunComparison,
+    rows: tuple[ComparedRow, ...],
+    axis: Axis,
+    *,
+    folds: Mapping[str, str],
+    files: tuple[str, ...],
+) -> Table:
+    """Return a row for each comparison, which the script sorts, filters and draws anew."""
+    has_hosts = len({row.comparison.host for row in rows}) > 1
+    hosts = (Column(head="Host", kind="name", is_sorted=True),) * has_hosts
+    return Table(
+        label="Table of all comparisons",
+        anchor="comparisons",
+        attributes=(("data-low", str(axis.low)), ("data-high", str(axis.high))),
+        columns=(
+            Column(head="Workload", kind="name", is_sorted=True, is_row_head=True),
+            *hosts,
+            Column(head="Environment", kind="name", is_sorted=True),
+            Column(head="Verdict", is_sorted=True),
+            Column(head="Change", kind="number", is_sorted=True),
+            Column(kind="interval", axis=axis),
+            Column(head=f"On the clock\n{run.reference_arm} → this", kind="figure"),
+            Column(head="Notes", kind="notes"),
+        ),
+        rows=tuple(
+            _row(run, row, has_hosts=has_hosts, fold=folds.get(row.anchor, ""), files=files)
+            for row in rows
+        ),
+    )
+
+
+def _row(
+    run: RunComparison, row: ComparedRow, *, has_hosts: bool, fold: str, files: tuple[str, ...]
+) -> Row:
+    words, comparison = row.verdict, row.comparison
+    confounded = (("data-confounded", ""),) * words.is_confounded
+    return Row(
+        anchor=row.anchor,
+        style="control" if row.is_control else "",
+        attributes=(("data-outcome", words.outcome), *confounded),
+        cells=(
+            row.work if has_hosts else words.cell,
+            *(comparison.host,) * has_hosts,
+            Line(text=words.arm, below=("A/A control",)) if row.is_control else words.arm,
+            Line(
+                before=badges(words),
+                attributes=(("data-key", str(_ORDER.index(words.outcome))),),
+            ),
+            _change_cell(row),
+            Line(marks=(row.mark,) if row.mark else ()),
+            _clock_cell(run, row),
+            _notes_cell(row, fold=fold, files=files),
+        ),
+    )
+
+
+def _change_cell(row: ComparedRow) -> Line:
+    words, primary = row.verdict, row.comparison.primary
+    of_wall = "of wall time" if primary and primary.metric == "wall" else ""
+    key = "" if primary is None else f"{primary.log_ratio:.6f}"
+    return Line(
+        strong=words.number,
+        text="" if words.number else NOT_MEASURED,
+        below=(words.interval, of_wall),
+        attributes=(("data-change", ""), ("data-key", key)),
+    )
+
+
+def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
+    wall = row.figures["wall"]
+    change = f"{wall.number} ({wall.interval})" if wall else ""
+    return Line(text=row.steps, below=(change, _rate(run, row.verdict)))
+
+
+def _rate(run: RunComparison, words: Verdict) -> str:
+    both = [steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm)]
+    rates = [steps.samples_per_s if steps else None for steps in both]
+    if None in rates:
+        return ""
+    return " → ".join(three_digits(rate) for rate in rates if rate is not None) + " samples/s"
+
+
+def _notes_cell(row: ComparedRow, *, fold: str, files: tuple[str, ...]) -> Line:
+    failure = row.comparison.failure
+    log = link(failure.log, files) if failure else None
+    to_fold = Link(text="Why", href=f"#{fold}", style="goto")
+    return Line(
+        text=_CONTROL_TEXT if row.is_control else row.verdict.text,
+        below=("; ".join(row.notes),),
+        last=(*(() if log is None else (Span(text="log: "), log)), *(to_fold,) * bool(fold)),
+    )
+
+
+def shown_metrics(run: RunComparison) -> tuple[str, ...]:
+    """Return the metrics that a run can have; those of whole processes only where there are any."""
+    hidden = () if has_programs(run) else _OF_PROCESSES
+    if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
+        hidden = (*hidden, "p99")
+    return tuple(metric for metric in METRICS if metric not in hidden)
+
+
+def measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
+    """Return the metrics that any row has a figure of."""
+    return tuple(metric for metric in METRICS if any(row.figures[metric] for row in rows))
+
+
+def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
+    shown = shown_metrics(run)
+    missing = [METRICS[name] for name in shown if name not in metrics]
+    tail = (
+        f" The 99th percentile describes all {piece_word(run)} times of both and has no interval."
+    )
+    unmeasured = f" Not measured in any comparison: {', '.join(missing)}."
+    return (
+        "Clock = net × waiting. Waiting is for a CPU that other processes held. Only the metric "
+        "that the verdict rests on is widened; the A/A control is not."
+        f"{tail * ('p99' in shown)}{unmeasured * bool(missing)}"
+    )
+
+
+def metrics_table(
+    run: RunComparison, rows: tuple[ComparedRow, ...], metrics: tuple[str, ...]
+) -> Table:
+    """Return every figure, in the order of the rows: the script takes them from here."""
+    return Table(
+        label=f"Parts of the {piece_word(run)} time",
+        anchor="metrics",
+        columns=(
+            Column(head="Workload", kind="name", is_row_head=True),
+            Column(head="Environment", kind="name"),
+            *(Column(head=METRICS[name], kind="number") for name in metrics),
+        ),
+        rows=tuple(
+            Row(
+                style="control" if row.is_control else "",
+                cells=(
+                    row.verdict.cell,
+                    row.verdict.arm,
+                    *(_figure_cell(row.figures[name]) for name in metrics),
+                ),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _figure_cell(figure: Figure | None) -> Words:
+    if figure is None:
+        return NOT_MEASURED
+    places = (("data-places", figure.places),)
+    return Line(text=figure.number, below=(figure.interval,), attributes=places)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from envcompare.analysis.model.comparison import ArmSummary, RunComparison
@@ -15,6 +17,20 @@ from envcompare.fingerprint.facts import (
     purpose_of,
 )
 from envcompare.fingerprint.sentences import SEPARATE, describe
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Row,
+    Section,
+    Span,
+    Table,
+    Words,
+    texts,
+)
 from envcompare.report.format.numbers import NOT_MEASURED, size
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
@@ -26,7 +42,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.text import counted, shortened
 
-SAME: Final = "same"
+_SAME: Final = Line(text="same", style="same")
 _CLASS_WORDS: Final[dict[FactClass, str]] = {
     "confounder": "⚠ confounder",
     "possible-influence": "? possible influence",
@@ -39,47 +55,118 @@ _LONGEST_VALUE: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FactRow:
-    """One property over the arms of a host, the reference first."""
+class _Differing:
+    """One property that differs, with the strongest class that it has in any arm."""
 
     key: str
-    values: tuple[str, ...]
-    fact_class: FactClass | None = None
-    word: str = ""
-    note: str = ""  # what was seen that tells whether it is felt, or which row tells of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """What the differences of a class mean for the comparison, and what some of them mean."""
-
     fact_class: FactClass
-    word: str
-    count: str
-    sentence: str
-    lines: tuple[str, ...]
+    note: str
+    values: tuple[Words, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostView:
-    """What the arms of one host found around themselves."""
+class HostFacts:
+    """What the arms of one host found around themselves, the reference first."""
 
     host: str
-    arms: tuple[str, ...]
-    stacks: tuple[str, ...]
-    gpu: str
-    meanings: tuple[Meaning, ...]
-    differing: tuple[FactRow, ...]
-    facts: tuple[FactRow, ...]
+    arms: tuple[ArmSummary, ...]
+    differences: tuple[FactDifference, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the arms."""
+        return tuple(arm.arm for arm in self.arms)
 
 
-def host_views(run: RunComparison) -> tuple[HostView, ...]:
+def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
     """Return the facts of each host; the control is the reference and is left out."""
     hosts: dict[str, list[ArmSummary]] = {}
-    for one in run.arms:
-        if not one.arm.endswith(CONTROL_SUFFIX):
-            hosts.setdefault(one.host, []).append(one)
-    return tuple(_host_view(run, host, arms) for host, arms in hosts.items())
+    for arm in run.arms:
+        if not arm.arm.endswith(CONTROL_SUFFIX):
+            hosts.setdefault(arm.host, []).append(arm)
+    return tuple(
+        HostFacts(
+            host=host,
+            arms=tuple(sorted(arms, key=lambda arm: arm.arm != run.reference_arm)),
+            differences=tuple(one for one in compared_differences(run) if one.host == host),
+        )
+        for host, arms in hosts.items()
+    )
+
+
+def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
+    """Return the properties of the environments of each host, what differs first."""
+    intro = "What the worker found around itself in each environment. What differs comes first."
+    blocks = tuple(block for facts in hosts for block in _host_blocks(facts))
+    return Section(
+        anchor="environments",
+        title="Environments",
+        blocks=(Line(text=intro), *(blocks or texts("Not measured: no worker answered."))),
+    )
+
+
+def _host_blocks(facts: HostFacts) -> tuple[Block, ...]:
+    every = facts_table(facts)
+    summary = f"All {len(every.rows)} properties of {facts.host}"
+    return (
+        Heading(text=f"Host {facts.host}"),
+        Items(items=meanings(facts.differences), style="meanings"),
+        differences_table(facts, of=len(every.rows)),
+        Fold(summary=summary, blocks=(every,)),
+    )
+
+
+def differences_table(facts: HostFacts, *, of: int) -> Table:
+    """Return a row for each property that differs, those that may confound first."""
+    rows = tuple(
+        Row(
+            cells=(
+                row.key,
+                Line(
+                    before=(
+                        Span(text=_CLASS_WORDS[row.fact_class], style=f"badge {row.fact_class}"),
+                    ),
+                    below=(row.note,),
+                ),
+                *row.values,
+            )
+        )
+        for row in _differing(facts)
+    )
+    return Table(
+        label=f"Properties that differ on {facts.host}",
+        caption=f"{len(rows)} of {of} properties differ",
+        columns=(
+            Column(head="Property", kind="property", is_row_head=True),
+            Column(head="Class"),
+            *(Column(head=arm.arm, kind="value", note=_stack(arm)) for arm in facts.arms),
+        ),
+        rows=rows or (Row(cells=("Nothing differs.",)),),
+    )
+
+
+def facts_table(facts: HostFacts) -> Table:
+    """Return all facts of a host and the identity of its arms."""
+    tables = [
+        {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
+        for arm in facts.arms
+    ]
+    rows = []
+    for key in dict.fromkeys(key for table in tables for key in sorted(table)):
+        first = tables[0].get(key)
+        others = (
+            _SAME if table.get(key) == first else fact_text(key, table.get(key))
+            for table in tables[1:]
+        )
+        rows.append(Row(cells=(key, fact_text(key, first), *others)))
+    return Table(
+        label=f"All properties of {facts.host}",
+        columns=(
+            Column(head="Property", kind="property", is_row_head=True),
+            *(Column(head=arm, kind="value") for arm in facts.names),
+        ),
+        rows=tuple(rows),
+    )
 
 
 def fact_text(key: str, value: FingerprintValue) -> str:
@@ -104,103 +191,73 @@ def _missing_text(key: str) -> str:
     return f"{NOT_MEASURED}: {reason}" if reason else NOT_MEASURED
 
 
-def _host_view(run: RunComparison, host: str, arms: list[ArmSummary]) -> HostView:
-    arms = sorted(arms, key=lambda one: one.arm != run.reference_arm)
-    names = tuple(one.arm for one in arms)
-    found: dict[str, dict[str, FactDifference]] = {}
-    for one in compared_differences(run):
-        if one.host == host:
-            found.setdefault(one.key, {})[one.arm] = one
-    rows = [_differing_row(key, by_arm, arms) for key, by_arm in found.items()]
-    return HostView(
-        host=host,
-        arms=names,
-        stacks=tuple(_stack(one) for one in arms),
-        gpu=_gpu(host, arms),
-        meanings=_meanings([one for by_arm in found.values() for one in by_arm.values()]),
-        differing=tuple(sorted(rows, key=_class_rank)),
-        facts=_all_rows(arms),
-    )
+def _differing(facts: HostFacts) -> list[_Differing]:
+    by_key: dict[str, dict[str, FactDifference]] = {}
+    for one in facts.differences:
+        by_key.setdefault(one.key, {})[one.arm] = one
+    rows = [_differing_row(key, by_arm, facts.arms) for key, by_arm in by_key.items()]
+    return sorted(rows, key=lambda row: (CLASS_ORDER.index(row.fact_class), row.key))
 
 
-def _class_rank(row: FactRow) -> tuple[int, str]:
-    return (CLASS_ORDER.index(row.fact_class) if row.fact_class else len(CLASS_ORDER), row.key)
-
-
-def _differing_row(key: str, by_arm: dict[str, FactDifference], arms: list[ArmSummary]) -> FactRow:
-    found = list(by_arm.values())
-    strongest = min((one.fact_class for one in found), key=CLASS_ORDER.index)
-    values = [fact_text(key, found[0].reference)]
-    for one in arms[1:]:
-        unlike = by_arm.get(one.arm)
-        alike = SAME if one.facts else NOT_MEASURED  # no worker answered in an arm without facts
+def _differing_row(
+    key: str, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
+) -> _Differing:
+    differences = list(by_arm.values())
+    strongest = min(differences, key=lambda one: CLASS_ORDER.index(one.fact_class))
+    values: list[str | Line] = [fact_text(key, differences[0].reference)]
+    for arm in arms[1:]:
+        unlike = by_arm.get(arm.arm)
+        # no worker answered in an arm without facts
+        alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
-    return FactRow(
+    return _Differing(
         key=key,
-        fact_class=strongest,
-        word=_CLASS_WORDS[strongest],
-        note=_note(next(one for one in found if one.fact_class == strongest)),
+        fact_class=strongest.fact_class,
+        note=_note(strongest),
         values=tuple(values),
     )
 
 
 def _note(one: FactDifference) -> str:
-    return f"told with {fact_name(one.part_of)}" if one.part_of else one.evidence
+    return f"explained with {fact_name(one.part_of)}" if one.part_of else one.evidence
 
 
-def _meanings(found: list[FactDifference]) -> tuple[Meaning, ...]:
+def meanings(differences: Iterable[FactDifference]) -> tuple[Line, ...]:
     """Return what each class means, with a line for each confounder and each thing on purpose."""
-    keys: dict[FactClass, dict[str, None]] = {}
-    for one in sorted(found, key=lambda one: CLASS_ORDER.index(one.fact_class)):
-        keys.setdefault(one.fact_class, {})[one.key] = None
+    ordered = sorted(differences, key=lambda one: CLASS_ORDER.index(one.fact_class))
     return tuple(
-        Meaning(
-            fact_class=fact_class,
-            word=_CLASS_WORDS[fact_class],
-            count=counted(len(named), "property", "properties"),
-            sentence=MEANINGS[fact_class],
-            lines=_lines(found, fact_class),
-        )
-        for fact_class, named in keys.items()
+        _meaning(fact_class, list(group))
+        for fact_class, group in groupby(ordered, key=lambda one: one.fact_class)
     )
 
 
-def _lines(found: list[FactDifference], fact_class: FactClass) -> tuple[str, ...]:
+def _meaning(fact_class: FactClass, differences: list[FactDifference]) -> Line:
+    count = counted(len({one.key for one in differences}), "property", "properties")
+    return Line(
+        text=f"{count}: {MEANINGS[fact_class]}",
+        before=(Span(text=_CLASS_WORDS[fact_class], style=f"badge {fact_class}"),),
+        items=_lines(differences) if fact_class in {"confounder", "varied"} else (),
+    )
+
+
+def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
     """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do."""
-    if fact_class not in {"confounder", "varied"}:
-        return ()
-    told = [one for one in found if one.fact_class == fact_class and not one.part_of]
     lines: dict[tuple[str, str], list[str]] = {}  # what differs, by arm and what is said of it
-    for one in told:
-        lines.setdefault((one.arm, _told(one)), []).append(shortened(describe(one), most=80))
+    for one in differences:
+        if not one.part_of:
+            lines.setdefault((one.arm, _said(one)), []).append(shortened(describe(one), most=80))
     arms: dict[tuple[str, str], list[str]] = {}
     for (arm, text), what in lines.items():
         arms.setdefault((", ".join(what), text), []).append(arm)
     return tuple(f"{', '.join(by)}: {what}. {text}".rstrip() for (what, text), by in arms.items())
 
 
-def _told(one: FactDifference) -> str:
+def _said(one: FactDifference) -> str:
     if one.fact_class == "varied":
         text = one.sentence if purpose_of(one.key) else ""
         return f"{text} {SEPARATE}{one.remedy}." if one.remedy else text
     how = f"{SEPARATE}{one.remedy}." if one.remedy else ""
     return f"{one.evidence} {how}".strip()
-
-
-def _all_rows(arms: list[ArmSummary]) -> tuple[FactRow, ...]:
-    tables = [{**{f"identity.{key}": value for key, value in one.identity.items()}, **one.facts}
-              for one in arms]  # fmt: skip
-    keys = dict.fromkeys(key for table in tables for key in sorted(table))
-    rows = []
-    for key in keys:
-        first = tables[0].get(key)
-        values = [fact_text(key, first)]
-        values += [
-            SAME if table.get(key) == first else fact_text(key, table.get(key))
-            for table in tables[1:]
-        ]
-        rows.append(FactRow(key=key, values=tuple(values)))
-    return tuple(rows)
 
 
 def _stack(one: ArmSummary) -> str:
@@ -213,12 +270,13 @@ def _stack(one: ArmSummary) -> str:
     return text if one.state == "ok" else f"{text}; {one.state}"
 
 
-def _gpu(host: str, arms: list[ArmSummary]) -> str:
-    names = list(dict.fromkeys(str(one.facts["gpu.name"]) for one in arms
-                               if one.facts.get("gpu.name") is not None))  # fmt: skip
-    if not names:
-        return f"No GPU was found on {host}: time, memory and energy of one are not measured."
-    return f"GPU on {host}: {', '.join(names)}."
+def gpu_sentence(facts: HostFacts) -> str:
+    """Name the GPUs of a host, or say that there is none."""
+    names = (arm.facts.get("gpu.name") for arm in facts.arms)
+    gpus = list(dict.fromkeys(str(name) for name in names if name is not None))
+    if not gpus:
+        return f"No GPU was found on {facts.host}: GPU time, memory and energy are not measured."
+    return f"GPU on {facts.host}: {', '.join(gpus)}."
 
 
 def _list_text(key: str, value: tuple[Scalar, ...]) -> str:

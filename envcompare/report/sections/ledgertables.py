@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Final
 
-from envcompare.analysis.model.profiling import (
-    DiffKind,
-    KernelDiff,
-    KernelDiffRow,
-    Ledger,
-    LedgerPart,
+from envcompare.analysis.model.profiling import DiffKind, KernelDiff, KernelDiffRow, Ledger
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Fold,
+    Items,
+    Line,
+    Row,
+    Span,
+    Table,
+    texts,
 )
-from envcompare.report.format.marks import Change, signed_bar
-from envcompare.report.format.numbers import (
-    NOT_MEASURED,
-    TimeScale,
-    number_text,
-)
+from envcompare.report.format.marks import signed_bar
+from envcompare.report.format.numbers import NOT_MEASURED, TimeScale, number_text
 from envcompare.report.wording.labels import short_name
 from envcompare.report.wording.profilewords import (
     kernel_sentence,
-    ledger_sentence,
+    part_label,
     share_text,
     timing_sentences,
 )
 from envcompare.run_folder.profiles import Dim
-from envcompare.text import visible_line
+from envcompare.text import counted, visible, visible_line
 
 _ABSENT: Final = "absent"
 _SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most
@@ -38,139 +39,116 @@ _SYMBOLS: Final[dict[DiffKind, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
-    """One part: its time in both arms, the change, and what share of the whole change it is."""
-
-    label: str
-    reference: str
-    arm: str
-    change: str
-    share: str
-    bar: Change
+def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
+    """Return the ledger as a table of one unit, and what is to be known of it."""
+    rule = f"{ledger.rule} Source: {ledger.source}.".strip()
+    notes = (rule, *timing_sentences(ledger), *ledger.notes)
+    return ledger_table(ledger, reference=reference, label=label), Items(items=notes, style="small")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerView:
-    """One arm against the reference."""
-
-    arm: str
-    whole: str
-    unit: str
-    sentence: str
-    rows: tuple[LedgerRow, ...]
-    total: LedgerRow
-    notes: tuple[str, ...]
-
-
-def ledger_view(ledger: Ledger, *, reference: str) -> LedgerView:
-    """Return the ledger as a table of one unit."""
+def ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
+    """Return a row for each part, and the whole below them."""
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     changes = [abs(part.change_ns) for part in ledger.parts]
     largest = float(max((*changes, abs(ledger.change_ns)), default=0))
-    whole = LedgerPart(
-        part="rest",
-        label="whole",
-        reference_ns=ledger.reference_ns,
-        arm_ns=ledger.arm_ns,
-        change_ns=ledger.change_ns,
-        share=1.0 if ledger.change_ns else None,
-    )
-    return LedgerView(
-        arm=ledger.arm,
-        whole=ledger.whole,
-        unit=scale.unit,
-        sentence=ledger_sentence(ledger, reference=reference),
-        rows=tuple(_ledger_row(part, scale, largest) for part in ledger.parts),
-        total=_ledger_row(whole, scale, largest),
-        notes=(
-            f"{ledger.rule} Source: {ledger.source}.".strip(),
-            *timing_sentences(ledger),
-            *ledger.notes,
+
+    def row(name: str, times: tuple[int, int, int], share: float | None) -> Row:
+        before, after, change = times
+        bar = Line(change=signed_bar(change, largest=largest))
+        moved = Line(strong=scale.signed(change))
+        numbers = (scale.number(before), scale.number(after), moved)
+        return Row(cells=(name, *numbers, bar, share_text(share)))
+
+    whole = (ledger.reference_ns, ledger.arm_ns, ledger.change_ns)
+    return Table(
+        label=f"Difference ledger of {ledger.arm} in {label}",
+        caption=f"The whole is {ledger.whole}, in {scale.unit}; the parts add up to it",
+        style="fit",
+        columns=(
+            Column(head="Part", is_row_head=True),
+            *(Column(head=visible(head), kind="number") for head in (reference, ledger.arm)),
+            Column(head="Change", kind="number"),
+            Column(kind="bar"),
+            Column(head="Share", kind="number"),
         ),
+        rows=tuple(
+            row(
+                part_label(part.part),
+                (part.reference_ns, part.arm_ns, part.change_ns),
+                part.share,
+            )
+            for part in ledger.parts
+        ),
+        foot=(row("whole", whole, 1.0 if ledger.change_ns else None),),
     )
 
 
-def _ledger_row(part: LedgerPart, scale: TimeScale, largest: float) -> LedgerRow:
-    return LedgerRow(
-        label=part.label,
-        reference=scale.number(part.reference_ns),
-        arm=scale.number(part.arm_ns),
-        change=scale.signed(part.change_ns),
-        share=share_text(part),
-        bar=signed_bar(part.change_ns, largest=largest),
-    )
+def kernel_blocks(diff: KernelDiff, *, reference: str, label: str, most: int) -> tuple[Block, ...]:
+    """Return what differs, and apart from it what is in both and changed least."""
+    changed = [row for row in diff.rows if row.kind != "both"]
+    both = [row for row in diff.rows if row.kind == "both"]
+    shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
+    differing = (*changed[:most], *both[:shown])
+    rest = both[shown : shown + most]
+    source = Span(text=f"{diff.source}. {diff.scaling}".strip(), style="small")
+    sentence = kernel_sentence(diff, reference=reference)
+    blocks: list[Block] = [
+        Line(text=sentence, after=(source,)),
+        *texts(*(f"⚠ {text}" for text in diff.cautions), style="small"),
+    ]
+    if differing:
+        name = f"Kernels that differ, {diff.arm}, {label}"
+        blocks.append(kernel_table(diff, differing, reference=reference, label=name))
+    if rest:
+        name = f"Kernels in both, {diff.arm}, {label}"
+        table = kernel_table(diff, rest, reference=reference, label=name)
+        summary = f"{counted(len(rest), 'kernel')} in both"
+        blocks.append(Fold(summary=summary, blocks=(table,)))
+    return tuple(blocks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
-    """One kernel, or one and what replaced it."""
-
-    kind: DiffKind
-    symbol: str
-    word: str
-    rule: str
-    names: tuple[str, ...]
-    shape: str
-    reference: str
-    arm: str
-    change: str
-    bar: Change | None
-    launches: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelView:
-    """The kernels of one arm against those of the reference."""
-
-    arm: str
-    sentence: str
-    source: str
-    unit: str
-    per: str
-    rows: tuple[KernelRow, ...]
-    both: tuple[KernelRow, ...]
-    cautions: tuple[str, ...]
-
-
-def kernel_view(diff: KernelDiff, *, reference: str, most: int) -> KernelView:
-    """Return the table; what is in both and changed least stands apart."""
+def kernel_table(
+    diff: KernelDiff, rows: Iterable[KernelDiffRow], *, reference: str, label: str
+) -> Table:
+    """Return these rows of a difference, on the scale of all of its rows."""
     times = [ns for row in diff.rows for ns in (row.reference_ns, row.arm_ns) if ns is not None]
     scale = TimeScale.of(max(times, default=0.0))
     largest = max((abs(change) for row in diff.rows if (change := _change(row))), default=0.0)
-    names = (reference, diff.arm)
-    rows = [_kernel_row(row, scale, largest=largest, names=names) for row in diff.rows]
-    changed = [row for row in rows if row.kind != "both"]
-    both = [row for row in rows if row.kind == "both"]
-    shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
-    return KernelView(
-        arm=diff.arm,
-        sentence=kernel_sentence(diff, reference=reference),
-        source=f"{diff.source}. {diff.scaling}".strip(),
-        unit=scale.unit,
-        per="a step" if diff.is_per_step else "in the profile",
-        rows=tuple(changed[:most] + both[:shown]),
-        both=tuple(both[shown : shown + most]),
-        cautions=diff.cautions,
+    per = "per step" if diff.is_per_step else "in the profile"
+    return Table(
+        label=label,
+        caption=f"Time {per} in {scale.unit}, launches {per}",
+        columns=(
+            Column(head="Kind"),
+            Column(head="Kernel", kind="kernel", is_row_head=True),
+            *(Column(head=visible(head), kind="number") for head in (reference, diff.arm)),
+            Column(head="Change", kind="number"),
+            Column(kind="bar"),
+            Column(head="Launches", kind="figure"),
+        ),
+        rows=tuple(
+            _kernel_row(row, scale, largest=largest, names=(reference, diff.arm)) for row in rows
+        ),
     )
 
 
 def _kernel_row(
     row: KernelDiffRow, scale: TimeScale, *, largest: float, names: tuple[str, str]
-) -> KernelRow:
+) -> Row:
     change = _change(row)
-    return KernelRow(
-        kind=row.kind,
-        symbol=_SYMBOLS[row.kind],
-        word=_word(row, names),
-        rule=f"by {row.rule}" if row.rule and row.kind == "replaced" else "",
-        names=_names(row),
-        shape=_shape(row),
-        reference=_time(row, row.reference_ns, scale, is_there=row.kind != "only-arm"),
-        arm=_time(row, row.arm_ns, scale, is_there=row.kind != "only-reference"),
-        change=NOT_MEASURED if change is None else scale.signed(change),
-        bar=None if change is None else signed_bar(change, largest=largest),
-        launches=f"{number_text(row.reference_launches)} → {number_text(row.arm_launches)}",
+    style = "badge" if row.kind == "both" else "badge moved"
+    badge = Span(text=f"{_SYMBOLS[row.kind]} {_word(row, names)}", style=style)
+    rule = f"by {row.rule}" if row.rule and row.kind == "replaced" else ""
+    return Row(
+        cells=(
+            Line(before=(badge,), below=(rule,)),
+            Line(codes=_names(row), below=(_shape(row),)),
+            _time(row, row.reference_ns, scale, is_there=row.kind != "only-arm"),
+            _time(row, row.arm_ns, scale, is_there=row.kind != "only-reference"),
+            Line(strong=NOT_MEASURED if change is None else scale.signed(change)),
+            Line(change=None if change is None else signed_bar(change, largest=largest)),
+            f"{number_text(row.reference_launches)} → {number_text(row.arm_launches)}",
+        )
     )
 
 
@@ -197,8 +175,8 @@ def _word(row: KernelDiffRow, names: tuple[str, str]) -> str:
 def _names(row: KernelDiffRow) -> tuple[str, ...]:
     if row.is_rest:
         return (f"all {row.rows_cut} others together",)
-    found = dict.fromkeys((row.reference_name, row.arm_name))
-    return tuple(short_name(name) for name in found if name)
+    names = dict.fromkeys((row.reference_name, row.arm_name))
+    return tuple(short_name(name) for name in names if name)
 
 
 def _shape(row: KernelDiffRow) -> str:
@@ -210,11 +188,9 @@ def _shape(row: KernelDiffRow) -> str:
 
 
 def _launch(grid: Dim | None, block: Dim | None) -> str:
-    texts = ("×".join(map(str, size)) for size in (grid, block) if size is not None)
-    return " ".join(f"({text})" for text in texts)
+    sizes = ("×".join(map(str, size)) for size in (grid, block) if size is not None)
+    return " ".join(f"({size})" for size in sizes)
 
 
 def _time(row: KernelDiffRow, ns: float | None, scale: TimeScale, *, is_there: bool) -> str:
-    if is_there or row.is_rest:
-        return scale.number(ns)
-    return _ABSENT
+    return scale.number(ns) if is_there or row.is_rest else _ABSENT

@@ -1,23 +1,33 @@
-"""How this run was measured, and what runs it again."""
+"""How this run was measured, what its words mean, and what runs it again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison
 from envcompare.command import shell_text
-from envcompare.report.format.numbers import NOT_MEASURED, duration, margin_percent
-from envcompare.report.wording.labels import cell_labels, has_steps, piece_words, program_sentences
-from envcompare.report.wording.methodwords import (
-    guard_sentences,
-    level_sentence,
-    replication_sentence,
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Pairs,
+    Row,
+    Section,
+    Table,
+    Verbatim,
+    texts,
 )
-from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
-from envcompare.report.wording.verdicts import control_sentence, margin_sentence
-from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
-from envcompare.text import counted, one_line, shortened
+from envcompare.report.format.numbers import NOT_MEASURED, duration
+from envcompare.report.sections.links import file_links
+from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
+from envcompare.report.wording.methodwords import method_sentences
+from envcompare.report.wording.profilewords import is_timed
+from envcompare.report.wording.verdicts import control_sentence
+from envcompare.text import one_line, shortened
 
 _STOPS: Final = {
     "target": "the interval was narrow enough",
@@ -28,132 +38,94 @@ _STOPS: Final = {
     "interrupted": "the run was interrupted",
     "unknown": "not recorded",
 }
-
-
-_IMPORTED: Final = (
-    (
-        "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
-        "made of sums, and rates are weighted by time."
+_GLOSSARY: Final[dict[str, str]] = {
+    "environment": (
+        "how a process is isolated on a host: vm (a plain process), docker, singularity"
     ),
-    (
-        "A change is said of a step where every profile says how many steps it covers (--steps), "
-        "else of the whole profile: the profiles must then cover the same work."
+    "stack": (
+        "the software the process sees; where stacks differ, a difference is not the "
+        "environment's alone"
     ),
-    ONE_PROFILE,
+    "arm": "one environment with its stack, taking part in a comparison",
+    "cell": "a workload with its parameters on a host; inside it all arms are compared",
+    "block, round": "steps run without a pause; one block of every arm in random order",
+    "generation": (
+        "the time between two fresh starts of the workers: the unit of replication, unless "
+        "restarts differ more"
+    ),
+    "restart": (
+        "all arms started anew by their engines, for a few generations: the unit where restarts "
+        "differ more than those"
+    ),
+    "net": "wall time without the wait for a CPU that other processes held",
+    "stretch": "wall time ÷ net time: how much waiting stretched the clock",
+    "A/A control": (
+        "the reference measured a second time under another label: shows what the run cannot see"
+    ),
+    "confounder": (
+        "software or a setting that differs besides the environment and can change the speed by "
+        "itself"
+    ),
+}
+_RATIO: Final = (
+    "A ratio is the time of a {piece} in the arm ÷ the time in the reference: above 1 is slower "
+    "and is drawn to the right."
 )
+_TURNS: Final = (
+    "All arms take turns in short blocks, in a fresh random order each round, so that a "
+    "neighbour's load meets all of them alike."
+)
+_OUTCOMES: Final = (
+    "Equivalent: the whole interval lies inside the margin. Slower or faster: it lies on one side "
+    "of 0. Anything else is inconclusive."
+)
+_FILES_SHOWN: Final = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellView:
-    """What happened in one cell, as columns."""
-
-    label: str
-    columns: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodView:
-    """The method section."""
-
-    sentences: tuple[str, ...]
-    controls: tuple[str, ...]
-    heads: tuple[str, ...]
-    cells: tuple[CellView, ...]
-    facts: tuple[tuple[str, str], ...]
-    commands: tuple[str, ...]
-    configuration: str
-    has_steps: bool
-
-
-def method_view(run: RunComparison) -> MethodView:
-    """Return the method and what reproduces the run."""
-    labels = cell_labels(run)
-    return MethodView(
-        sentences=_sentences(run),
-        controls=tuple(control_sentence(one, label=labels[one.id], run=run) for one in run.cells)
-        if is_timed(run)
-        else (),
-        heads=("state", "verdict on", "steps a block", "restarts", "generations", "rounds",
-               "dropped", piece_words(run), "measured", "elapsed", "stopped by"),
-        cells=tuple(_cell(one, labels[one.id]) for one in run.cells),
-        facts=_facts(run),
-        commands=tuple(filter(None, dict.fromkeys((shell_text(run.command_line), *run.imports)))),
-        configuration=shortened(run.configuration, most=20_000),
-        has_steps=has_steps(run),
-    )  # fmt: skip
-
-
-def _sentences(run: RunComparison) -> tuple[str, ...]:
-    """Describe the design with the numbers of this run."""
+def method_section(run: RunComparison) -> Section:
+    """Return the design with the numbers of this run, what happened in each cell, and words."""
     if not is_timed(run):
-        return _IMPORTED
-    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
-    others = (_stabilising(run), _twice(run), *program_sentences(run), *guard_sentences(run))
-    return tuple(text for text in (*found, *others) if text)
+        told: tuple[Block, ...] = (Items(items=method_sentences(run)),)
+        return Section(anchor="method", title="Method", blocks=told)
+    labels = cell_labels(run)
+    controls = (control_sentence(one, label=labels[one.id], run=run) for one in run.cells)
+    design = (
+        _RATIO.format(piece=piece_word(run)),
+        *(_TURNS,) * has_steps(run),
+        *method_sentences(run),
+        _OUTCOMES,
+        *controls,
+    )
+    glossary = Fold(
+        summary="Glossary", style="print", blocks=(Pairs(pairs=tuple(_GLOSSARY.items())),)
+    )
+    blocks = (Items(items=design), cells_table(run), glossary)
+    return Section(anchor="method", title="Method", blocks=blocks)
 
 
-def _stabilising(run: RunComparison) -> str:
-    """Say under which settings the work was measured."""
-    if not run.stabilise:
-        return "Allocator and hash seed were left as they are (--no-stabilise)."
-    return (
-        "Every arm ran with the same fixed allocator thresholds, and all workers of a restart with "
-        "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
-        "faults, and what an environment makes of them, are rarer than without; --no-stabilise "
-        "measures the work as it is, with wider intervals."
+def cells_table(run: RunComparison) -> Table:
+    """Return what happened in each cell, and a line below it where there is more to say."""
+    labels = cell_labels(run)
+    heads = (
+        "state", "verdict on", "steps per block", "restarts", "generations", "rounds", "dropped",
+        piece_words(run), "measured", "elapsed", "stopped by",
+    )  # fmt: skip
+    return Table(
+        label="What happened in each cell",
+        columns=(
+            Column(head="Cell", kind="name", is_row_head=True),
+            *(Column(head=head) for head in heads),
+        ),
+        rows=tuple(row for cell in run.cells for row in _cell_rows(cell, labels[cell.id])),
     )
 
 
-def _twice(run: RunComparison) -> str:
-    """Say what the control is used for besides being looked at."""
-    has_control = any(one.is_control for one in run.comparisons)
-    if not has_control or all(one.is_control for one in run.comparisons):
-        return ""
-    reference = run.reference_arm
-    return (
-        f"In each round the time of {reference} is the geometric mean of {reference} and its "
-        "control, which narrows every other interval, by an eighth where all are equally noisy."
-    )
-
-
-def _stopping(run: RunComparison) -> tuple[str, ...]:
-    """Say when a cell is done, and how its interval was made where that is not the usual way."""
-    # a target below half the margin asks for precision, and equivalence alone ends nothing
-    inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
-    stop = (
-        f"Intervals are looked at {_looks(run)}. "
-        "Measuring a cell stops once each of its intervals has a half-width of "
-        f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
-        "holds however often it is looked at, excludes 0, and the interval printed is the union of "
-        f"both. It stops after {duration(run.budget_s)} in any case."
-    )
-    strict = "The units are restarts alone (preset strict)." * (run.preset == "strict")
-    is_pooled = any(one.primary is not None and one.primary.is_pooled for one in run.comparisons)
-    pooled = (
-        "Where the budget ended a cell, the variance between its restarts is the mean over all "
-        "cells of its environment." * is_pooled
-    )
-    return stop, strict, pooled
-
-
-def _looks(run: RunComparison) -> str:
-    """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
-    if not has_steps(run):
-        return f"after each round, from {max(run.min_restarts, MIN_GENERATIONS)} rounds on"
-    rebuilt = max(run.min_restarts, REBUILD_RESTARTS)
-    return (
-        f"after each restart, from {counted(run.min_restarts, 'restart')} and {MIN_GENERATIONS} "
-        f"generations on ({rebuilt} restarts where generations are rebuilt and not forked)"
-    )
-
-
-def _cell(cell: CellSummary, label: str) -> CellView:
+def _cell_rows(cell: CellSummary, label: str) -> Iterator[Row]:
     pieces = cell.processes or cell.steps
     counts = (cell.restarts, cell.generations, cell.rounds, cell.dropped_rounds, pieces)
-    return CellView(
-        label=label,
-        columns=(
+    yield Row(
+        cells=(
+            label,
             cell.state,
             cell.metric,
             NOT_MEASURED if cell.steps_per_block is None else str(cell.steps_per_block),
@@ -161,13 +133,14 @@ def _cell(cell: CellSummary, label: str) -> CellView:
             duration(cell.measured_s),
             duration(cell.elapsed_s),
             _STOPS[cell.stopped_by],
-        ),
-        reason="; ".join(
-            one_line(text)
-            for text in (_reason(cell), cell.metric_reason, _generation(cell), *cell.cautions)
-            if text
-        ),
+        )
     )
+    # what stopped a cell that ended well has a column
+    reason = "" if cell.state == "ok" else cell.reason
+    notes = (reason, cell.metric_reason, _generation(cell), *cell.cautions)
+    told = "; ".join(one_line(text) for text in notes if text)
+    if told:
+        yield Row(cells=(Line(below=(f"{label}: {told}",)),))
 
 
 def _generation(cell: CellSummary) -> str:
@@ -178,12 +151,40 @@ def _generation(cell: CellSummary) -> str:
     return f"generations by {cell.generation}{why}"
 
 
-def _reason(cell: CellSummary) -> str:
-    """Return why a cell did not end well; what stopped one that did has a column."""
-    return "" if cell.state == "ok" else cell.reason
+def reproduce_section(run: RunComparison, files: tuple[str, ...]) -> Section:
+    """Return the commands and settings of the run, and the files beside the page."""
+    commands = tuple(filter(None, dict.fromkeys((shell_text(run.command_line), *run.imports))))
+    configuration = shortened(run.configuration, most=20_000)
+    resolved = Fold(summary="Configuration, resolved", blocks=(Verbatim(text=configuration),))
+    return Section(
+        anchor="reproduce",
+        title="Reproduce",
+        blocks=(
+            *(Verbatim(text="\n".join(commands)),) * bool(commands),
+            Pairs(pairs=_settings(run)),
+            *(resolved,) * bool(configuration),
+            Heading(text="Files"),
+            *_files(run, files),
+        ),
+    )
 
 
-def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:
+def _files(run: RunComparison, files: tuple[str, ...]) -> Iterator[Block]:
+    has_raw = any(one.raw for cell in run.profiles for arm in cell.arms for one in arm.passes)
+    if has_raw:
+        yield from texts(
+            "Raw files of profilers name the host and the command line.", style="small"
+        )
+    items = tuple(Line(after=(link,)) for link in file_links(files))
+    if not items:
+        yield from texts("The raw samples lie in the run folder that this page was drawn from.")
+        return
+    yield Items(items=items[:_FILES_SHOWN])
+    if rest := items[_FILES_SHOWN:]:
+        yield Fold(summary=f"{len(rest)} more files", blocks=(Items(items=rest),))
+
+
+def _settings(run: RunComparison) -> tuple[tuple[str, str], ...]:
     made = (
         ("run", run.run_id),
         ("created", run.created),
@@ -198,6 +199,6 @@ def _facts(run: RunComparison) -> tuple[tuple[str, str], ...]:
         ("threads", str(run.threads)),
         ("allocator and hash seed", "fixed" if run.stabilise else "as they are"),
         ("restarts planned", f"at least {run.min_restarts}"),
-        ("budget a cell", duration(run.budget_s)),
+        ("budget per cell", duration(run.budget_s)),
         ("whole run", duration(run.duration_s)),
     )

@@ -11,6 +11,7 @@ from msgspec.structs import replace as changed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, QuantityRow
+from envcompare.report.format.blocks import Column, Items, Kind, Line, Row, Span, Table
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     bytes_text,
@@ -56,7 +57,7 @@ class QuantityLine:
 
     quantity: str  # as profiles call it; empty where the line is of no quantity
     name: str
-    per: str  # "a step", "whole profile", or empty
+    per: str  # "per step", "whole profile", or empty
     basis: str
     cells: tuple[Cell, ...]
 
@@ -69,16 +70,6 @@ class QuantityLine:
     def is_measured(self) -> bool:
         """Say whether any arm has a value."""
         return any(cell.is_measured for cell in self.cells)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeadingTable:
-    """The quantities of one cell that stand on the first screen of an import."""
-
-    label: str
-    reference: str
-    arms: tuple[str, ...]
-    lines: tuple[QuantityLine, ...]
 
 
 def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
@@ -108,21 +99,81 @@ def fact_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
     return (gpus, built) if any(arm.builds for arm in one.arms) else (gpus,)
 
 
-def leading_tables(run: RunComparison) -> tuple[LeadingTable, ...]:
+def leading_tables(run: RunComparison) -> tuple[Table, ...]:
     """Return what the profiles of an import counted in its first cells; none of a timed run."""
     if is_timed(run):
         return ()
     labels = cell_labels(run)
-    found = (
-        LeadingTable(
-            label=labels.get(one.cell, one.cell),
-            reference=one.reference,
-            arms=tuple(arm.arm for arm in one.arms),
-            lines=leading_lines(one),
-        )
-        for one in run.profiles[:_MOST_TABLES]
+    tables = (
+        _leading_table(profiles, label=labels.get(profiles.cell, profiles.cell))
+        for profiles in run.profiles[:_MOST_TABLES]
     )
-    return tuple(table for table in found if table.lines)
+    return tuple(table for table in tables if table.rows)
+
+
+def _leading_table(profiles: CellProfiles, *, label: str) -> Table:
+    ratios = f"; ratios are to {profiles.reference}" * (len(profiles.arms) > 1)
+    return Table(
+        label=f"Profiles of {label}",
+        caption=f"{label}: what the profiles counted{ratios}",
+        style="leading",
+        columns=_columns(profiles),
+        rows=tuple(
+            Row(cells=(_named(line), *(_leading_cell(line, cell) for cell in line.cells)))
+            for line in leading_lines(profiles)
+        ),
+    )
+
+
+def _leading_cell(line: QuantityLine, cell: Cell) -> Line:
+    is_number = bool(line.quantity and cell.is_measured)
+    beside = (cell.ratio, cell.note * cell.is_measured)
+    return Line(
+        strong=cell.text * is_number,
+        text=cell.text * (not is_number),
+        after=tuple(Span(text=text, style="small") for text in beside if text),
+    )
+
+
+def quantity_table(profiles: CellProfiles, lines: tuple[QuantityLine, ...], *, label: str) -> Table:
+    """Return these quantities with the rule, tool and scope that each holds for."""
+    return Table(
+        label=label,
+        caption=f"Ratios are to {profiles.reference}",
+        columns=_columns(profiles, kind="property"),
+        rows=tuple(
+            Row(
+                cells=(
+                    replace(_named(line), below=(line.basis,)),
+                    *(_cell_line(cell) for cell in line.cells),
+                )
+            )
+            for line in lines
+        ),
+    )
+
+
+def unmeasured_items(unmeasured: tuple[tuple[str, str], ...]) -> tuple[Items, ...]:
+    """Return a list of what was not measured with each reason, none where nothing is missing."""
+    items = tuple(f"Not measured, {names}: {reason}" for names, reason in unmeasured)
+    return (Items(items=items, style="small"),) if items else ()
+
+
+def _columns(profiles: CellProfiles, *, kind: Kind = "text") -> tuple[Column, ...]:
+    arms = (Column(head=arm.arm, kind="number") for arm in profiles.arms)
+    return (Column(head="Quantity", kind=kind, is_row_head=True), *arms)
+
+
+def _named(line: QuantityLine) -> Line:
+    per = (Span(text=line.per, style="small"),) if line.per else ()
+    return Line(text=line.name, after=per)
+
+
+def _cell_line(cell: Cell) -> Line | str:
+    if not cell.is_measured:
+        return cell.text
+    compared = f"{cell.ratio} {cell.word}".strip()
+    return Line(strong=cell.text, below=(compared, cell.note))
 
 
 def _fact_line(name: str, texts: Iterable[str]) -> QuantityLine:
@@ -220,7 +271,7 @@ def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
     values = [row for row in rows if row.value is not None]
     is_per_step = bool(values) and all(row.per_step is not None for row in values)
     whole = "whole profile" if values and first.rule == "sum" else ""
-    per = "a step" if is_per_step else whole
+    per = "per step" if is_per_step else whole
     sources = dict.fromkeys(row.source for row in rows if row.source)
     source = next(iter(sources), "") if len(sources) < 2 else ""
     return QuantityLine(

@@ -1,9 +1,8 @@
-"""Start-up and memory: what an environment costs beside the steps."""
+"""What an environment costs beside the steps, start-up and memory, and numbers commands print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -15,7 +14,19 @@ from envcompare.analysis.model.comparison import (
     StartupSummary,
 )
 from envcompare.report.charts.bars import PHASES, Parts, total_s
-from envcompare.report.format.marks import Segment, segments
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Heading,
+    Line,
+    Row,
+    Section,
+    Span,
+    Table,
+    Words,
+    texts,
+)
+from envcompare.report.format.marks import segments
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     NS,
@@ -27,11 +38,11 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.labels import cell_labels, compared_arms, has_steps
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
 
-WHOLE: Final[dict[str, str]] = {"real": "real", "user": "user", "sys": "sys"}
+_WHOLE: Final[dict[str, str]] = {"real": "real", "user": "user", "sys": "sys"}
 _MOST_DIVIDED: Final = 60
 """Start-ups that are divided into parts: with more the page would be about little else."""
 _MEMORY: Final[dict[str, str]] = {
@@ -40,120 +51,95 @@ _MEMORY: Final[dict[str, str]] = {
     "cuda_allocated_peak_bytes": "CUDA allocated",
     "cuda_reserved_peak_bytes": "CUDA reserved",
 }
+_STARTUP: Final = (
+    "From the call of the engine to the end of the process, in a pass of its own; none of it is "
+    "part of the step times above."
+)
+_NO_STARTUP: Final = "Not measured: the start-up pass was switched off or not reached."
+_NO_STARTUP_OF_PROGRAMS: Final = (
+    "A program is timed as a whole: the start of its environment is the difference between real "
+    "and wall time."
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupRow:
-    """One part of the start-up over the arms: median, range and difference for each."""
-
-    phase: str  # empty where the part is not in the bars
-    name: str
-    values: tuple[tuple[str, str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupView:
-    """The start-up pass of one cell: a column for each arm, a row for each part."""
-
-    cell: str
-    note: str
-    arms: tuple[str, ...]
-    bars: tuple[tuple[Segment, ...], ...]  # none where the parts are left out
-    rows: tuple[StartupRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryView:
-    """Peaks of memory of all cells and arms; no ratio is made of them."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, str, tuple[str, ...]], ...]  # cell, arm, values
-
-    @property
-    def has_gaps(self) -> bool:
-        """Say whether any value is missing."""
-        return any(NOT_MEASURED in values for _, _, values in self.rows)
-
-
-def startup_views(run: RunComparison) -> tuple[StartupView, ...]:
-    """Return a table for each cell and page cache whose start-up was measured, in their order."""
-    tables: dict[tuple[str, bool], list[StartupSummary]] = {}
-    for one in run.startup:
-        tables.setdefault((one.cell, one.page_cache == "cold"), []).append(one)
-    labels = cell_labels(run)
-    before = accumulate((len(found) for found in tables.values()), initial=0)
-    return tuple(
-        _startup_view(
-            run,
-            tuple(found),
-            label=labels.get(cell, cell) + (", cold page cache" if cold else ""),
-            is_divided=count < _MOST_DIVIDED,
-        )
-        for count, ((cell, cold), found) in zip(before, tables.items(), strict=False)
+def startup_section(run: RunComparison) -> Section:
+    """Return a table for each cell and page cache whose start-up was measured."""
+    why = _NO_STARTUP if has_steps(run) else _NO_STARTUP_OF_PROGRAMS
+    tables = startup_tables(run)
+    blocks = tuple(block for label, table in tables for block in (Heading(text=label), table))
+    return Section(
+        anchor="startup",
+        title="Start-up",
+        blocks=(Line(text=_STARTUP), *(blocks or texts(why))),
     )
 
 
-def memory_view(run: RunComparison) -> MemoryView | None:
-    """Return the table of peaks, None where no memory was measured."""
-    if not run.memory:
-        return None
+def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
+    """Return the table of each cell and page cache with its label, in the order of the run."""
+    groups: dict[tuple[str, bool], list[StartupSummary]] = {}
+    for startup in run.startup:
+        groups.setdefault((startup.cell, startup.page_cache == "cold"), []).append(startup)
     labels = cell_labels(run)
-    names = [
-        name
-        for name in _MEMORY
-        if name == "max_rss_bytes" or any(getattr(one, name) is not None for one in run.memory)
-    ]
-    rows = [
-        (labels.get(one.cell, one.cell), one.arm, tuple(_peak(one, name) for name in names))
-        for one in run.memory
-        if not one.arm.endswith(CONTROL_SUFFIX)
-    ]
-    return MemoryView(heads=tuple(_MEMORY[name] for name in names), rows=tuple(rows))
+    before = accumulate((len(group) for group in groups.values()), initial=0)
+    tables = []
+    for count, ((cell, is_cold), group) in zip(before, groups.items(), strict=False):
+        label = labels.get(cell, cell) + (", cold page cache" if is_cold else "")
+        is_divided = count < _MOST_DIVIDED
+        tables.append((label, _startup_table(run, group, label=label, is_divided=is_divided)))
+    return tuple(tables)
 
 
-def _startup_view(
-    run: RunComparison, found: tuple[StartupSummary, ...], *, label: str, is_divided: bool
-) -> StartupView:
-    by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in found}
-    wanted = dict.fromkeys((run.reference_arm, *compared_arms(run), *by_arm))
-    tables = [by_arm.get(arm, {}) for arm in wanted]
-    longest = max((total_s(table) for table in tables), default=0.0)
-    first, launches = found[0], min(one.launches for one in found)
-    names = {**PHASES, **WHOLE} if is_divided else {"real": WHOLE["real"]}
+def _startup_table(
+    run: RunComparison, group: Sequence[StartupSummary], *, label: str, is_divided: bool
+) -> Table:
+    """Return a column for each arm, a row for each part; undivided the whole alone."""
+    by_arm: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in group}
+    arms = dict.fromkeys((run.reference_arm, *compared_arms(run), *by_arm))
+    parts = [by_arm.get(arm, {}) for arm in arms]
+    longest = max(map(total_s, parts), default=0.0)
+    names = {**PHASES, **_WHOLE} if is_divided else {"real": _WHOLE["real"]}
+    scaled = Row(cells=("all parts, to scale", *(_bar(table, longest) for table in parts)))
+    return Table(
+        label=f"Start-up of {label}",
+        caption=_startup_note(run, group, is_divided=is_divided),
+        style="fit",
+        columns=(
+            Column(head="Part", is_row_head=True),
+            *(Column(head=arm, kind="number") for arm in arms),
+        ),
+        rows=(
+            *(scaled,) * is_divided,
+            *(
+                Row(cells=(_part_name(phase, name), *(_part(one.get(phase)) for one in parts)))
+                for phase, name in names.items()
+                if any(phase in one for one in parts)
+            ),
+        ),
+    )
+
+
+def _part_name(phase: str, name: str) -> Line:
+    return Line(text=name, phase=phase if phase in PHASES else "")
+
+
+def _bar(parts: Parts, longest: float) -> Line:
+    stacked = [(phase, parts[phase].median_s) for phase in PHASES if phase in parts]
+    return Line(segments=segments(stacked, longest=longest))
+
+
+def _startup_note(run: RunComparison, group: Sequence[StartupSummary], *, is_divided: bool) -> str:
+    first, launches = group[0], min(one.launches for one in group)
     what = "Median and range" if launches > 1 else "Times"
-    return StartupView(
-        cell=label,
-        note=(
-            f"{what} of {counted(launches, 'launch', 'launches')}; "
-            f"page cache {first.page_cache}{_cold_note(first)}; "
-            f"training is {counted(first.train_steps, 'step')}.{_difference_note(run, found)}"
-            f"{'' if is_divided else ' The parts stand in comparison.json.'}"
-        ),
-        arms=tuple(wanted),
-        bars=tuple(_bar(table, longest) for table in tables) if is_divided else (),
-        rows=tuple(
-            StartupRow(
-                phase=phase if phase in PHASES else "",
-                name=name,
-                values=tuple(_part(table.get(phase)) for table in tables),
-            )
-            for phase, name in names.items()
-            if any(phase in table for table in tables)
-        ),
+    cold = f" (cold: {first.cold_reason})" if first.cold_reason else ""
+    return (
+        f"{what} of {counted(launches, 'launch', 'launches')}; page cache {first.page_cache}{cold};"
+        f" training is {counted(first.train_steps, 'step')}.{_difference_note(run, group)}"
+        f"{'' if is_divided else ' comparison.json holds the parts.'}"
     )
 
 
-def _bar(table: Parts, longest: float) -> tuple[Segment, ...]:
-    stacked = [(phase, table[phase].median_s) for phase in PHASES if phase in table]
-    return segments(stacked, longest=longest)
-
-
-def _cold_note(one: StartupSummary) -> str:
-    return f" (cold: {one.cold_reason})" if one.cold_reason else ""
-
-
-def _difference_note(run: RunComparison, found: tuple[StartupSummary, ...]) -> str:
-    pairs = [part.pairs for one in found for part in one.parts if part.difference_low_s is not None]
+def _difference_note(run: RunComparison, group: Sequence[StartupSummary]) -> str:
+    pairs = [part.pairs for one in group for part in one.parts if part.difference_low_s is not None]
     if not pairs:
         return ""
     return (
@@ -162,13 +148,17 @@ def _difference_note(run: RunComparison, found: tuple[StartupSummary, ...]) -> s
     )
 
 
-def _part(part: StartupPart | None) -> tuple[str, str, str]:
+def _part(part: StartupPart | None) -> Words:
+    """Return the median of a part, its range, and its difference from the reference."""
     if part is None:
-        return NOT_MEASURED, "", ""
+        return NOT_MEASURED
     scale = TimeScale.of(NS * part.high_s)
     spread = f"{scale.digits(part.low_s)} to {scale.digits(part.high_s)} {scale.unit}"
-    is_range = part.low_s != part.high_s
-    return duration(part.median_s), spread * is_range, _difference(part)
+    return Line(
+        text=duration(part.median_s),
+        after=(Span(text=spread, style="range"),) if part.low_s != part.high_s else (),
+        below=(_difference(part),),
+    )
 
 
 def _difference(part: StartupPart) -> str:
@@ -177,60 +167,126 @@ def _difference(part: StartupPart) -> str:
         return ""
     low, high = part.difference_low_s, part.difference_high_s
     scale = TimeScale.of(NS * max(abs(low), abs(high)))
-    mean, *ends = (scale.signed_digits(one) for one in (part.difference_s, low, high))
+    mean, *ends = (scale.signed_digits(end) for end in (part.difference_s, low, high))
     return f"{mean} {scale.unit} ({' to '.join(ends)} {scale.unit})"
 
 
-def _peak(one: MemorySummary, name: str) -> str:
-    return size(getattr(one, name))
+def memory_section(run: RunComparison, gpus: Sequence[str]) -> Section:
+    """Return the peaks of memory, and the sentence about the GPUs of each host."""
+    return Section(anchor="memory", title="Memory", blocks=(*_memory(run), *texts(*gpus)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PickedRow:
-    """One number in one arm: its median and range, and its ratio to the reference."""
+def _memory(run: RunComparison) -> tuple[Block, ...]:
+    if not run.memory:
+        what = (
+            "generation ended" if has_steps(run) else "process used more memory than its launcher"
+        )
+        return texts(f"Not measured: no {what}.")
+    table = memory_table(run)
+    has_gaps = any(NOT_MEASURED in row.cells for row in table.rows)
+    gaps = "Not measured: the worker found no such counter where it ran." * has_gaps
+    intro = (
+        "The largest peak seen in any generation. The peak of a cgroup includes page cache, so it "
+        f"cannot be compared with {run.reference_arm} and no ratio is given."
+    )
+    return (Line(text=intro), table, *texts(gaps, style="small"))
 
-    cell: str
-    name: str
-    arm: str
-    value: str
-    span: str
-    ratio: str
-    interval: str
+
+def memory_table(run: RunComparison) -> Table:
+    """Return the peaks of all cells and arms; no ratio is made of them."""
+    labels = cell_labels(run)
+    names = [
+        name
+        for name in _MEMORY
+        if name == "max_rss_bytes" or any(getattr(one, name) is not None for one in run.memory)
+    ]
+    return Table(
+        label="Table of memory peaks",
+        style="fit",
+        columns=(
+            Column(head="Workload", kind="name", is_row_head=True),
+            Column(head="Environment", kind="name"),
+            *(Column(head=_MEMORY[name], kind="number") for name in names),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    labels.get(one.cell, one.cell),
+                    one.arm,
+                    *(_peak(one, name) for name in names),
+                )
+            )
+            for one in run.memory
+            if not one.arm.endswith(CONTROL_SUFFIX)
+        ),
+    )
 
 
-def picked_rows(run: RunComparison) -> tuple[PickedRow, ...]:
-    """Return the numbers read from the output, the reference of each first."""
+def _peak(memory: MemorySummary, name: str) -> str:
+    return size(getattr(memory, name))
+
+
+def picked_section(run: RunComparison) -> Section | None:
+    """Return the numbers read from the output of commands, None where none was asked for."""
+    if not run.picked:
+        return None
+    level = next((margin_percent(one.level) for one in run.picked), "")
+    intro = (
+        "The last match in the output of each process: median, range, and the change against "
+        f"{run.reference_arm} in the same round with its {level} interval, not widened. Which way "
+        "is better is not known, so no verdict is given."
+    )
+    return Section(
+        anchor="picked",
+        title="Numbers the commands printed",
+        link="Printed numbers",
+        blocks=(Line(text=intro), _picked_table(run)),
+    )
+
+
+def _picked_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
     ordered = sorted(run.picked, key=lambda one: (one.cell, one.name, one.arm != run.reference_arm))
-    return tuple(
-        _picked_row(one, labels.get(one.cell, one.cell), run)
-        for one in ordered
-        if not one.arm.endswith(CONTROL_SUFFIX)
+    return Table(
+        label="Numbers the commands printed",
+        columns=(
+            Column(head="Workload", kind="name", is_row_head=True),
+            Column(head="Number", kind="name"),
+            Column(head="Environment", kind="name"),
+            Column(head="Median", kind="number"),
+            Column(head="Change", kind="number"),
+        ),
+        rows=tuple(
+            _picked_row(
+                one, labels.get(one.cell, one.cell), is_reference=one.arm == run.reference_arm
+            )
+            for one in ordered
+            if not one.arm.endswith(CONTROL_SUFFIX)
+        ),
     )
 
 
-def picked_level(values: Iterable[PickedValue]) -> str:
-    """Return the level of the intervals of picked numbers."""
-    return next((margin_percent(one.level) for one in values), "")
-
-
-def _picked_row(one: PickedValue, label: str, run: RunComparison) -> PickedRow:
-    span = "the same each time"
-    if one.low != one.high:
-        span = f"{three_digits(one.low)} to {three_digits(one.high)}"
-    is_reference = one.arm == run.reference_arm
-    return PickedRow(
-        cell=label,
-        name=one.name,
-        arm=one.arm,
-        value=three_digits(one.median),
-        span=f"{span}, {counted(one.processes, 'process', 'processes')}",
-        ratio=_ratio(one, is_reference=is_reference),
-        interval="" if one.log_ratio is None else signed_interval(one.ratio_low, one.ratio_high),
+def _picked_row(picked: PickedValue, label: str, *, is_reference: bool) -> Row:
+    spread = "the same each time"
+    if picked.low != picked.high:
+        spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"
+    count = counted(picked.processes, "process", "processes")
+    median = Line(text=three_digits(picked.median), below=(f"{spread}, {count}",))
+    return Row(
+        cells=(
+            label,
+            picked.name,
+            picked.arm,
+            median,
+            _picked_change(picked, is_reference=is_reference),
+        )
     )
 
 
-def _ratio(one: PickedValue, *, is_reference: bool) -> str:
+def _picked_change(picked: PickedValue, *, is_reference: bool) -> Words:
     if is_reference:
         return "reference"
-    return NOT_MEASURED if one.log_ratio is None else signed_percent(one.log_ratio)
+    if picked.log_ratio is None:
+        return NOT_MEASURED
+    interval = signed_interval(picked.ratio_low, picked.ratio_high)
+    return Line(text=signed_percent(picked.log_ratio), below=(interval,))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
-
-from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import (
     STEP_PROBABILITIES,
@@ -21,9 +18,27 @@ from envcompare.analysis.model.comparison import (
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
 from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.charts.bars import time_chart
-from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.charts.drawing import Chart, ChartBudget
 from envcompare.report.charts.steps import KEY, step_chart
-from envcompare.report.format.marks import Axis, Mark, mark
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Drawing,
+    Fold,
+    Group,
+    Heading,
+    Items,
+    Line,
+    Link,
+    Row,
+    Section,
+    Span,
+    Table,
+    Words,
+    linked,
+    texts,
+)
+from envcompare.report.format.marks import Axis, mark
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     NS,
@@ -33,22 +48,32 @@ from envcompare.report.format.numbers import (
     signed_interval,
     signed_percent,
 )
-from envcompare.report.sections.comparisons import Row
-from envcompare.report.sections.ledgertables import KernelView, LedgerView, kernel_view, ledger_view
-from envcompare.report.sections.links import Link, link
+from envcompare.report.sections.comparisons import ComparedRow, badges
+from envcompare.report.sections.ledgertables import kernel_blocks, ledger_blocks
+from envcompare.report.sections.links import raw_files_line
+from envcompare.report.sections.profilefolds import (
+    ProfiledCell,
+    left_out,
+    profile_blocks,
+    profiled_cells,
+    rows_each,
+)
 from envcompare.report.wording.headlines import candidates_text, split_sentence
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
-from envcompare.report.wording.profilewords import NOT_PROFILED
-from envcompare.report.wording.verdicts import EXPLAINED, MOVED, confounder_sentence, stretch_line
-from envcompare.run_folder.disk import cell_name, distinct_name
+from envcompare.report.wording.profilewords import (
+    NOT_PROFILED,
+    has_times,
+    is_timed,
+    ledger_sentence,
+)
+from envcompare.report.wording.verdicts import EXPLAINED, MOVED, clock_sentence, confounder_sentence
 from envcompare.text import counted, one_line, sentence, visible
 
-HEADS: Final = ("whole", "environment", "software", "environment", "software", "interaction")
-_PATHS: Final = ("", *("environment first",) * 2, *("software first",) * 2, "")
-_MOST: Final = 12  # of one arm; all are listed with the files of the run
-_SAMPLES: Final = "samples.jsonl"
-FileGroup = tuple[str, tuple[Link, ...]]  # of what, and the files by their short names
-_SHOWN: Final[dict[str, float]] = {
+MOST_FOLDS: Final = 40
+_MOST_OPEN: Final = 3
+_MOST_REMEDIES: Final = 3
+_MOST_LINKS: Final = 6
+_QUANTILES: Final[dict[str, float]] = {
     "p5": 0.05,
     "p25": 0.25,
     "median": 0.5,
@@ -57,73 +82,259 @@ _SHOWN: Final[dict[str, float]] = {
     "p99": 0.99,
 }
 _LONGEST: Final = "longest"
-MOST_FOLDS: Final = 40
-_MOST_OPEN: Final = 3
-_MOST_REMEDIES: Final = 3
-_MOST_LINKS: Final = 6
-
-
-def raw_files(one: Comparison, *, reference: str, files: tuple[str, ...]) -> tuple[FileGroup, ...]:
-    """Return links to what was written about both arms of a comparison in its cell."""
-    groups = [("all samples", [_SAMPLES] * (_SAMPLES in files))]
-    groups += [
-        (visible(arm), [name for start in _starts(one, arm) for name in files
-                        if name.startswith(start)][:_MOST])
-        for arm in (reference, one.arm)
-    ]  # fmt: skip
-    return tuple((what, _links(names, files)) for what, names in groups if names)
-
-
-def _links(names: list[str], files: tuple[str, ...]) -> tuple[Link, ...]:
-    found = ((link(name, files), PurePosixPath(name)) for name in names)
-    return tuple(replace(file, text=_short(path)) for file, path in found if file is not None)
-
-
-def _short(path: PurePosixPath) -> str:
-    """Return what a file is where its folder tells that, else its name."""
-    return {"logs": "log", "fingerprints": "fingerprint"}.get(path.parts[0], path.name)
-
-
-def _starts(one: Comparison, arm: str) -> tuple[str, ...]:
-    """Return how the names of an arm's files begin, as the run folder lays them out."""
-    host, name, cell = distinct_name(one.host), distinct_name(arm), cell_name(one.cell)
-    work = cell_name(one.cell.removeprefix(f"{one.host}/"))
-    return (
-        f"logs/{host}/{cell}/{name}.log",
-        f"fingerprints/{host}/{name}/{work}.json",
-        f"profiles/{cell}/{name}/",
-    )
+_SPLIT: Final = (
+    "Each container was measured with its image and with the host's own files. From the plain "
+    "process on those files to the container with its image one thing changes at a time: first the "
+    "environment, then the software. The two parts multiply to the whole; the other path changes "
+    "the software first. The intervals hold at 95 % each and are not widened."
+)
+_INTRO: Final = (
+    "One fold for each comparison that is slower, faster or inconclusive: what was decided first, "
+    "the largest difference at the top."
+)
+_NO_FOLD: Final = "No comparison is slower, faster or inconclusive: there is nothing to explain."
+_FEWER_CHARTS: Final = (
+    "To keep the page small, only the first comparisons have charts; all have their tables."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """The quantiles of the times of two arms: a row for each, with how many times they are.
+class Sheet:
+    """The page that the folds stand on: its axis, its charts, the files beside it."""
 
-    Quantiles that neither arm has are left out, as an older analysis kept three alone.
-    """
-
-    unit: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[str, ...], int], ...]  # arm, values, count
+    axis: Axis
+    charts: ChartBudget
+    files: tuple[str, ...]
 
 
-def spread_of(cell: CellSummary, arms: tuple[str, ...]) -> Spread | None:
-    """Return the spread of these arms, None where no time of either was measured."""
-    found = {one.arm: one for one in cell.step_times if one.arm in arms}
-    if not found:
+def explained(rows: Iterable[ComparedRow]) -> tuple[ComparedRow, ...]:
+    """Return the rows that have something to explain: what was decided first, the largest first."""
+    open_rows = (row for row in rows if row.verdict.outcome in EXPLAINED and not row.is_control)
+    return tuple(sorted(open_rows, key=lambda row: (row.verdict.outcome not in MOVED, -row.size)))
+
+
+def fold_anchors(rows: Iterable[ComparedRow]) -> dict[str, str]:
+    """Return the id of each fold by that of its row."""
+    return {
+        row.anchor: fold_anchor(row.comparison.cell, row.comparison.arm)
+        for row in explained(rows)[:MOST_FOLDS]
+    }
+
+
+def cells_beside_folds(
+    run: RunComparison, rows: tuple[ComparedRow, ...]
+) -> tuple[ProfiledCell, ...]:
+    """Return the cells with profiles, without what a fold of its own explains."""
+    folded = explained(rows)[:MOST_FOLDS]
+    places = frozenset((row.comparison.cell, row.comparison.arm) for row in folded)
+    return profiled_cells(run, explained=places)
+
+
+def why_section(
+    run: RunComparison,
+    rows: tuple[ComparedRow, ...],
+    cells: tuple[ProfiledCell, ...],
+    sheet: Sheet,
+) -> Section | None:
+    """Return the folds, where all other comparisons stand, and the profiles of each cell."""
+    has_folds = bool(explained(rows))
+    profiles = profile_blocks(run, cells, sheet.files, is_beside_folds=has_folds)
+    rest = left_out(run, cells)
+    if not (is_timed(run) or profiles):
         return None
-    known = {arm: _known(found[arm]) if arm in found else {} for arm in arms}
-    heads = [head for head in (*_SHOWN, _LONGEST) if any(head in of for of in known.values())]
-    medians = (one.median_s for one in found.values())
+    timed: tuple[Block, ...] = ()
+    if is_timed(run):
+        timed = (*comparison_blocks(run, rows, sheet), *_split_blocks(run))
+        has_profiles = bool(profiles or rest)
+        timed += (Heading(text="What the profiles of each cell say"),) * has_profiles
+    what = "where the time goes" if is_timed(run) or has_times(run) else "what the profiles say"
+    return Section(
+        anchor="why",
+        title=f"Why: {what}",
+        link="Why",
+        blocks=(*timed, *texts(rest), *profiles),
+    )
+
+
+def comparison_blocks(
+    run: RunComparison, rows: tuple[ComparedRow, ...], sheet: Sheet
+) -> Iterator[Block]:
+    """Yield a fold for each of the first comparisons, and sentences for all others."""
+    compared = [row for row in rows if not row.is_control]
+    chosen = explained(compared)
+    opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
+    yield Line(text=_INTRO)
+    for row in chosen[:MOST_FOLDS]:
+        yield comparison_fold(run, row, sheet, is_open=row.anchor in opened)
+    if not chosen:
+        yield Line(text=_NO_FOLD)
+    if sheet.charts.refused:
+        yield Line(text=_FEWER_CHARTS, style="small")
+    pointers = tuple(_pointers(run, compared, chosen[MOST_FOLDS:]))
+    if pointers:
+        yield Items(items=pointers, style="pointers")
+
+
+def comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_open: bool) -> Fold:
+    """Return one comparison and what is known of its cause."""
+    comparison, words = row.comparison, row.verdict
+    cell = next((one for one in run.cells if one.id == comparison.cell), None)
+    split = next(
+        (
+            one
+            for one in run.decompositions
+            if (one.cell, one.arm) == (comparison.cell, comparison.arm)
+        ),
+        None,
+    )
+    candidates = candidates_text(run, (comparison,))
+    said = f"{words.arm} against {visible(run.reference_arm)}: {words.text}."
+    return Fold(
+        summary=_summary(run, row),
+        anchor=fold_anchor(comparison.cell, comparison.arm),
+        style="fold print",
+        is_open=is_open,
+        blocks=(
+            *_confounded(run, comparison, is_split=split is not None),
+            *texts(f"{said} {clock_sentence(comparison)}".rstrip(), candidates),
+            *(_split_part_blocks(split, row, sheet.axis) if split else ()),
+            *_profile_blocks(run, row, sheet),
+            *(_spread_blocks(run, cell, row, sheet.charts) if cell else ()),
+            raw_files_line(
+                comparison, reference=run.reference_arm, files=sheet.files, row=row.anchor
+            ),
+        ),
+    )
+
+
+def _summary(run: RunComparison, row: ComparedRow) -> Line:
+    words, has_hosts = row.verdict, len({one.host for one in run.comparisons}) > 1
+    name = [row.work, words.arm, *[row.comparison.host] * has_hosts]
+    interval = f" ({words.interval})" if words.interval else ""
+    figures = (Span(text=f"{words.number}{interval}", style="sum"),) * bool(words.number)
+    return Line(strong=" · ".join(name), after=(*badges(words), *figures))
+
+
+def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -> tuple[Line, ...]:
+    """Say what differs besides the environment here, and how to tell its part from the rest."""
+    if not comparison.is_confounded:
+        return ()
+    facts = tuple(
+        fact
+        for fact in run.differences
+        if (fact.host, fact.arm) == (comparison.host, comparison.arm)
+        and fact.fact_class == "confounder"
+        and not fact.part_of
+    )
+    outcomes = frozenset({comparison.outcome})
+    text = confounder_sentence(facts, outcomes=outcomes, is_split=is_split)
+    text = text or "More than the environment differs; its cause cannot be told apart."
+    seen = dict.fromkeys(fact.evidence for fact in facts if fact.evidence)
+    remedies = list(dict.fromkeys(fact.remedy for fact in facts if fact.remedy))[:_MOST_REMEDIES]
+    how = f"{SEPARATE}{'; or '.join(remedies)}." if remedies and not is_split else ""
+    whole = visible(" ".join(part for part in (text, *seen, how) if part))
+    return (Line(strong="⚠ Comparison confounded.", text=whole, style="warning"),)
+
+
+def _profile_blocks(run: RunComparison, row: ComparedRow, sheet: Sheet) -> Iterator[Block]:
+    """Yield ledger, its drawing and kernels, or why they are not known."""
+    cell, arm, reference = row.comparison.cell, row.comparison.arm, visible(run.reference_arm)
+    label, name = row.verdict.cell, f"{row.verdict.arm} in {row.verdict.cell}"
+    profiles = next((one for one in run.profiles if one.cell == cell), None)
+    ledger = next((one for one in profiles.ledgers if one.arm == arm), None) if profiles else None
+    diff = (
+        next((one for one in profiles.kernel_diffs if one.arm == arm), None) if profiles else None
+    )
+    if profiles and ledger:
+        yield Heading(text="Difference ledger")
+        yield Line(text=ledger_sentence(ledger, reference=run.reference_arm))
+        yield from ledger_blocks(ledger, reference=reference, label=label)
+        chart = time_chart(run, profiles, ledger)
+        yield from _drawn(chart, sheet.charts, label=f"Drawing of where the time goes, {name}")
+    if diff:
+        yield Heading(text="Kernels")
+        yield from kernel_blocks(diff, reference=reference, label=label, most=rows_each(run))
+    arms = (run.reference_arm, arm)
+    yield from texts(_gap(profiles, ledger, diff, arms), style="small")
+
+
+def _drawn(chart: Chart | None, charts: ChartBudget, *, label: str) -> tuple[Drawing, ...]:
+    svg = charts.draw(chart)
+    return (Drawing(label=label, svg=svg),) if svg else ()
+
+
+def _gap(
+    profiles: CellProfiles | None,
+    ledger: Ledger | None,
+    diff: KernelDiff | None,
+    arms: tuple[str, ...],
+) -> str:
+    """Say why there is no ledger or no kernels to compare, empty where both are there."""
+    missing = [what for what, known in (("where the time goes", ledger), ("kernels", diff))
+               if not known]  # fmt: skip
+    if not missing:
+        return ""
+    reasons = [
+        text
+        for arm in (profiles.arms if profiles else ())
+        if arm.arm in arms
+        for text in _reasons(arm)
+    ]
+    reason = next(iter(reasons), NOT_PROFILED)
+    return visible(f"Not measured, {listed(missing)}: {sentence(reason)}")
+
+
+def _reasons(arm: ArmProfiles) -> list[str]:
+    missing = (one.lacks for one in arm.passes if one.state != "ok" and one.lacks)
+    return [one_line(lacks.problem.reason) for lacks in missing]
+
+
+def _spread_blocks(
+    run: RunComparison, cell: CellSummary, row: ComparedRow, charts: ChartBudget
+) -> Iterator[Block]:
+    """Yield how the times of single steps are spread: drawn densities and a table of quantiles."""
+    arms, piece = (run.reference_arm, row.comparison.arm), piece_of(cell)
+    name = f"{row.verdict.arm} in {row.verdict.cell}"
+    table = spread_table(cell, arms, label=f"Quantiles of {piece} times, {name}")
+    drawn = _drawn(step_chart(run, cell, arms), charts, label=f"Drawing of {piece} times, {name}")
+    if table is None:
+        return
+    yield Heading(text=f"Distribution of {piece} times")
+    if drawn:
+        describes = f"It describes: no verdict rests on single {PLURALS[piece]}."
+        yield Line(text=f"{KEY} {describes}", style="small")
+    yield from drawn
+    yield table
+
+
+def spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
+    """Return the quantiles of the times of these arms, None where none was measured.
+
+    Quantiles that no arm has are left out, as an older analysis kept three alone.
+    """
+    times = {one.arm: one for one in cell.step_times if one.arm in arms}
+    if not times:
+        return None
+    piece = piece_of(cell)
+    known = {arm: _known(times[arm]) if arm in times else {} for arm in arms}
+    heads = [head for head in (*_QUANTILES, _LONGEST) if any(head in of for of in known.values())]
+    medians = (one.median_s for one in times.values())
     scale = TimeScale.of(NS * max(cell.step_edges_s[-1:] or medians))  # as the axis of the chart
-    return Spread(
-        unit=scale.unit,
-        heads=tuple(heads),
+    return Table(
+        label=label,
+        caption=f"Quantiles of {piece} times in {scale.unit}",
+        style="even",
+        columns=(
+            Column(head="Environment", kind="name", is_row_head=True),
+            *(Column(head=head, kind="number") for head in (*heads, PLURALS[piece])),
+        ),
         rows=tuple(
-            (
-                visible(arm),
-                tuple(scale.digits(known[arm].get(head)) for head in heads),
-                found[arm].steps if arm in found else 0,
+            Row(
+                cells=(
+                    visible(arm),
+                    *(scale.digits(known[arm].get(head)) for head in heads),
+                    str(times[arm].steps if arm in times else 0),
+                )
             )
             for arm in arms
         ),
@@ -134,304 +345,140 @@ def _known(times: StepTimes) -> dict[str, float]:
     """Return what is known of the times of an arm, in seconds."""
     at: dict[float, float] = {0.05: times.p05_s, 0.5: times.median_s, 0.95: times.p95_s}
     at.update(zip(STEP_PROBABILITIES, times.quantiles_s, strict=False))
-    known = {head: at[probability] for head, probability in _SHOWN.items() if probability in at}
+    known = {head: at[share] for head, share in _QUANTILES.items() if share in at}
     return known | ({} if times.longest_s is None else {_LONGEST: times.longest_s})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """One comparison and what is known of its cause."""
-
-    anchor: str
-    row: Row
-    is_open: bool
-    clock: str  # what the clock saw beside the net time
-    confounded: str  # what differs besides the environment, and what would tell it apart
-    candidates: str  # of a decided difference: what else may explain it
-    split: SplitView | None
-    ledger: LedgerView | None
-    time_chart: Markup
-    kernels: KernelView | None
-    gap: str  # why ledger or kernels are not known
-    reference: str
-    piece: str  # "step" or "process"
-    pieces: str
-    spread: Spread | None
-    spread_chart: Markup
-    spread_key: str
-    files: tuple[FileGroup, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
-    """A sentence about comparisons that have no fold, with links to their rows."""
-
-    text: str
-    links: tuple[tuple[str, str], ...] = ()  # href and text
-    more: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
-    """The folds, the largest difference first, and where everything else stands."""
-
-    folds: tuple[Fold, ...] = ()
-    pointers: tuple[Pointer, ...] = ()
-
-    @property
-    def anchors(self) -> dict[str, str]:
-        """Return the id of each fold by that of its row."""
-        return {one.row.anchor: one.anchor for one in self.folds}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """The page that the folds stand on: its axis, its charts, the files beside it."""
-
-    axis: Axis
-    charts: ChartBudget
-    files: tuple[str, ...]
-    most_rows: int  # of a table of kernels
-
-
-def why(run: RunComparison, rows: tuple[Row, ...], on: Sheet) -> Why:
-    """Return a fold for each comparison that was decided or is open, and sentences for the rest."""
-    found = {(one.cell, one.arm): one for one in run.comparisons}
-    compared = [row for row in rows if not row.is_control]
-    chosen = explained(compared)
-    opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
-    folds = tuple(
-        _fold(
-            run,
-            row,
-            found[row.verdict.cell_id, row.verdict.arm],
-            on,
-            is_open=row.anchor in opened,
-        )
-        for row in chosen[:MOST_FOLDS]
-    )
-    return Why(folds=folds, pointers=tuple(_pointers(run, compared, chosen[MOST_FOLDS:])))
-
-
-def explained(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that have something to explain: what was decided first, the largest first."""
-    return sorted(
-        (row for row in rows if row.verdict.outcome in EXPLAINED and not row.is_control),
-        key=lambda row: (row.verdict.outcome not in MOVED, -abs(row.verdict.log_ratio or 0.0)),
-    )
-
-
-def told_arms(rows: Iterable[Row]) -> frozenset[tuple[str, str]]:
-    """Return cell and arm of each comparison that has a fold of its own."""
-    return frozenset((row.verdict.cell_id, row.verdict.arm) for row in explained(rows)[:MOST_FOLDS])
-
-
-def _fold(run: RunComparison, row: Row, one: Comparison, on: Sheet, *, is_open: bool) -> Fold:
-    cell = next((found for found in run.cells if found.id == one.cell), None)
-    profiles = next((found for found in run.profiles if found.cell == one.cell), None)
-    ledger, diff = _of_arm(profiles, one.arm)
-    piece = piece_of(cell) if cell else "step"
-    arms = (run.reference_arm, one.arm)
-    split = next((found for found in run.decompositions
-                  if (found.cell, found.arm) == (one.cell, one.arm)), None)  # fmt: skip
-    return Fold(
-        anchor=fold_anchor(one.cell, one.arm),
-        row=row,
-        is_open=is_open,
-        clock=_clock(one),
-        confounded=_confounded(run, one, is_split=split is not None),
-        candidates=candidates_text(run, (one,)),
-        split=split_view(split, label=row.verdict.cell, on=on.axis) if split else None,
-        ledger=ledger_view(ledger, reference=run.reference_arm) if ledger else None,
-        time_chart=on.charts.draw(
-            time_chart(run, profiles, ledger) if profiles and ledger else None
-        ),
-        kernels=kernel_view(diff, reference=run.reference_arm, most=on.most_rows) if diff else None,
-        gap=_gap(profiles, ledger, diff, arms),
-        reference=visible(run.reference_arm),
-        piece=piece,
-        pieces=PLURALS[piece],
-        spread=spread_of(cell, arms) if cell else None,
-        spread_chart=on.charts.draw(step_chart(run, cell, arms) if cell else None),
-        spread_key=KEY,
-        files=raw_files(one, reference=run.reference_arm, files=on.files),
-    )
-
-
-def _clock(one: Comparison) -> str:
-    line = stretch_line(one)
-    return f"{line[:1].upper()}{line[1:]}." if line else ""
-
-
-def _of_arm(profiles: CellProfiles | None, arm: str) -> tuple[Ledger | None, KernelDiff | None]:
-    if profiles is None:
-        return None, None
-    ledger = next((one for one in profiles.ledgers if one.arm == arm), None)
-    return ledger, next((one for one in profiles.kernel_diffs if one.arm == arm), None)
-
-
-def _confounded(run: RunComparison, one: Comparison, *, is_split: bool) -> str:
-    """Say what differs besides the environment here, and how to tell its part from the rest."""
-    if not one.is_confounded:
-        return ""
-    found = tuple(
-        found
-        for found in run.differences
-        if (found.host, found.arm, found.fact_class) == (one.host, one.arm, "confounder")
-        and not found.part_of
-    )
-    text = confounder_sentence(found, outcomes=frozenset({one.outcome}), is_split=is_split)
-    text = text or "More than the environment differs; its cause cannot be told apart."
-    seen = dict.fromkeys(fact.evidence for fact in found if fact.evidence)
-    remedies = list(dict.fromkeys(fact.remedy for fact in found if fact.remedy))[:_MOST_REMEDIES]
-    how = f"{SEPARATE}{'; or '.join(remedies)}." if remedies and not is_split else ""
-    return visible(" ".join(part for part in (text, *seen, how) if part))
-
-
-def _gap(
-    profiles: CellProfiles | None,
-    ledger: Ledger | None,
-    diff: KernelDiff | None,
-    arms: tuple[str, ...],
-) -> str:
-    """Say why there is no ledger or no kernels to compare, empty where both are there."""
-    missing = [
-        what for what, found in (("where the time goes", ledger), ("kernels", diff)) if not found
-    ]
-    if not missing:
-        return ""
-    reasons = [text for arm in (profiles.arms if profiles else ()) if arm.arm in arms
-               for text in _reasons(arm)]  # fmt: skip
-    reason = next(iter(dict.fromkeys(reasons)), NOT_PROFILED)
-    return visible(f"Not measured, {listed(missing)}: {sentence(reason)}")
-
-
-def _reasons(arm: ArmProfiles) -> list[str]:
-    missing = (one.lacks for one in arm.passes if one.state != "ok" and one.lacks)
-    return [one_line(lacks.problem.reason) for lacks in missing]
-
-
-def _pointers(run: RunComparison, rows: list[Row], rest: list[Row]) -> list[Pointer]:
-    """Tell of the comparisons without a fold where they stand."""
-    found = []
+def _pointers(
+    run: RunComparison, rows: list[ComparedRow], rest: tuple[ComparedRow, ...]
+) -> Iterator[Line]:
+    """Yield where the comparisons without a fold stand."""
     if rest:
-        found.append(_unfolded(run, rest))
+        yield _unfolded(run, rest)
     equal = [row for row in rows if row.verdict.outcome == "equivalent"]
     real = [row for row in equal if row.verdict.remark]
+    others = [row for row in equal if not row.verdict.remark]
     within = f"equivalent within ±{margin_percent(run.margin)}"
-    if equal and len(real) < len(equal):
-        others = [row for row in equal if not row.verdict.remark]
-        found.append(_listing(f"{counted(len(others), 'comparison')} {within}:", others))
+    if others:
+        yield _listing(f"{counted(len(others), 'comparison')} {within}:", others)
     if real:
         text = f"{counted(len(real), 'comparison')} {within} with a real difference inside it:"
-        found.append(_listing(text, real, is_figured=True))
+        yield _listing(text, real, is_figured=True)
     for outcome, word in (("failed", "failed"), ("not-run", "not run")):
         count = sum(row.verdict.outcome == outcome for row in rows)
         if count:
-            text = f"{counted(count, 'comparison')} {word}:"
-            found.append(Pointer(text=text, links=(("#failures", "Failures"),)))
-    return found
+            to_failures = Link(text="Failures", href="#failures")
+            yield Line(text=f"{counted(count, 'comparison')} {word}:", after=(to_failures,))
 
 
-def _unfolded(run: RunComparison, rest: list[Row]) -> Pointer:
+def _unfolded(run: RunComparison, rest: tuple[ComparedRow, ...]) -> Line:
     """Say where what is beyond the folds stands, ledgers too where there are any."""
     word = "comparison that is" if len(rest) == 1 else "comparisons that are"
     ledgers = {(one.cell, ledger.arm) for one in run.profiles for ledger in one.ledgers}
-    has_ledger = any((row.verdict.cell_id, row.verdict.arm) in ledgers for row in rest)
-    return Pointer(
+    has_ledger = any((row.comparison.cell, row.comparison.arm) in ledgers for row in rest)
+    more = Span(text="; their ledgers and kernels are in comparison.json alone")
+    return Line(
         text=f"Without a fold, {len(rest)} more {word} slower, faster or inconclusive:",
-        links=(("#all", "All comparisons"),),
-        more="their ledgers and kernels stand in comparison.json alone" * has_ledger,
+        after=(Link(text="All comparisons", href="#all"), *(more,) * has_ledger),
     )
 
 
-def _listing(text: str, rows: list[Row], *, is_figured: bool = False) -> Pointer:
-    ordered = sorted(rows, key=lambda row: -abs(row.verdict.log_ratio or 0.0))
-    links = tuple(
-        (f"#{row.anchor}", f"{row.verdict.arm}, {row.verdict.cell}{_number(row) * is_figured}")
-        for row in ordered[:_MOST_LINKS]
+def _listing(text: str, rows: list[ComparedRow], *, is_figured: bool = False) -> Line:
+    ordered = sorted(rows, key=lambda row: -row.size)
+    places = linked(
+        (
+            Link(
+                text=f"{row.verdict.arm}, {row.verdict.cell}{_figures(row) * is_figured}",
+                href=f"#{row.anchor}",
+            )
+            for row in ordered[:_MOST_LINKS]
+        ),
+        separator="; ",
     )
-    more = len(rows) - len(links)
-    return Pointer(text=text, links=links, more=f"{more} more" if more else "")
+    more = len(rows) - _MOST_LINKS
+    end = (Span(text=f"; {more} more"),) if more > 0 else ()
+    return Line(text=text, after=(*places, *end))
 
 
-def _number(row: Row) -> str:
+def _figures(row: ComparedRow) -> str:
     return f" ({row.verdict.number}, {row.verdict.interval})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRow:
-    """One difference and its parts; a part is its number, its interval, and which arms made it."""
-
-    cell: str
-    arm: str
-    parts: tuple[tuple[str, str, str], ...]  # in the order of HEADS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitPart:
-    """One part of a difference as a row: what it is, of which arms, how large, and its mark."""
-
-    path: str  # empty for the whole
-    name: str
-    number: str
-    interval: str
-    arms: str
-    mark: Mark | None
+def split_parts(split: Decomposition) -> tuple[tuple[str, str, Estimate | None, str], ...]:
+    """Return the parts of a 2 × 2: path, name, estimate, and of which arms it is."""
+    whole = f"{split.arm} ÷ {split.base}"
+    first, second = "environment first", "software first"
+    return (
+        ("", "whole", split.total, whole),
+        (first, "environment", split.environment, f"{split.host_arm} ÷ {split.base}"),
+        (first, "software", split.stack, f"{split.arm} ÷ {split.host_arm}"),
+        (second, "environment", split.environment_by_image, f"{split.arm} ÷ {split.base_image}"),
+        (second, "software", split.stack_by_base, f"{split.base_image} ÷ {split.base}"),
+        ("", "interaction", split.interaction, "difference of the paths"),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitView:
-    """The 2 × 2 of one comparison."""
-
-    sentence: str
-    parts: tuple[SplitPart, ...]
-
-
-def split_view(one: Decomposition, *, label: str, on: Axis) -> SplitView:
+def _split_part_blocks(split: Decomposition, row: ComparedRow, axis: Axis) -> tuple[Block, ...]:
     """Return the parts of one difference, each drawn on the axis of the page."""
-    rows = zip(_PATHS, HEADS, _parts(one), _estimates(one), strict=True)
-    return SplitView(
-        sentence=visible(split_sentence(one, label=label)),
-        parts=tuple(
-            SplitPart(
-                path=path,
-                name=name,
-                number=number,
-                interval=interval,
-                arms=arms,
-                mark=mark(estimate, "reference", on=on),
+    label = row.verdict.cell
+    rows = []
+    for path, name, estimate, arms in split_parts(split):
+        drawn = mark(estimate, "reference", on=axis)
+        change = Line(text=NOT_MEASURED) if estimate is None else Line(
+            strong=signed_percent(estimate.log_ratio),
+            below=(signed_interval(estimate.low, estimate.high),),
+        )  # fmt: skip
+        marks = Line(marks=(drawn,) if drawn else ())
+        arms_shown = NOT_MEASURED if estimate is None else visible(arms)
+        rows.append(Row(cells=(Line(text=name, below=(path,)), arms_shown, change, marks)))
+    table = Table(
+        label=f"Environment or software, {row.verdict.arm} in {label}",
+        style="fit",
+        columns=(
+            Column(head="Part", is_row_head=True),
+            Column(head="Of which arms"),
+            Column(head="Change", kind="number"),
+            Column(kind="interval", axis=axis),
+        ),
+        rows=tuple(rows),
+    )
+    said = visible(split_sentence(split, label=label))
+    return (Heading(text="Environment or software?"), Line(text=said), table)
+
+
+def _split_blocks(run: RunComparison) -> tuple[Block, ...]:
+    if not run.decompositions:
+        return ()
+    heading = Heading(text="Environment or software?")
+    return (Group(anchor="split", blocks=(heading, Line(text=_SPLIT), split_table(run))),)
+
+
+def split_table(run: RunComparison) -> Table:
+    """Return a row for each 2 × 2, its two paths beside each other."""
+    labels = cell_labels(run)
+    heads = split_parts(run.decompositions[0])
+    return Table(
+        label="Environment or software, cell by cell",
+        columns=(
+            Column(head="Workload", kind="name", is_row_head=True),
+            Column(head="Arm", kind="name"),
+            *(Column(head=name, kind="number", group=path) for path, name, _, _ in heads),
+        ),
+        rows=tuple(
+            Row(
+                cells=(
+                    visible(labels[split.cell]),
+                    visible(split.arm),
+                    *(_split_cell(estimate, arms) for _, _, estimate, arms in split_parts(split)),
+                )
             )
-            for path, name, (number, interval, arms), (estimate, _) in rows
+            for split in run.decompositions
         ),
     )
 
 
-def split_rows(run: RunComparison) -> tuple[SplitRow, ...]:
-    """Return a row for each 2 × 2."""
-    labels = cell_labels(run)
-    return tuple(
-        SplitRow(cell=visible(labels[one.cell]), arm=visible(one.arm), parts=_parts(one))
-        for one in run.decompositions
-    )
-
-
-def _parts(one: Decomposition) -> tuple[tuple[str, str, str], ...]:
-    return tuple(_part(estimate, visible(arms)) for estimate, arms in _estimates(one))
-
-
-def _estimates(one: Decomposition) -> tuple[tuple[Estimate | None, str], ...]:
-    return (
-        (one.total, f"{one.arm} ÷ {one.base}"),
-        (one.environment, f"{one.host_arm} ÷ {one.base}"),
-        (one.stack, f"{one.arm} ÷ {one.host_arm}"),
-        (one.environment_by_image, f"{one.arm} ÷ {one.base_image}"),
-        (one.stack_by_base, f"{one.base_image} ÷ {one.base}"),
-        (one.interaction, "difference of the paths"),
-    )
-
-
-def _part(found: Estimate | None, arms: str) -> tuple[str, str, str]:
-    if found is None:
-        return NOT_MEASURED, "", ""
-    return signed_percent(found.log_ratio), signed_interval(found.low, found.high), arms
+def _split_cell(estimate: Estimate | None, arms: str) -> Words:
+    if estimate is None:
+        return NOT_MEASURED
+    interval = signed_interval(estimate.low, estimate.high)
+    return Line(strong=signed_percent(estimate.log_ratio), below=(interval, visible(arms)))

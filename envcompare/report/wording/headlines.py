@@ -35,8 +35,8 @@ from envcompare.report.wording.verdicts import (
 from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, sentence, visible
 
-HREF: Final = "#split"
-LINK: Final = "Environment or software?"
+SPLIT_HREF: Final = "#split"
+SPLIT_LINK: Final = "Environment or software?"
 _STILL: Final[tuple[Outcome, ...]] = ("inconclusive", "equivalent", "failed", "not-run")
 _MOST_NAMED: Final = 2
 
@@ -132,7 +132,7 @@ def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
         case "faster":
             return f"{arm} takes {by}less time than {name} {where}{_figures(found)}."
         case "equivalent":
-            within = first.claim.removeprefix("equivalent ")
+            within = f"within ±{margin_percent(run.margin)}"
             real = f"; {first.remark}" if alone and first.remark else ""
             return f"{arm} is equivalent to {name} {within} {where}{_figures(found)}{real}."
         case "inconclusive" if alone:
@@ -237,8 +237,7 @@ def _in_brackets(one: Verdict) -> str:
         case "not-run":
             return ""
         case "inconclusive":
-            leaning = one.claim.removeprefix("inconclusive").removeprefix(", ")
-            text = ", ".join(part for part in (leaning, one.figures) if part)
+            text = ", ".join(part for part in (one.leaning, one.figures) if part)
         case _:
             text = one.figures
     return f" ({text})" if text else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
@@ -17,28 +18,50 @@ from envcompare.text import visible_line
 
 _LONGEST: Final = 180
 _TAIL: Final = 60  # names of templates often differ at their end alone
-_METHOD: Final = (
-    "A plain command is timed as a whole process, from just before it is started inside the "
-    "environment to its exit. Every round starts it once in each arm, in random order and one at a "
-    "time; the first round is a warm-up. The start of the environment is in real alone. Net time "
-    "is not defined for it, since how long its threads and children wait is not known."
-)
 PLURALS: Final = {"step": "steps", "process": "processes"}
 
 
-def cell_labels(comparison: RunComparison) -> dict[str, str]:
+def cell_labels(run: RunComparison) -> dict[str, str]:
     """Name each cell by its workload, and by host and parameters where those differ."""
-    cells: dict[str, CellSummary | Comparison] = {one.cell: one for one in comparison.comparisons}
-    cells.update({one.id: one for one in comparison.cells})
-    many_hosts = len({cell.host for cell in cells.values()}) > 1
-    varied = _varied_parameters(list(cells.values()))
-    labels = {}
-    for key, cell in cells.items():
-        words = [cell.workload]
-        words += [f"{name}={value}" for name, value in sorted(cell.parameters.items())
-                  if (cell.workload, name) in varied]  # fmt: skip
-        words += [f"on {cell.host}"] * many_hosts
-        labels[key] = " ".join(words)
+    cells = _cells(run)
+    has_hosts = len({cell.host for cell in cells.values()}) > 1
+    words = _work_words(cells)
+    labels = {
+        key: " ".join((*words[key], *[f"on {cell.host}"] * has_hosts))
+        for key, cell in cells.items()
+    }
+    return _told_apart(labels)
+
+
+def work_labels(run: RunComparison) -> dict[str, str]:
+    """Name each cell likewise without its host, for a place that names the host beside it."""
+    cells = _cells(run)
+    whole, words = cell_labels(run), _work_words(cells)
+    return {key: key if whole[key] == key else " ".join(words[key]) for key in cells}
+
+
+def _cells(run: RunComparison) -> dict[str, CellSummary | Comparison]:
+    cells: dict[str, CellSummary | Comparison] = {one.cell: one for one in run.comparisons}
+    return cells | {one.id: one for one in run.cells}
+
+
+def _work_words(cells: dict[str, CellSummary | Comparison]) -> dict[str, list[str]]:
+    """Return the workload of each cell and the parameters that differ between cells."""
+    varied = _varied_parameters(cells.values())
+    return {
+        key: [
+            cell.workload,
+            *(
+                f"{name}={value}"
+                for name, value in sorted(cell.parameters.items())
+                if (cell.workload, name) in varied
+            ),
+        ]
+        for key, cell in cells.items()
+    }
+
+
+def _told_apart(labels: dict[str, str]) -> dict[str, str]:
     twice = {label for label, times in Counter(labels.values()).items() if times > 1}
     return {key: key if label in twice else label for key, label in labels.items()}
 
@@ -54,7 +77,7 @@ def fold_anchor(cell: str, arm: str) -> str:
     return f"w{row_anchor(cell, arm)}"
 
 
-def _varied_parameters(cells: list[CellSummary | Comparison]) -> set[tuple[str, str]]:
+def _varied_parameters(cells: Iterable[CellSummary | Comparison]) -> set[tuple[str, str]]:
     seen: dict[tuple[str, str], set[Scalar]] = {}
     for cell in cells:
         for name, value in cell.parameters.items():
@@ -111,11 +134,6 @@ def piece_words(run: RunComparison) -> str:
 def unit_word(primary: Estimate | None) -> str:
     """Return what an interval is made of, as a word to be counted."""
     return "round" if primary is not None and primary.unit == "process" else "generation"
-
-
-def program_sentences(run: RunComparison) -> tuple[str, ...]:
-    """Say for the method section how plain commands were timed."""
-    return (_METHOD,) if has_programs(run) else ()
 
 
 def _joined(run: RunComparison, step: str, process: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, Drift, Estimate, RunComparison
 from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
@@ -15,11 +16,32 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import cell_labels
+from envcompare.report.wording.labels import cell_labels, has_programs, has_steps
+from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
+from envcompare.report.wording.verdicts import margin_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX
+from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
 from envcompare.text import counted, one_line, sentence, visible
 
-_MOST_CELLS = 5
+_MOST_CELLS: Final = 5
+_PROGRAMS: Final = (
+    "A plain command is timed as a whole process, from just before it is started inside the "
+    "environment to its exit. Every round starts it once in each arm, in random order and one at a "
+    "time; the first round is a warm-up. The start of the environment is in real alone. Net time "
+    "is not defined for it, since how long its threads and children wait is not known."
+)
+
+_IMPORTED: Final = (
+    (
+        "The profiles were made elsewhere and read here. Totals are sums over launches, ratios are "
+        "made of sums, and rates are weighted by time."
+    ),
+    (
+        "A change is said of a step where every profile says how many steps it covers (--steps), "
+        "else of the whole profile: the profiles must then cover the same work."
+    ),
+    ONE_PROFILE,
+)
 
 
 def replication_sentence(run: RunComparison) -> str:
@@ -228,3 +250,67 @@ def _changed(run: RunComparison) -> Iterator[str]:
                 f"{subject(one)} changed while the run was interrupted, and its numbers come from "
                 f"both states (--allow-mismatch): {change_text(one)}."
             )
+
+
+def method_sentences(run: RunComparison) -> tuple[str, ...]:
+    """Describe the design with the numbers of this run."""
+    if not is_timed(run):
+        return _IMPORTED
+    found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
+    others = (_stabilising(run), _twice(run), _PROGRAMS * has_programs(run), *guard_sentences(run))
+    return tuple(text for text in (*found, *others) if text)
+
+
+def _stabilising(run: RunComparison) -> str:
+    """Say under which settings the work was measured."""
+    if not run.stabilise:
+        return "Allocator and hash seed were left as they are (--no-stabilise)."
+    return (
+        "Every arm ran with the same fixed allocator thresholds, and all workers of a restart with "
+        "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
+        "faults, and what an environment makes of them, are rarer than without; --no-stabilise "
+        "measures the work as it is, with wider intervals."
+    )
+
+
+def _twice(run: RunComparison) -> str:
+    """Say what the control is used for besides being looked at."""
+    has_control = any(one.is_control for one in run.comparisons)
+    if not has_control or all(one.is_control for one in run.comparisons):
+        return ""
+    reference = run.reference_arm
+    return (
+        f"In each round the time of {reference} is the geometric mean of {reference} and its "
+        "control, which narrows every other interval, by an eighth where all are equally noisy."
+    )
+
+
+def _stopping(run: RunComparison) -> tuple[str, ...]:
+    """Say when a cell is done, and how its interval was made where that is not the usual way."""
+    # a target below half the margin asks for precision, and equivalence alone ends nothing
+    inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
+    stop = (
+        f"Intervals are looked at {_looks(run)}. "
+        "Measuring a cell stops once each of its intervals has a half-width of "
+        f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
+        "holds however often it is looked at, excludes 0, and the interval printed is the union of "
+        f"both. It stops after {duration(run.budget_s)} in any case."
+    )
+    strict = "The units are restarts alone (preset strict)." * (run.preset == "strict")
+    is_pooled = any(one.primary is not None and one.primary.is_pooled for one in run.comparisons)
+    pooled = (
+        "Where the budget ended a cell, the variance between its restarts is the mean over all "
+        "cells of its environment." * is_pooled
+    )
+    return stop, strict, pooled
+
+
+def _looks(run: RunComparison) -> str:
+    """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
+    if not has_steps(run):
+        return f"after each round, from {max(run.min_restarts, MIN_GENERATIONS)} rounds on"
+    rebuilt = max(run.min_restarts, REBUILD_RESTARTS)
+    return (
+        f"after each restart, from {counted(run.min_restarts, 'restart')} and {MIN_GENERATIONS} "
+        f"generations on ({rebuilt} restarts where generations are rebuilt and not forked)"
+    )

@@ -11,7 +11,7 @@ from envcompare.analysis.model.profiling import (
     CellProfiles,
     KernelDiff,
     Ledger,
-    LedgerPart,
+    Part,
     QuantityRow,
 )
 from envcompare.report.format.numbers import (
@@ -30,6 +30,29 @@ from envcompare.text import counted, counted_kernels, one_line, sentence, visibl
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
+PART_NAMES: Final[dict[Part, str]] = {
+    "gemm": "GEMM and convolution",
+    "attention": "attention",
+    "element-wise": "element-wise kernels",
+    "reduction": "reductions",
+    "normalisation": "normalisation",
+    "rnn": "recurrent kernels",
+    "other-kernels": "other kernels",
+    "communication": "communication",
+    "memcpy": "memcpy",
+    "memset": "memset",
+    "idle": "GPU idle",
+    "cpu": "CPU time",
+    "user": "CPU time of the program",
+    "system": "CPU time in the kernel",
+    "wait": "waiting for a CPU",
+    "throttled": "stopped by a CPU quota",
+    "rest": "rest",
+}
+_PART_LABELS: Final[dict[Part, str]] = {
+    "idle": "GPU idle: launch gaps and waiting for the host",
+    "wait": "waiting for a CPU used by others",
+}
 WHY_HREF: Final = "#why"
 WHY_LINK: Final = "Why"
 NOT_PROFILED: Final = "no profile was taken"
@@ -101,22 +124,21 @@ def _undecided(run: RunComparison) -> set[tuple[str, str]]:
 def missing_sentence(run: RunComparison) -> str:
     """Say why it is not known where a step spends its time, and what mends it."""
     if any(one.ledgers for one in run.profiles):
-        return f"{_where(run)} is told for every comparison:"
+        return f"Each comparison says {_where(run)}:"
     if not is_timed(run) and len(run.arms) < 2:
         return "There is one environment only: nothing to compare yet."
     passes = [found for one in run.profiles for arm in one.arms for found in arm.passes]
     if not is_timed(run):
         return _OPERATORS_ALONE if _has_operators(run) else _NOTHING_TOLD
     if any(found.state == "ok" for found in passes):
-        where = _where(run).removeprefix("Where")
-        return f"The profiles that were taken do not say where{where}."
+        return f"The profiles that were taken do not say {_where(run)}."
     missing = [found.lacks.problem for found in passes if found.lacks]
     if not missing:
-        return f"{_where(run)} is not measured: {NOT_PROFILED}."
+        return f"W{_where(run)[1:]} is not measured: {NOT_PROFILED}."
     reason = sentence(one_line(missing[0].reason))
     hint = one_line(missing[0].hint)
     try_it = f" To mend it: {sentence(hint)}" if hint else ""
-    return visible(f"{_where(run)} is not measured: {reason}{try_it}")
+    return visible(f"W{_where(run)[1:]} is not measured: {reason}{try_it}")
 
 
 def _has_operators(run: RunComparison) -> bool:
@@ -124,7 +146,7 @@ def _has_operators(run: RunComparison) -> bool:
 
 
 def _where(run: RunComparison) -> str:
-    return f"Where a {piece_word(run)} spends its time"
+    return f"where a {piece_word(run)} spends its time"
 
 
 def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
@@ -218,6 +240,11 @@ def _compared(
             yield one, arm, ledgers.get(arm), diffs.get(arm)
 
 
+def part_label(part: Part) -> str:
+    """Return what a part of a ledger is, in a table that has room for what it consists of."""
+    return _PART_LABELS.get(part, PART_NAMES[part])
+
+
 def largest_parts(ledger: Ledger) -> str:
     """Return "+1.93 ms a step on the GPU: idle +1.55 ms (80 %) and memcpy +120 µs (6 %)".
 
@@ -227,7 +254,8 @@ def largest_parts(ledger: Ledger) -> str:
     named = [part for part in ordered if abs(part.share or 0.0) >= _LEAST_SHARE][:_LARGEST]
     has_shares = all(-_LEAST_SHARE < (part.share or 0.0) <= 1 for part in named)
     texts = [
-        f"{_short(part.label)} {_signed(part.change_ns)}{f' ({share_text(part)})' * has_shares}"
+        f"{PART_NAMES[part.part]} {_signed(part.change_ns)}"
+        + f" ({share_text(part.share)})" * has_shares
         for part in named
     ]
     change = f"{_signed(ledger.change_ns)}{_a_piece(ledger)} {_WHERE[ledger.basis]}"
@@ -239,17 +267,11 @@ def _signed(ns: float) -> str:
     return f"{sign}{time_text(abs(ns))}"
 
 
-def share_text(part: LedgerPart) -> str:
+def share_text(share: float | None) -> str:
     """Return what share of the whole change a part is."""
-    if part.share is None:
+    if share is None:
         return "–"
-    return f"{100 * part.share:.0f} %".replace("-0 ", "0 ").replace("-", MINUS)
-
-
-def _short(label: str) -> str:
-    """Return a label for a list in a sentence: no colon with what explains it, no comma."""
-    head, _, rest = label.partition(":")[0].partition(", ")
-    return f"{head} ({rest})" if rest else head
+    return f"{100 * share:.0f} %".replace("-0 ", "0 ").replace("-", MINUS)
 
 
 def _a_piece(ledger: Ledger) -> str:
@@ -340,4 +362,4 @@ def timing_sentences(ledger: Ledger) -> tuple[str, ...]:
     text = f"In the timing pass, without a profiler, a step changed by {change}"
     if ledger.unseen_ns is None:
         return (f"{text}.",)
-    return (f"{text}; {_signed(ledger.unseen_ns)} of that the profile does not show.",)
+    return (f"{text}; the profile does not show {_signed(ledger.unseen_ns)} of that.",)

@@ -70,8 +70,8 @@ _COUNTED: Final[dict[str, str]] = {
 }
 _POWER: Final[dict[str, str]] = {
     "power_w": "power",
-    "energy_per_step_j": "energy a step",
-    "energy_per_sample_j": "energy a sample",
+    "energy_per_step_j": "energy per step",
+    "energy_per_sample_j": "energy per sample",
     "sm_clock_mhz": "clock of the multiprocessors",
     "memory_clock_mhz": "clock of the memory",
     "temperature_c": "temperature, highest",

@@ -76,6 +76,8 @@ class Verdict:
     ends: str = ""  # "8.0 to 8.7 %", likewise
     qualifier: str = ""  # "(phase setup, exit code 1)"
     remark: str = ""  # the forecast, the error line, the reason
+    brief: str = ""  # the remark without what was run already
+    leaning: str = ""  # "leaning slower"
     number: str = ""  # "+8.4 %"
     interval: str = ""  # "+8.0 to +8.7 %"
     log_ratio: float | None = None
@@ -122,6 +124,8 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         ends=_ends(primary) if moved else "",
         qualifier=_qualifier(comparison),
         remark=visible(_remark(comparison)),
+        brief=visible(_remark(comparison, is_brief=True)),
+        leaning="" if comparison.leaning == "none" else f"leaning {comparison.leaning}",
         number=signed_percent(primary.log_ratio) if primary else "",
         interval=signed_interval(primary.low, primary.high) if primary else "",
         log_ratio=primary.log_ratio if primary else None,
@@ -146,15 +150,15 @@ def excludes_zero(low: float | None, high: float | None) -> bool:
     return low is not None and high is not None and not low <= 0 <= high
 
 
-def stretch_line(comparison: Comparison) -> str:
+def clock_sentence(comparison: Comparison) -> str:
     """Say what the clock saw beside the net time, and how much of it was waiting for a CPU."""
     wall, stretch = find_estimate(comparison, "wall"), find_estimate(comparison, "stretch")
     if comparison.primary is None or comparison.primary.metric != "net" or wall is None:
         return ""
-    line = f"on the clock {estimate_text(wall)}"
+    line = f"On the clock: {estimate_text(wall)}"
     if stretch is not None:
-        line += f", of it {estimate_text(stretch)} by waiting for a CPU (stretch)"
-    return f"{line}; not widened"
+        line += f"; waiting for a CPU (stretch): {estimate_text(stretch)}"
+    return f"{line}; not widened."
 
 
 def confounder_sentence(
@@ -313,13 +317,13 @@ def _qualifier(comparison: Comparison) -> str:
     return f"(phase {failure.phase}{code})"
 
 
-def _remark(comparison: Comparison) -> str:
+def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
     match comparison.outcome:
         case "equivalent":
             primary = comparison.primary
             return REAL_INSIDE * (primary is not None and excludes_zero(primary.low, primary.high))
         case "inconclusive":
-            return _forecast(comparison)
+            return _forecast(comparison, is_brief=is_brief)
         case "failed":
             brief = one_line(comparison.failure.brief) if comparison.failure else ""
             return brief or _reason(comparison) or "no error line was recorded"
@@ -329,26 +333,29 @@ def _remark(comparison: Comparison) -> str:
             return ""
 
 
-def _forecast(comparison: Comparison) -> str:
-    ran = f"(ran {comparison.primary.generations if comparison.primary else 0})"
+def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
+    generations = comparison.primary.generations if comparison.primary else 0
+    ran = "" if is_brief else f" (ran {generations})"
     word = unit_word(comparison.primary)
     if (comparison.forecast_generations or 0) >= _HOPELESS:
-        return f"thousands more {word}s would be needed {ran}"
+        return f"thousands more {word}s would be needed{ran}"
     if comparison.forecast_generations:
         more = counted(comparison.forecast_generations, f"more {word}")
         time = f" ({rough_time(comparison.forecast_s)})" if comparison.forecast_s else ""
-        return f"about {more}{time} would decide {ran}"
+        return f"about {more}{time} would decide{ran}"
     if comparison.forecast_s:
-        return f"about {rough_time(comparison.forecast_s)} more would decide {ran}"
-    return _reason(comparison) or f"how much more would decide is not known {ran}"
+        return f"about {rough_time(comparison.forecast_s)} more would decide{ran}"
+    return _reason(comparison) or f"how much more would decide is not known{ran}"
 
 
 def _remarks(comparison: Comparison) -> tuple[str, ...]:
-    found = ["control failed"] * comparison.control_failed
+    """Return whether the control failed, and a reason that the sentence does not give."""
+    is_forecast = bool(comparison.forecast_generations or comparison.forecast_s)
+    is_beside = comparison.outcome in {*MOVED, "equivalent"} or (
+        comparison.outcome == "inconclusive" and is_forecast
+    )
     reason = _reason(comparison)
-    if reason and reason != one_line(_remark(comparison)) and comparison.outcome != "failed":
-        found.append(reason)
-    return tuple(found)
+    return (*["control failed"] * comparison.control_failed, *[reason] * bool(reason and is_beside))
 
 
 def _consequence(outcomes: frozenset[Outcome]) -> str:

@@ -1,0 +1,268 @@
+"""What a page is made of, as plain data: sections of texts, tables, lists, drawings and folds.
+
+One template draws each of them, and Markdown takes its tables from here too. Every text is as it is
+read: whoever draws it escapes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from markupsafe import Markup
+
+from envcompare.report.format.marks import Axis, Change, Mark, Segment
+from envcompare.text import visible
+
+Kind = Literal[
+    "text", "name", "number", "figure", "word", "value", "property", "kernel", "verdict", "notes",
+    "interval", "bar",
+]  # fmt: skip
+"""What a column holds: texts, numbers, or drawings on an axis that the column shares."""
+_CLASSES: Final[dict[Kind, str]] = {
+    "text": "",
+    "name": "name",
+    "number": "num",
+    "figure": "num fact",  # a number that stays on one line with its unit
+    "word": "fact",
+    "value": "value",
+    "property": "facts",
+    "kernel": "kernel",
+    "verdict": "verdict",
+    "notes": "notes",
+    "interval": "axis",
+    "bar": "axis",
+}
+_HEADS: Final[dict[Kind, str]] = {
+    "number": "num", "figure": "num", "interval": "axis", "bar": "change",
+}  # fmt: skip
+Attributes = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A text that leads somewhere; without `href` it is a name alone, set as code."""
+
+    text: str
+    href: str = ""
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Some words of a line in a style of their own, or as they are."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A paragraph, an item of a list or a cell of a table: a text and what surrounds it."""
+
+    form: ClassVar[str] = "line"
+
+    text: str = ""
+    strong: str = ""  # in bold, before the text
+    href: str = ""  # where the text and what is bold lead
+    style: str = ""
+    before: tuple[Span, ...] = ()  # badges
+    after: tuple[Span | Link, ...] = ()
+    below: tuple[str, ...] = ()  # small lines of a cell
+    last: tuple[Span | Link, ...] = ()  # below them
+    items: tuple[Line | str, ...] = ()  # a list inside an item
+    codes: tuple[str, ...] = ()  # names set as code, each in the place of the one before
+    marks: tuple[Mark, ...] = ()
+    is_overlaid: bool = False  # many marks in one drawing, without their intervals
+    change: Change | None = None
+    segments: tuple[Segment, ...] = ()
+    phase: str = ""  # whose colour stands before the text
+    attributes: Attributes = ()
+
+
+Words = Line | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table; in `head` a line break begins a new line."""
+
+    head: str = ""
+    kind: Kind = "text"
+    note: str = ""  # small, below the head
+    group: str = ""  # a head above this and its neighbours of the same group
+    axis: Axis | None = None
+    is_row_head: bool = False
+    is_sorted: bool = False  # whether the script may sort by it
+
+    @property
+    def style(self) -> str:
+        """Return the class of its cells."""
+        return _CLASSES[self.kind]
+
+    @property
+    def head_style(self) -> str:
+        """Return the class of its head."""
+        return _HEADS.get(self.kind, "")
+
+    @property
+    def is_prose(self) -> bool:
+        """Say whether figures in its texts are to stay on one line."""
+        return self.kind in {"text", "verdict", "notes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of a table; a single cell spans all columns that are left."""
+
+    cells: tuple[Words, ...]
+    anchor: str = ""
+    style: str = ""
+    attributes: Attributes = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with its name for those who do not see it."""
+
+    form: ClassVar[str] = "table"
+
+    label: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    foot: tuple[Row, ...] = ()
+    caption: str = ""
+    is_caption_hidden: bool = False
+    style: str = ""
+    anchor: str = ""
+    attributes: Attributes = ()
+
+    @property
+    def groups(self) -> tuple[tuple[str, int], ...]:
+        """Return the heads above others, each with how many columns it spans."""
+        found: list[tuple[str, int]] = []
+        for column in self.columns if any(one.group for one in self.columns) else ():
+            if found and column.group and found[-1][0] == column.group:
+                found[-1] = (column.group, found[-1][1] + 1)
+            else:
+                found.append((column.group, 1))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """The heading of a part of a section."""
+
+    form: ClassVar[str] = "heading"
+
+    text: str
+    badge: Span | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """A list."""
+
+    form: ClassVar[str] = "items"
+
+    items: tuple[Words, ...]
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Names and what they mean; a text of several lines is set as it is."""
+
+    form: ClassVar[str] = "pairs"
+
+    pairs: tuple[tuple[str, str], ...]
+    style: str = "pairs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verbatim:
+    """A text as it was written, such as a command."""
+
+    form: ClassVar[str] = "verbatim"
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A chart as SVG."""
+
+    form: ClassVar[str] = "drawing"
+
+    label: str
+    svg: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """What is shown when its summary is opened."""
+
+    form: ClassVar[str] = "fold"
+
+    summary: Words
+    blocks: tuple[Block, ...]
+    anchor: str = ""
+    style: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Blocks that belong together, such as cards beside each other."""
+
+    form: ClassVar[str] = "group"
+
+    blocks: tuple[Block, ...]
+    style: str = ""
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What the script shows above the table of all comparisons to choose rows and a metric."""
+
+    form: ClassVar[str] = "filter"
+
+    outcomes: tuple[tuple[str, str], ...]  # with their words
+    metrics: tuple[str, ...]
+    has_confounded: bool
+
+
+Block = Line | Table | Heading | Items | Pairs | Verbatim | Drawing | Fold | Group | Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page with a heading and a link to it."""
+
+    anchor: str
+    title: str
+    blocks: tuple[Block, ...]
+    link: str = ""  # its name in the navigation, the title unless given
+    is_title_hidden: bool = False
+
+
+def texts(*found: str, style: str = "") -> tuple[Line, ...]:
+    """Return a paragraph for each text that is not empty."""
+    return tuple(Line(text=text, style=style) for text in found if text)
+
+
+def linked(links: Iterable[Link], *, separator: str = ", ") -> tuple[Span | Link, ...]:
+    """Return links one after the other, what separates them as plain words."""
+    parts = [part for link in links for part in (Span(text=separator), link)]
+    return tuple(parts[1:])
+
+
+def plain(words: Words) -> str:
+    """Return what a cell says as one text without markup."""
+    if isinstance(words, str):
+        return visible(words)
+    after = (part.text for part in words.after)
+    parts = (*(span.text for span in words.before), words.strong, words.text, *after, *words.below)
+    return visible(" ".join(part for part in parts if part))

@@ -1,0 +1,421 @@
+"""The profiles of each cell as the page shows them, all tables of one cell together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envcompare.analysis.model.comparison import Outcome, RunComparison
+from envcompare.analysis.model.profiling import (
+    ActivityRow,
+    ActivityTable,
+    ArmProfiles,
+    CellProfiles,
+    OperatorRow,
+    OperatorTable,
+    PassState,
+)
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Fold,
+    Heading,
+    Items,
+    Line,
+    Link,
+    Row,
+    Section,
+    Span,
+    Table,
+    linked,
+)
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    bytes_text,
+    listed,
+    number_text,
+    time_text,
+)
+from envcompare.report.sections.ledgertables import kernel_blocks, ledger_blocks
+from envcompare.report.sections.links import links
+from envcompare.report.sections.quantitytables import (
+    power_lines,
+    quantity_lines,
+    quantity_table,
+    unmeasured,
+    unmeasured_items,
+)
+from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
+from envcompare.report.wording.profilenotes import note_sentences
+from envcompare.report.wording.profilewords import by_arms, ledger_sentence
+from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
+from envcompare.run_folder.records import FactDifference
+from envcompare.text import counted, one_line, sentence, visible
+
+_MOST_ROWS: Final = 25  # of each table where the tables are few
+_LEAST_ROWS: Final = 4
+_ROWS_OF_PAGE: Final = 1200  # over all tables, so that many cells keep the page small
+_MOST_CELLS: Final = 24
+_MOST_COMPARISONS: Final = 40  # in them that have no fold of their own
+_MOST_OPEN: Final = 3  # where no fold of a comparison is open above them
+Outcomes = Mapping[tuple[str, str], Outcome]  # by cell and arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledCell:
+    """A cell with profiles, and what of it is shown here."""
+
+    profiles: CellProfiles
+    label: str
+    anchor: str
+    compared: tuple[str, ...]  # the arms with a ledger or kernels that no fold explains
+    explained: tuple[str, ...]  # those that have a fold
+
+
+def shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
+    """Return the profiles of all cells, of many those that moved most."""
+    if len(run.profiles) <= _MOST_CELLS:
+        return run.profiles
+    moved: dict[str, float] = {}
+    for one in run.comparisons:
+        if one.primary is not None and not one.is_control:
+            moved[one.cell] = max(moved.get(one.cell, 0.0), abs(one.primary.log_ratio))
+    ordered = sorted(run.profiles, key=lambda one: -moved.get(one.cell, 0.0))
+    chosen = {one.cell for one in ordered[:_MOST_CELLS]}
+    return tuple(one for one in run.profiles if one.cell in chosen)
+
+
+def rows_each(run: RunComparison) -> int:
+    """Return how many rows each table of kernels, activities or operators may have."""
+    shown = shown_profiles(run)
+    tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
+    return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
+
+
+def profiled_cells(
+    run: RunComparison, *, explained: frozenset[tuple[str, str]] = frozenset()
+) -> tuple[ProfiledCell, ...]:
+    """Return the cells that have profiles, or reasons why they have none.
+
+    `explained` are the cells and arms whose ledger and kernels stand in a fold of their own; beside
+    such folds only the first other comparisons are kept, and the cells that have anything left.
+    """
+    labels, outcomes = cell_labels(run), _outcomes(run)
+    left, cells = _MOST_COMPARISONS if explained else None, []
+    for number, profiles in enumerate(shown_profiles(run), start=1):
+        compared = _unexplained(profiles, outcomes)[:left]
+        left = None if left is None else left - len(compared)
+        has_passes = any(arm.passes for arm in profiles.arms)
+        has_roofline = profiles.roofline is not None and bool(profiles.roofline.points)
+        if explained and not (compared or has_passes or has_roofline):
+            continue
+        cells.append(
+            ProfiledCell(
+                profiles=profiles,
+                label=labels.get(profiles.cell, profiles.cell),
+                anchor=f"why-{number}",
+                compared=compared,
+                explained=tuple(
+                    arm.arm for arm in profiles.arms if (profiles.cell, arm.arm) in explained
+                ),
+            )
+        )
+    return tuple(cells)
+
+
+def left_out(run: RunComparison, cells: tuple[ProfiledCell, ...]) -> str:
+    """Say how many cells and ledgers have no room here, empty where all have."""
+    more, outcomes = len(run.profiles) - _MOST_CELLS, _outcomes(run)
+    ledgers = sum(len(_unexplained(one, outcomes)) for one in run.profiles)
+    ledgers -= sum(len(cell.compared) for cell in cells)
+    sentences = [
+        f"The cells that moved most are shown; comparison.json holds {more} more."
+        * (more > 0 and bool(cells)),
+        f"Ledger and kernels of {counted(ledgers, 'more comparison')} are in comparison.json alone."
+        * (ledgers > 0),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _outcomes(run: RunComparison) -> Outcomes:
+    return {(one.cell, one.arm): one.outcome for one in run.comparisons}
+
+
+def _unexplained(profiles: CellProfiles, outcomes: Outcomes) -> tuple[str, ...]:
+    """Return the arms with a ledger or kernels to compare that get no fold of their own."""
+    ledgers, diffs = profiles.ledgers, profiles.kernel_diffs
+    arms = dict.fromkeys((*(one.arm for one in ledgers), *(one.arm for one in diffs)))
+    return tuple(arm for arm in arms if outcomes.get((profiles.cell, arm)) not in EXPLAINED)
+
+
+def profile_blocks(
+    run: RunComparison,
+    cells: tuple[ProfiledCell, ...],
+    files: tuple[str, ...],
+    *,
+    is_beside_folds: bool,
+) -> tuple[Block, ...]:
+    """Return a fold for each cell, the first ones open where no fold of a comparison is."""
+    most = rows_each(run)
+    return tuple(
+        _cell_fold(run, cell, files, most=most, is_open=not is_beside_folds and place < _MOST_OPEN)
+        for place, cell in enumerate(cells)
+    )
+
+
+def _cell_fold(
+    run: RunComparison, cell: ProfiledCell, files: tuple[str, ...], *, most: int, is_open: bool
+) -> Fold:
+    profiles = cell.profiles
+    devices = ", ".join(dict.fromkeys(profiles.devices))
+    summary = Line(strong=cell.label, text=f"on {devices}" if devices else "")
+    differing = by_arms((fact.arm, _build_sentence(fact)) for fact in profiles.betrayed)
+    return Fold(
+        summary=summary,
+        anchor=cell.anchor,
+        is_open=is_open,
+        blocks=(
+            *(
+                Line(strong="⚠ More than the environment differs.", text=text, style="warning")
+                for text in differing
+            ),
+            *(Line(strong="⚠", text=text, style="warning") for text in profiles.cautions),
+            *(_missing_line(*missing) for missing in missing_passes(profiles)),
+            *_explained_line(cell),
+            *(_comparison_fold(run, cell, arm, most=most) for arm in cell.compared),
+            *_quantities_fold(run, cell),
+            *(fold for arm in profiles.arms for fold in _listings(arm, cell.label, most=most)),
+            *_passes_fold(cell, files),
+        ),
+    )
+
+
+def _build_sentence(fact: FactDifference) -> str:
+    how = f" To tell it apart: {fact.remedy}." if fact.remedy else ""
+    return f"{fact.evidence or fact.sentence}{how}"
+
+
+def _explained_line(cell: ProfiledCell) -> tuple[Line, ...]:
+    if not cell.explained:
+        return ()
+    places = linked(
+        Link(text=visible(arm), href=f"#{fold_anchor(cell.profiles.cell, arm)}")
+        for arm in cell.explained
+    )
+    text = "Ledger and kernels are shown with the comparison:"
+    return (Line(text=text, after=(*places, Span(text="."))),)
+
+
+def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: int) -> Fold:
+    """Return ledger and kernels of one arm: open where there is no verdict to read first."""
+    profiles, reference = cell.profiles, cell.profiles.reference
+    outcome = _outcomes(run).get((profiles.cell, arm))
+    ledger = next((one for one in profiles.ledgers if one.arm == arm), None)
+    diff = next((one for one in profiles.kernel_diffs if one.arm == arm), None)
+    after: list[Span] = []
+    if outcome:
+        after.append(Span(text=f"{SYMBOLS[outcome]} {WORDS[outcome]}", style=f"badge {outcome}"))
+    blocks: list[Block] = []
+    if ledger:
+        after.append(Span(text=ledger_sentence(ledger, reference=reference), style="small"))
+        blocks.append(Heading(text=f"Difference ledger: {arm} against {reference}"))
+        blocks += ledger_blocks(ledger, reference=reference, label=cell.label)
+    if diff:
+        blocks.append(Heading(text=f"Kernels: {arm} against {reference}"))
+        blocks += kernel_blocks(diff, reference=reference, label=cell.label, most=most)
+    return Fold(
+        summary=Line(strong=arm, text=f"against {reference}", after=tuple(after)),
+        is_open=outcome is None,
+        blocks=tuple(blocks),
+    )
+
+
+def _quantities_fold(run: RunComparison, cell: ProfiledCell) -> tuple[Fold, ...]:
+    lines, missing = quantity_lines(cell.profiles), unmeasured(cell.profiles)
+    if not lines and not missing:
+        return ()
+    name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
+    is_untimed = any((cell.profiles.cell, arm) not in outcomes for arm in cell.compared)
+    tables = (quantity_table(cell.profiles, lines, label=name),) if lines else ()
+    return (
+        Fold(
+            summary=name,
+            is_open=not cell.compared or is_untimed,
+            blocks=(*tables, *unmeasured_items(missing)),
+        ),
+    )
+
+
+def missing_passes(profiles: CellProfiles) -> tuple[tuple[str, str, str], ...]:
+    """Return each reason once: the profiles that are missing for it, the reason and the hint."""
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for arm in profiles.arms:
+        for state in arm.passes:
+            if state.state == "missing":
+                hint = one_line(state.lacks.problem.hint) if state.lacks else ""
+                key = (_reason(state), hint)
+                reasons.setdefault(key, {}).setdefault(arm.arm, []).append(state.name)
+    return tuple((_grouped(by_arm), *key) for key, by_arm in reasons.items())
+
+
+def _missing_line(names: str, reason: str, hint: str) -> Line:
+    code = f"`{hint}`" if "`" not in hint else hint
+    after = (Span(text=f"Try: {code}", style="small"),) if hint else ()
+    return Line(text=f"Not measured, {names}: {sentence(reason)}", after=after)
+
+
+def _reason(state: PassState) -> str:
+    return one_line(state.lacks.problem.reason) if state.lacks else "no reason was recorded"
+
+
+def _grouped(by_arm: dict[str, list[str]]) -> str:
+    """Return "nsys and ncu-memory of vm and docker; nsys of singularity"."""
+    arms: dict[str, list[str]] = {}
+    for arm, names in by_arm.items():
+        arms.setdefault(listed(names, most=6), []).append(arm)
+    return "; ".join(f"{names} of {listed(of, most=6)}" for names, of in arms.items())
+
+
+def _passes_fold(cell: ProfiledCell, files: tuple[str, ...]) -> Iterator[Fold]:
+    """Yield the profiles there are, or that left files; why others are missing is said above."""
+    taken = tuple(
+        _pass_line(arm.arm, state, files)
+        for arm in cell.profiles.arms
+        for state in arm.passes
+        if state.state == "ok" or links(state.raw, files)
+    )
+    if taken:
+        name = f"Profiles of {cell.label} and their files"
+        yield Fold(summary=name, blocks=(Items(items=taken),))
+
+
+def _pass_line(arm: str, state: PassState, files: tuple[str, ...]) -> Line:
+    """Return one profile in words, with its raw files."""
+    if state.state == "ok":
+        steps = counted(state.steps, "step") if state.steps else "steps not known"
+        untimed = "" if state.has_time else "its times are not used: counting slows kernels down"
+        text = "; ".join(
+            part for part in (state.tool, steps, untimed, *note_sentences(state.notes)) if part
+        )
+    else:
+        text = f"not measured: {_reason(state)}"
+    shown = linked(links(state.raw, files))
+    after = (Span(text=" · "), *shown) if shown else ()
+    return Line(strong=arm, text=f"{state.name}: {text}", after=after)
+
+
+def _listings(arm: ArmProfiles, label: str, *, most: int) -> Iterator[Fold]:
+    """Yield what ran longest: GPU activities as nvprof has them, operators as torch.profiler."""
+    if arm.activities is not None:
+        title = f"GPU activities and API calls of {arm.arm}"
+        table = activity_table(arm.activities, label=f"{title} in {label}", most=most)
+        yield Fold(summary=title, blocks=(table,))
+    if arm.operators is not None:
+        title = f"Operators of {arm.arm}"
+        table = operator_table(arm.operators, label=f"{title} in {label}", most=most)
+        yield Fold(summary=title, blocks=(table,))
+
+
+def activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
+    """Return the table of GPU activities and API calls, as nvprof's summary has it."""
+    rows = [row for row in activities.rows if row.type == "GPU activities"][:most]
+    rows += [row for row in activities.rows if row.type == "API calls"][:most]
+    heads = ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
+    return Table(
+        label=label,
+        caption=_note(activities.source, activities.steps, len(activities.rows) - len(rows)),
+        columns=(Column(head="Type", kind="word"), *_figures(heads), _NAME),
+        rows=tuple(Row(cells=_activity(row)) for row in rows),
+    )
+
+
+def operator_table(operators: OperatorTable, *, label: str, most: int) -> Table:
+    """Return the table of operators, as torch.profiler's has it, without empty columns."""
+    rows = operators.rows[:most]
+    columns = [(head, text, [read(row) for row in rows]) for head, read, text in _OPERATOR_COLUMNS]
+    columns = [column for column in columns if any(value is not None for value in column[2])]
+    return Table(
+        label=label,
+        caption=_note(operators.source, operators.steps, len(operators.rows) - len(rows)),
+        columns=(*_figures(head for head, _, _ in columns), _NAME),
+        rows=tuple(
+            Row(
+                cells=(
+                    *(text(values[place]) for _, text, values in columns),
+                    Line(codes=(short_name(row.name),)),
+                )
+            )
+            for place, row in enumerate(rows)
+        ),
+    )
+
+
+def _figures(heads: Iterable[str]) -> tuple[Column, ...]:
+    return tuple(Column(head=head, kind="figure") for head in heads)
+
+
+def _note(source: str, steps: int | None, left_out: int) -> str:
+    what = f"{counted(steps, 'step')}" if steps else "the whole profile"
+    rest = f"; {counted(left_out, 'more line')} in comparison.json" if left_out else ""
+    return f"From {source}, {what}{rest}."
+
+
+def _activity(row: ActivityRow) -> tuple[str | Line, ...]:
+    return (
+        row.type,
+        _percent(row.percent),
+        time_text(row.time_ns),
+        _number(row.calls),
+        time_text(row.average_ns),
+        time_text(row.min_ns),
+        time_text(row.max_ns),
+        Line(codes=(short_name(row.name),)),
+    )
+
+
+def _average(row: OperatorRow) -> float | None:
+    return None if row.cpu_ns is None or not row.calls else row.cpu_ns / row.calls
+
+
+def _percent(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.2f} %"
+
+
+def _number(value: float | None) -> str:
+    return NOT_MEASURED if value is None else number_text(value)
+
+
+_NAME: Final = Column(head="Name", kind="kernel", is_row_head=True)
+_OPERATOR_COLUMNS: Final[
+    tuple[tuple[str, Callable[[OperatorRow], float | None], Callable[[float | None], str]], ...]
+] = (
+    ("Self CPU %", lambda row: row.self_cpu_percent, _percent),
+    ("Self CPU", lambda row: row.self_cpu_ns, time_text),
+    ("CPU total", lambda row: row.cpu_ns, time_text),
+    ("CPU time avg", _average, time_text),
+    ("Self CUDA", lambda row: row.self_device_ns, time_text),
+    ("Self CUDA %", lambda row: row.self_device_percent, _percent),
+    ("CUDA total", lambda row: row.device_ns, time_text),
+    ("Self CPU Mem", lambda row: row.self_cpu_bytes, bytes_text),
+    ("Self CUDA Mem", lambda row: row.self_device_bytes, bytes_text),
+    ("# of Calls", lambda row: row.calls, _number),
+)
+
+
+def power_section(cells: Iterable[ProfiledCell]) -> Section | None:
+    """Return what the GPU drew and at which clocks, None where nothing was to be read."""
+    blocks: list[Block] = []
+    for cell in cells:
+        lines, missing = power_lines(cell.profiles), unmeasured(cell.profiles, of_power=True)
+        if not lines and not missing:
+            continue
+        name = f"Power, energy and clocks of {cell.label}"
+        tables = (quantity_table(cell.profiles, lines, label=name),) if lines else ()
+        blocks += [Heading(text=cell.label), *tables, *unmeasured_items(missing)]
+    if not blocks:
+        return None
+    intro = Line(text="Sampled while the work ran; never part of its times.")
+    return Section(
+        anchor="power", title="Power, energy and clocks", link="Power", blocks=(intro, *blocks)
+    )
