@@ -1,0 +1,61 @@
+"""The documents hold together: links lead somewhere, and commands have the options shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from envcompare import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *ROOT.glob("CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+FENCE = re.compile(r"^```(?:sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def names(pages: list[Path]) -> list[str]:
+    """Return how the pages are called in the checkout."""
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the words of each call of envcompare in the page's shell and YAML blocks."""
+    blocks = "\n".join(FENCE.findall(page.read_text("utf-8")))
+    calls = [call.strip() for line in blocks.splitlines() for call in line.split("&&")]
+    words = [shlex.split(call.removeprefix("- run: "), comments=True) for call in calls]
+    return [call[1:] for call in words if call[:1] == ["envcompare"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_links_lead_to_files_that_are_there(page: Path) -> None:
+    """A link of a document to another file of the checkout names one that is there."""
+    links = [link for link in LINK.findall(page.read_text("utf-8")) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_commands_have_the_options_that_are_shown(page: Path) -> None:
+    """A command in a document names a subcommand and options that envcompare has."""
+    for words in commands(page):
+        if words[0].startswith("-"):
+            assert words[0] in {"--help", "--version"}, words
+            continue
+        command = cli.app.get_command(click.Context(cli.app), words[0])
+        assert command is not None, words
+        known = {"--help"} | {flag for option in command.params for flag in option.opts}
+        known |= {flag for option in command.params for flag in option.secondary_opts}
+        shown = {word.split("=")[0] for word in words[1:] if word.startswith("--")}
+        assert shown - known == set(), words
+
+
+def test_the_readme_is_short() -> None:
+    """What takes longer to say stands in the guide."""
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 160
