@@ -1,0 +1,166 @@
+"""A further environment costs one file: a made-up one is planned, checked, prepared and swept."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from runs import LIGHT
+
+from envcompare.cli.planning import resolved
+from envcompare.command import Command
+from envcompare.config.arms import Traits
+from envcompare.config.plan import make_plan
+from envcompare.config.settings import Settings
+from envcompare.environments import Check, Environment, Isolation, unusable
+from envcompare.environments.gpu import find as find_gpu
+from envcompare.environments.registry import ENVIRONMENTS, environment
+from envcompare.environments.running import ask, kill_marked, marks
+from envcompare.environments.software import proven
+from envcompare.errors import ConfigError, Problem
+from envcompare.hosts.folders import CellFolders
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession
+from envcompare.interrupt import Interruption
+from envcompare.stack import Prepared, Progress, Request
+from envcompare.stack.host import find_python
+from envcompare.transport import Transport
+from envcompare.transport.operations import shell
+
+
+@dataclass(frozen=True, slots=True)
+class Yielding:
+    """Runs the command with the lowest priority that the host gives, as `nice` does."""
+
+    name: ClassVar[str] = "yielding"
+    traits: ClassVar[Traits] = Traits(aliases=("nice",))
+    engine: ClassVar[None] = None
+
+    def wrap(self, command: Command, isolation: Isolation) -> Command:
+        """Return the command behind `nice`."""
+        env = (*marks(self.name, isolation), *command.env)
+        return replace(command, argv=("nice", "-n", "19", *command.argv), env=env)
+
+    def check(self, transport: Transport) -> Check:
+        """Say whether the host has the program."""
+        probe = Command(argv=("nice", "--version"))
+        result = ask(transport, probe, what="nice", hint="run it there")
+        if isinstance(result, Check):
+            return result
+        if result.exit_code == 127:
+            return unusable("nice is not installed", "install coreutils")
+        return Check(version=result.stdout.split("\n")[0].rpartition(" ")[2])
+
+    def check_gpu(self, transport: Transport) -> Check:
+        """Say whether the driver works; nothing stands between it and the process."""
+        return find_gpu(transport)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Return the interpreter of a login, whatever the stack is."""
+        options = request.options
+        python = find_python(
+            request.transport, python=options.host_python, imports=options.host_imports
+        )
+        identity = (("stack", "host"), ("python", python.version))
+        prepared = Prepared(interpreter=python.path, identity=identity)
+        return proven(self, request, prepared)
+
+    def explain(self, exit_code: int, stderr: str) -> Problem | None:
+        """Say that the program is missing."""
+        return Problem(brief=f"nice: {stderr.strip()}") if exit_code in {126, 127} else None
+
+    def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
+        """Kill the processes that carry the marks of a run."""
+        return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Register the environment, and return it."""
+    yielding: Environment = Yielding()
+    monkeypatch.setitem(ENVIRONMENTS, yielding.name, yielding)
+    return yielding
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Give settings that compare a plain process with it, on a workload that needs no torch."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "light.py").write_text(LIGHT)
+    return Settings(
+        envs="vm,nice", stacks="host", workload=f"{tmp_path / 'light.py'}:Light",
+        host_python=sys.executable, device="cpu", data=str(tmp_path),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def session(settings: Settings) -> Iterator[HostSession]:
+    """Open this machine and make both arms ready there."""
+    experiment, hosts = resolved(settings, Settings())
+    run_id = f"20260101-000000-{uuid.uuid4().hex[:4]}"
+    opened = open_session(hosts[0], experiment, run_id, Interruption())
+    opened.claim()
+    for arm in make_plan(experiment, ("local",), accept_many=False).arms:
+        if not arm.is_control:
+            opened.add_arm(arm, experiment, Progress(print))
+    opened.stage()
+    yield opened
+    opened.close()
+
+
+def test_it_is_planned_by_its_names_and_not_compared_unasked(settings: Settings) -> None:
+    """An alias is the environment itself; what none names is not compared."""
+    experiment, _ = resolved(settings, Settings())
+    assert [arm.id for arm in experiment.arms] == ["vm-host", "yielding-host"]
+    plan = make_plan(experiment, ("local",), accept_many=False)
+    assert [arm.is_plain for arm in plan.arms] == [True, False, True]
+    assert environment("nice") is environment("yielding")
+    unasked, _ = resolved(Settings(workloads="cnn"), Settings())
+    assert "yielding" not in {arm.environment for arm in unasked.arms}
+    with pytest.raises(ConfigError, match="yielding has no image"):
+        resolved(Settings(envs="mine=yielding:app:1"), Settings())
+
+
+def test_a_worker_runs_in_it_and_says_so(
+    session: HostSession, settings: Settings, tmp_path: Path
+) -> None:
+    """It is checked and prepared as every other, and the fingerprint shows what it does."""
+    experiment, _ = resolved(settings, Settings())
+    seat = session.arms["yielding-host"]
+    assert seat.check.is_usable
+    assert seat.prepared.interpreter == sys.executable
+    assert "site_packages.sha256" in dict(seat.prepared.facts)
+    folders = CellFolders(session=session)
+    spec = folders.spec(experiment.workloads[0], {}, str(tmp_path), experiment)
+    nice = {}
+    for arm in session.arms:
+        worker = folders.launch(arm, log=tmp_path / arm, log_name=arm)
+        try:
+            worker.send_hello(spec)
+            worker.await_hello()
+            worker.send_begin(1, 0)
+            worker.await_begin()
+            assert len(worker.run(3, 60.0).wall_ns) == 3
+            worker.send_facts()
+            nice[arm] = worker.await_facts().fingerprint["process.nice"]
+        finally:
+            worker.kill()
+    assert nice["yielding-host"] == 19
+    assert nice["vm-host"] != 19
+
+
+def test_what_hangs_in_it_is_swept(session: HostSession) -> None:
+    """The registry leads the sweep of a run to its own."""
+    seat = session.arms["yielding-host"]
+    hung = Command(argv=("sh", "-c", "echo begun; exec sleep 600"))
+    process = session.spawn(session.wrapped(seat, hung, mounts=(), worker="aaaa"))
+    assert process.stdout.readline() == b"begun\n"
+    assert session.sweep() == ("yielding: removed what was left of the run (1)",)
+    assert process.wait(20.0) != 0
+    look = 'grep -slF -e "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ'
+    assert not shell(session.transport, look, session.run_id).succeeded
