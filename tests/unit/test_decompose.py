@@ -17,7 +17,7 @@ from envcompare.analysis.timing.cells import CellData, plain_estimate
 from envcompare.analysis.timing.decompose import all_corners, decompose
 from envcompare.report.format.blocks import Link
 from envcompare.report.page import render
-from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.why import split_table
 from envcompare.report.wording.headlines import split_sentences
 from envcompare.run_folder.records import ArmRecord, Block, Event, Failure

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Drift, RunComparison
-from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder

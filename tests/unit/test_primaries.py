@@ -11,6 +11,7 @@ from builders import blocks, design, run_record
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.wording.methodwords import level_sentence, method_sentences
+from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import CellRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import printed_interval
@@ -97,11 +98,11 @@ def test_target_that_is_too_wide_to_decide_is_named(tmp_path: Path) -> None:
     """More time alone would not help there."""
     made = run(tmp_path, [1.0], stopped_by="target", target=0.2, margin=0.0001)
     assert made.comparisons[0].outcome == "inconclusive"
-    assert "--target" in made.comparisons[0].reason
+    assert "--target" in reasons_text((made.comparisons[0].reason,))
 
 
 def test_strict_gives_no_verdict_on_fewer_restarts_than_it_planned(tmp_path: Path) -> None:
     """Four are enough for the other presets."""
     strict = run(tmp_path, [1.2], preset="strict", min_restarts=6)
     assert strict.comparisons[0].outcome == "inconclusive"
-    assert "4 of at least 6 restarts" in strict.comparisons[0].reason
+    assert "4 of at least 6 restarts" in reasons_text((strict.comparisons[0].reason,))

@@ -18,7 +18,7 @@ from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.measure import quiet
 from envcompare.measure.context import CellContext
 from envcompare.measure.quiet import QuietGate, Reading, parse_glance, parse_look
-from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import waited_s

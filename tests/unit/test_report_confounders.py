@@ -12,7 +12,7 @@ from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.export.summary import markdown
 from envcompare.report.format.blocks import plain
 from envcompare.report.page import render
-from envcompare.report.sections.answer import summary_cards
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.environments import differences_table, hosts_facts, meanings
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "report"

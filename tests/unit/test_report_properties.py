@@ -18,7 +18,7 @@ from envcompare.report.format.numbers import change
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import cell_labels, fold_anchor, row_anchor
-from envcompare.report.wording.verdicts import SYMBOLS, WORDS
+from envcompare.report.wording.verdicts import SYMBOLS, WORDS, reasons_text
 from tests.data.report.builders import BARE, HOSTILE, runs
 
 # A run is large: to shrink one takes minutes and tells little more.
@@ -191,7 +191,8 @@ def check_failures(run: RunComparison, section: Element) -> None:
     lost = [one for one in run.comparisons if one.outcome in {"failed", "not-run"}]
     assert len(shown) == len(lost)
     for one in lost:
-        said = one.failure.brief if one.failure else one.reason
+        reason = reasons_text((one.reason,)) if one.reason else ""
+        said = one.failure.brief if one.failure else reason
         where = f"{SYMBOLS[one.outcome]} {WORDS.get(one.outcome, one.outcome)} {one.arm}, "
         where += labels[one.cell]
         assert any(where in text and said in text for text in shown), (where, said)

@@ -1,6 +1,6 @@
 """Stacked bars: the start-up of each arm by phase, and the time of a step by the ledger's parts.
 
-A letter in each part leads to the key, so that no part is told by its colour alone.
+A letter in each part leads to the key, so that no part is known by its colour alone.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ FIGURE: Final = re.compile(  # what stands on one line: "−7.1 to +5.7 %", "41.
     r"[+−±]?\d[\d.]*(?: to [+−]?\d[\d.]*| → \d[\d.]*)? (?:%|ms|µs|ns|s|min|MiB|GiB|samples/s)(?!\w)"
 )
 NS: Final = 1e9  # of a second
-_MINUTES: Final = 600  # s, from which on a time is told in minutes
+_MINUTES: Final = 600  # s, from which on a time is given in minutes
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _PREFIXES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, Outcome, RunComparison
-from envcompare.fingerprint.facts import fact_name
-from envcompare.fingerprint.sentences import SEPARATE
+from envcompare.analysis.model.comparison import Comparison, Outcome, RunComparison
 from envcompare.report.format.blocks import (
     Block,
     Column,
@@ -19,7 +15,6 @@ from envcompare.report.format.blocks import (
     Heading,
     Items,
     Line,
-    Link,
     Row,
     Section,
     Span,
@@ -29,55 +24,27 @@ from envcompare.report.format.blocks import (
 from envcompare.report.format.marks import Axis
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
-    listed,
     margin_percent,
     paired_times,
     signed_percent,
 )
+from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
 from envcompare.report.sections.quantitytables import leading_tables
 from envcompare.report.wording.headlines import (
-    SPLIT_HREF,
-    SPLIT_LINK,
     Headline,
-    compared_differences,
-    headlines,
     mean_log_ratio,
-    split_arms,
-    split_sentences,
 )
-from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor, piece_word
-from envcompare.report.wording.methodwords import (
-    guard_cautions,
-    level_sentence,
-    mismatch_sentences,
-    replication_sentence,
-)
+from envcompare.report.wording.labels import piece_word
 from envcompare.report.wording.profilewords import (
-    NO_CONFOUNDER,
-    ONE_COUNT,
-    ONE_PROFILE,
-    WHY_HREF,
-    WHY_LINK,
-    build_sentences,
-    by_arms,
-    has_times,
     is_timed,
-    missing_sentence,
-    profile_cautions,
-    why_sentences,
 )
 from envcompare.report.wording.verdicts import (
     MOVED,
     SYMBOLS,
     WORDS,
     Verdict,
-    clock_sentence,
-    control_sentence,
-    is_control_failed,
-    margin_sentence,
 )
-from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, one_line, visible
 
 LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
@@ -86,240 +53,6 @@ ROWS_IN_ANSWER: Final = 8  # above, the answer has a row an environment and the 
 _FEW_ROWS: Final = 4  # whose remarks have room for three lines each
 _ONE_LINE: Final = 48  # characters
 _REFERENCE: Final = Span(text="● reference", style="badge reference")
-_MOST_ITEMS: Final = 2
-_MOST_CLOCKS: Final = 1
-_MOST_BUILDS: Final = 4
-_UNDECIDED: Final = "No difference was decided; what is inconclusive has no cause to look for yet."
-_NOTHING: Final = "No difference beyond the margin was found, so there is none to explain."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryCard:
-    """A heading and its sentences."""
-
-    heading: str
-    items: tuple[Line, ...]
-
-
-def _item(text: str, *, link: str = "", href: str = "") -> Line:
-    """Return a sentence of a card, with a link into the page where there is one."""
-    return Line(text=text, after=(Link(text=link, href=href),) if link else ())
-
-
-def _with_link(items: list[Line], *, link: str, href: str) -> list[Line]:
-    """Return the items with a link behind the last of them."""
-    return [*items[:-1], replace(items[-1], after=(Link(text=link, href=href),))]
-
-
-def summary_cards(run: RunComparison) -> tuple[SummaryCard, ...]:
-    """Return the three cards."""
-    verdicts = tuple(one for headline in headlines(run) for one in headline.verdicts)
-    known = "No confounder, no failure and no failed control is known."
-    nothing = _item(known if is_timed(run) else NO_CONFOUNDER)
-    return (
-        SummaryCard(heading="Is it real?", items=_is_it_real(run, verdicts)),
-        SummaryCard(heading="Why?", items=_why(run, verdicts)),
-        SummaryCard(heading="Before you rely on it", items=_cautions(run, verdicts) or (nothing,)),
-    )
-
-
-def _is_it_real(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
-    if not is_timed(run):
-        return (_item(ONE_PROFILE if has_times(run) else ONE_COUNT),)
-    items = (
-        _item(replication_sentence(run)),
-        *_controls(run, verdicts),
-        _item(level_sentence(run)),
-        _item(margin_sentence(run, name="The margin, drawn as a band,")),
-    )
-    return tuple(item for item in items if item.text)
-
-
-def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """Tell of the controls the worst, and that of the cell with the largest difference."""
-    labels = cell_labels(run)
-    cells = sorted(run.cells, key=lambda cell: (not is_control_failed(cell, run), -_width(cell)))
-    told = {one.cell_id for one in _moved(verdicts)[:1]} | {cell.id for cell in cells[:1]}
-    shown = [cell for cell in cells if cell.id in told or len(cells) <= _MOST_ITEMS]
-    items = [_item(control_sentence(cell, label=labels[cell.id], run=run)) for cell in shown]
-    if rest := len(cells) - len(shown):
-        more = f"{counted(rest, 'more control')}, no worse"
-        items = _with_link(items, link=more, href="#method")
-    return items
-
-
-def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
-    """Return what is slower or faster, the largest difference first."""
-    moved = (one for one in verdicts if one.amount)
-    return sorted(moved, key=lambda one: -abs(one.log_ratio or 0.0))
-
-
-def _width(cell: CellSummary) -> float:
-    """Return how wide the interval of a control is; one without an interval tells least."""
-    floor = cell.noise_floor
-    if floor is None or floor.low is None or floor.high is None:
-        return math.inf
-    return floor.high - floor.low
-
-
-def _why(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
-    if not is_timed(run):
-        builds = build_sentences(run)[:_MOST_BUILDS]
-        return (*_why_of_profiles(run), *(_item(text) for text in builds))
-    split = [_item(text) for text in split_sentences(run)[:_MOST_ITEMS]]
-    if split:
-        split = _with_link(split, link=SPLIT_LINK, href=SPLIT_HREF)
-    largest = _largest(verdicts, split=split_arms(run))
-    return (*split, largest, *_why_of_profiles(run), *_clock(run, verdicts), *_on_purpose(run))
-
-
-def _why_of_profiles(run: RunComparison) -> list[Line]:
-    """Name the largest parts of a difference and the kernels that were replaced."""
-    texts = why_sentences(run)[:_MOST_ITEMS] or (missing_sentence(run),)
-    items = [_item(text) for text in texts]
-    if run.profiles:
-        items = _with_link(items, link=WHY_LINK, href=WHY_HREF)
-    return items
-
-
-def _clock(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
-    """Say of the largest differences what the clock saw beside the net time."""
-    found = {(one.cell, one.arm): one for one in run.comparisons}
-    lines = ((one, clock_sentence(found[one.cell_id, one.arm])) for one in _moved(verdicts))
-    items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
-    return items[:_MOST_CLOCKS]
-
-
-def _on_purpose(run: RunComparison) -> list[Line]:
-    """Name in one sentence what the environments vary on purpose."""
-    varied = [(arm, _varied(run, arm)) for arm in compared_arms(run)]
-    texts = [f"{arm} ({listed(names, most=3)})" for arm, names in varied if names]
-    if not texts:
-        return []
-    text = f"Different on purpose: {listed(texts)}."
-    return [_item(text, href="#environments", link="Environments")]
-
-
-def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
-    moved = _moved(verdicts)
-    clean = [one for one in moved if not one.is_confounded]
-    if not moved:
-        is_open = any(one.outcome == "inconclusive" for one in verdicts)
-        return _item(_UNDECIDED if is_open else _NOTHING)
-    if not clean:
-        found = "Every difference found has a known confounder"
-        if all(one.arm in split for one in moved):
-            return _item(f"{found}; the parts above tell environment and software apart.")
-        return _item(f"{found}; its cause cannot be told apart.")
-    most = clean[0]
-    return _item(
-        f"Largest difference without a known confounder: {most.amount} {most.claim} in",
-        href=f"#{fold_anchor(most.cell_id, most.arm)}",
-        link=f"{most.arm}, {most.cell}",
-    )
-
-
-def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
-    return (
-        *(_item(f"⚠ {text}") for text in mismatch_sentences(run)),
-        *_confounders(run),
-        *_failed_controls(run),
-        *_guards(run),
-        *_of_profiles(run),
-        *_without_answer(verdicts),
-        *_dropped(run),
-    )
-
-
-def _guards(run: RunComparison) -> list[Line]:
-    found = [_item(text) for text in guard_cautions(run)]
-    if len(found) <= _MOST_ITEMS:
-        return found
-    more = _item(f"{len(found) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
-    return [*found[:_MOST_ITEMS], more]
-
-
-def _of_profiles(run: RunComparison) -> list[Line]:
-    """Say what names of kernels show beside confounders, and what to mind of the profiles."""
-    builds = build_sentences(run, beside=True) if is_timed(run) else ()
-    texts = (*builds, *profile_cautions(run))
-    items = [_item(f"⚠ {text}") for text in texts]
-    if len(items) <= _MOST_ITEMS:
-        return items
-    more = f"{len(items) - _MOST_ITEMS} more about the profiles."
-    return [*items[:_MOST_ITEMS], _item(more, href=WHY_HREF, link=WHY_LINK)]
-
-
-def _confounders(run: RunComparison) -> list[Line]:
-    """Name what differs besides the environment, arm by arm, and how to tell it apart."""
-    by_arm: dict[str, list[FactDifference]] = {}
-    for one in compared_differences(run):
-        if one.fact_class == "confounder" and not one.part_of:
-            by_arm.setdefault(one.arm, []).append(one)
-    items, said, split = [], [], split_arms(run)
-    for arm, found in by_arm.items():
-        names = list(dict.fromkeys(fact_name(one.key) for one in found))
-        if arm in split:
-            text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
-            items.append(_item(text, href=SPLIT_HREF, link=SPLIT_LINK))
-            continue
-        # the names of kernels are long, and stand under Why with all they show
-        told = (one.evidence for one in found if not one.key.startswith("kernels."))
-        seen = list(dict.fromkeys(text for text in told if text))
-        remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))
-        text = f"{listed(names, most=4)} may be the cause as well as the environment."
-        how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""
-        said.append((arm, " ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
-    items += [_item(f"⚠ {text}") for text in by_arms(said)]
-    return _first(items, "more environments with confounders")
-
-
-def _first(items: list[Line], rest: str) -> list[Line]:
-    if len(items) <= _MOST_ITEMS:
-        return items
-    more = f"{len(items) - _MOST_ITEMS} {rest}."
-    return [*items[:_MOST_ITEMS], _item(more, href="#environments", link="Environments")]
-
-
-def _failed_controls(run: RunComparison) -> list[Line]:
-    labels = cell_labels(run)
-    failed = [labels[cell.id] for cell in run.cells if is_control_failed(cell, run)]
-    if not failed:
-        return []
-    return [_item(f"The control failed in {listed(failed)}: nothing small is claimed there.")]
-
-
-def _without_answer(verdicts: tuple[Verdict, ...]) -> list[Line]:
-    items, total = [], counted(len(verdicts), "comparison")
-    for outcome, word in (("failed", "failed"), ("not-run", "not run")):
-        count = sum(one.outcome == outcome for one in verdicts)
-        if count:
-            text = f"{count} of {total} {word}: left out of every mean."
-            items.append(_item(text, href="#failures", link="Failures"))
-    undecided = sum(one.outcome == "inconclusive" for one in verdicts)
-    if undecided:
-        verb = "is" if undecided == 1 else "are"
-        text = f"{undecided} of {total} {verb} inconclusive: that is not “no difference”."
-        items.append(_item(text))
-    return items
-
-
-def _dropped(run: RunComparison) -> list[Line]:
-    counts = (
-        (sum(cell.dropped_rounds for cell in run.cells), "incomplete round"),
-        (run.torn_lines, "lost or torn line"),
-    )
-    parts = [counted(count, noun) for count, noun in counts if count]
-    return [_item(f"Left out: {listed(parts)}.", href="#method", link="Method")] if parts else []
-
-
-def _varied(run: RunComparison, arm: str) -> list[str]:
-    found = (
-        one
-        for one in compared_differences(run)
-        if one.arm == arm and one.fact_class == "varied" and not one.part_of
-    )
-    return list(dict.fromkeys(fact_name(one.key) for one in found))
 
 
 def answer_section(

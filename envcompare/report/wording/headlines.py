@@ -56,7 +56,7 @@ class Headline:
 
     @property
     def symbol(self) -> str:
-        """Return the shape that stands beside the colour."""
+        """Return the shape that goes with the colour."""
         return SYMBOLS[self.outcome]
 
 

@@ -101,7 +101,7 @@ class Verdict:
 
     @property
     def symbol(self) -> str:
-        """Return the shape that stands beside the colour."""
+        """Return the shape that goes with the colour."""
         return SYMBOLS[self.outcome]
 
     @property
