@@ -17,7 +17,7 @@ from envcompare.doctor.examination import HostExamination, Trouble, compared_sta
 from envcompare.doctor.likeness import Likeness, NotComparedError, compare_stacks
 from envcompare.environments.registry import all_traits
 from envcompare.errors import EnvcompareError, UnusableError, WorkloadError
-from envcompare.fingerprint.facts import fact_name
+from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe, other_options
 from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.session import stack_options
@@ -208,7 +208,7 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
     for fact_class, words in _NAMED:
         told = [one for one in differences if not one.part_of]
         keys = [one.key for one in told if one.fact_class == fact_class]
-        names = list(dict.fromkeys(fact_name(key) for key in keys))
+        names = list(dict.fromkeys(fact(key).name for key in keys))
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         if names:
             yield f"{_MARGIN}{words}: {', '.join(names[:_MOST_NAMES])}{more}"

@@ -28,10 +28,8 @@ from envcompare.fingerprint.facts import (
     INSTALLED,
     INSTALLED_PARTS,
     LOADED,
-    can_be_absent,
     classify,
     fact,
-    sign_of,
     tellers_of_library,
 )
 from envcompare.fingerprint.pair import (
@@ -239,7 +237,7 @@ def _difference(pair: FingerprintPair, part: _Part) -> FactDifference:
         fact_class = "possible-influence"
     elif fact(key).is_limit and evidence.is_felt:
         fact_class = "confounder"
-    elif sign_of(key) == "library path" and evidence.is_felt is False:
+    elif fact(key).seen_by == "library path" and evidence.is_felt is False:
         fact_class = "varied"
     return FactDifference(
         host=pair.other.host,
@@ -257,7 +255,7 @@ def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
     """Say whether the difference is known (None is not measured) and can be felt."""
     if evidence.is_felt is False:
         return False
-    return None not in values or can_be_absent(key)
+    return None not in values or fact(key).is_absent is True
 
 
 def _told_once(pair: FingerprintPair, differences: list[FactDifference]) -> list[FactDifference]:

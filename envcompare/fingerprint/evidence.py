@@ -12,9 +12,6 @@ from envcompare.fingerprint.facts import (
     Library,
     Sign,
     fact,
-    is_of_python,
-    sign_of,
-    source_of,
 )
 from envcompare.fingerprint.pair import (
     FingerprintPair,
@@ -48,7 +45,7 @@ NO_PYTHON: Final = Evidence(is_felt=False, text="The command was not seen to run
 
 def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
     """Return what was seen of a workload that tells whether it feels a difference in a fact."""
-    sign = sign_of(key)
+    sign = fact(key).seen_by
     if not fact(key).is_limit and (unseen := _of_a_command(pair, key)):
         return unseen
     if isinstance(sign, Library):
@@ -61,7 +58,7 @@ def _of_a_command(pair: FingerprintPair, key: str) -> Evidence | None:
     """Return what a command's own processes lack to tell of a fact, or to feel it."""
     if pair.context.is_program and not pair.is_watched:
         return Evidence(text="What the command itself loads was not seen.")
-    if is_of_python(key) and runs_python(pair) is False:
+    if fact(key).of_python and runs_python(pair) is False:
         return NO_PYTHON
     return None
 
@@ -212,7 +209,7 @@ def _library_path(pair: FingerprintPair, key: str) -> Evidence:
 
 
 def _allocator(pair: FingerprintPair, key: str) -> Evidence:
-    if source_of(key) == "GLIBC_TUNABLES":
+    if fact(key).with_what == "GLIBC_TUNABLES":
         before, after = (set(_TUNABLE.findall(str(one or ""))) for one in pair.values(key))
         if before == after:
             return Evidence(is_felt=False, text="glibc knows no tunable that differs in it.")

@@ -7,8 +7,7 @@ does on purpose, a *confounder* is software or a setting that can change the spe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cache
 from typing import Any, Final, Literal
 
@@ -40,8 +39,8 @@ Sign = Literal[
     "outside", "package", "preload", "priority", "python", "quota",
 ]  # fmt: skip
 """What tells whether a workload feels a difference, where it is no library that it loads."""
-Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start", "software"]
-"""How a fact is made the same in every arm."""
+Way = Literal["threads", "thread variable", "variable", "gpu", "limit", "code", "start"]
+"""How a fact is made the same in every arm; by other software where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Purpose:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a fact; it holds for the facts below its key too, but name and group."""
+    """What is known of a fact; most of it holds for the facts below its key too."""
 
     key: str
     fact_class: FactClass | None = None
@@ -367,8 +366,8 @@ FACTS: Final[tuple[Fact, ...]] = (
 )  # fmt: skip
 """One row a fact, or for all facts below a key: `env.OMP` holds for `env.OMP_NUM_THREADS`."""
 
-_BY_KEY: Final = {fact.key: fact for fact in FACTS}
-_NOTHING: Final = Fact("")
+_OF_ONE_KEY: Final = frozenset({"name", "group", "is_limit", "restore"})
+_BELOW: Final = {row.key: row.below for row in FACTS if row.below}
 
 _TOLD_BY_PACKAGE: Final = {
     "torch": _TORCH,
@@ -388,93 +387,34 @@ _TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
 )
 
 
-def fact(key: str) -> Fact:
-    """Return the row of a key itself, an empty one where there is none."""
-    return _BY_KEY.get(key, _NOTHING)
-
-
-def longest_rule(key: str, rules: Iterable[str]) -> str:
-    """Return the longest of the rules that hold for a key; empty where none does.
-
-    A rule holds for its key and for those below it, `env.OMP` for `env.OMP_NUM_THREADS`.
-    """
-    holding = (rule for rule in rules if key == rule or key.startswith((f"{rule}.", f"{rule}_")))
-    return max(holding, key=len, default="")
+def holds_for(rule: str, key: str) -> bool:
+    """Say whether a rule holds for a key: `env.OMP` for itself and for `env.OMP_NUM_THREADS`."""
+    return key == rule or key.startswith((f"{rule}.", f"{rule}_"))
 
 
 @cache
-def _rules(attribute: str) -> dict[str, Any]:
-    """Return by its key what each row says of an attribute that says anything of it."""
-    values = {row.key: getattr(row, attribute) for row in FACTS}
-    return {key: value for key, value in values.items() if value not in (None, "")}
+def fact(key: str) -> Fact:
+    """Return what is known of a fact: by its row, and by the nearest row above it that says more.
 
-
-def _inherited(key: str, attribute: str) -> Any:  # noqa: ANN401 — of the attribute's type
-    """Return what the nearest row says that holds for a key; None where no row does."""
-    rules = _rules(attribute)
-    return rules.get(longest_rule(key, rules))
+    Its name is the key where no row gives one.
+    """
+    known: dict[str, Any] = {}
+    for row in sorted((row for row in FACTS if holds_for(row.key, key)), key=lambda row: row.key):
+        said = {field.name: getattr(row, field.name) for field in fields(row) if field.init}
+        is_own = row.key == key
+        known |= {
+            name: value
+            for name, value in said.items()
+            if value not in (None, "") and (is_own or name not in _OF_ONE_KEY)
+        }
+    whole, _, rest = key.partition(".")
+    name = known.get("name") or _BELOW.get(whole, "").format(rest) or key
+    return Fact(**{"with_what": name, **known, "key": key, "name": name})
 
 
 def classify(key: str) -> FactClass:
     """Return the class of a fact by its key alone; an unknown key is a possible influence."""
-    fact_class: FactClass | None = _inherited(key, "fact_class")
-    return fact_class or "possible-influence"
-
-
-def fact_name(key: str) -> str:
-    """Return the name of a fact as sentences use it, such as cuDNN for `cuda.cudnn`."""
-    if name := fact(key).name:
-        return name
-    first, _, rest = key.partition(".")
-    return fact(first).below.format(rest) or key
-
-
-def is_plural(key: str) -> bool:
-    """Say whether the name of a fact names several things."""
-    return _inherited(key, "is_plural") is True
-
-
-def is_whole(key: str) -> bool:
-    """Say whether the values of a fact are never cut in a sentence."""
-    return _inherited(key, "is_whole") is True
-
-
-def can_be_absent(key: str) -> bool:
-    """Say whether a fact without a value is known not to be there."""
-    return _inherited(key, "is_absent") is True
-
-
-def is_of_python(key: str) -> bool:
-    """Say whether only the interpreter of an arm has any use of a fact."""
-    return _inherited(key, "of_python") is True
-
-
-def missing_reason(key: str) -> str:
-    """Return why a fact has no value, NOT_SET for one that is none; empty where it is not known."""
-    return _inherited(key, "missing") or ""
-
-
-def sign_of(key: str) -> Library | Sign | None:
-    """Return what tells whether a workload feels a difference in a fact."""
-    sign: Library | Sign | None = _inherited(key, "seen_by")
-    return sign
-
-
-def way_of(key: str) -> Way:
-    """Return how a fact is made the same in every arm."""
-    way: Way | None = _inherited(key, "way")
-    return way or "software"
-
-
-def source_of(key: str) -> str:
-    """Return the variable a setting is read from, what a limit limits, or what starts it so."""
-    return _inherited(key, "with_what") or fact_name(key)
-
-
-def purpose_of(key: str) -> Purpose | None:
-    """Return what an environment does on purpose with a fact; None where nobody wrote it down."""
-    purpose: Purpose | None = _inherited(key, "purpose")
-    return purpose
+    return fact(key).fact_class or "possible-influence"
 
 
 def tellers_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import ConfigError
-from envcompare.fingerprint.facts import fact, fact_name, is_plural
+from envcompare.fingerprint.facts import fact
 from envcompare.run_folder.records import Event, Failure, IdentityChange, Scalar
 
 Identity = dict[str, Scalar]
@@ -88,8 +88,8 @@ def is_unverified(change: IdentityChange) -> bool:
 
 def change_text(change: IdentityChange) -> str:
     """Return a change with both values: "the kernel was 6.1, now 6.2"."""
-    verb = "were" if is_plural(change.key) else "was"
-    return f"{fact_name(change.key)} {verb} {_value(change.before)}, now {_value(change.after)}"
+    verb = "were" if fact(change.key).is_plural else "was"
+    return f"{fact(change.key).name} {verb} {_value(change.before)}, now {_value(change.after)}"
 
 
 def resumed_text(change: IdentityChange) -> str:
@@ -106,7 +106,7 @@ def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
     """Return the error for a run whose hosts or arms are not, or may not be, what they were."""
     changed = tuple(change for change in noted if not is_unverified(change))
     first = (changed or noted)[0]
-    what = f"{fact_name(first.key)} of {subject(first)}"
+    what = f"{fact(first.key).name} of {subject(first)}"
     details = "; ".join(f"{subject(change)}: {change_text(change)}" for change in noted)
     if not changed:
         return ConfigError(

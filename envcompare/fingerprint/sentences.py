@@ -11,13 +11,7 @@ from envcompare.fingerprint.facts import (
     INSTALLED_PARTS,
     MEANINGS,
     Way,
-    can_be_absent,
-    fact_name,
-    is_plural,
-    is_whole,
-    purpose_of,
-    source_of,
-    way_of,
+    fact,
 )
 from envcompare.fingerprint.pair import FingerprintPair, entries, entry_name
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
@@ -43,7 +37,7 @@ _SINGLE: Final = ("variable", "thread variable", "limit", "start")
 
 def describe(difference: FactDifference) -> str:
     """Return the difference in a few words: "cuDNN 9.1 → 9.5", "the build of Python"."""
-    name = fact_name(difference.key)
+    name = fact(difference.key).name
     if difference.key.rpartition(".")[2] in _DIGESTS:
         return name
     before, after = difference.reference, difference.value
@@ -53,7 +47,7 @@ def describe(difference: FactDifference) -> str:
         return f"{name} ({_parts(entries(before) + entries(after))})"
     if isinstance(before, tuple) or isinstance(after, tuple):
         return f"{name} ({_changes(entries(before), entries(after))})"
-    if is_whole(difference.key):
+    if fact(difference.key).is_whole:
         return f"{name} ({visible_line(str(before))} → {visible_line(str(after))})"
     word = _size if difference.key.endswith((".bytes", "_bytes")) else _word
     return f"{name} {word(before)} → {word(after)}"
@@ -125,20 +119,20 @@ def worded_difference(pair: FingerprintPair, difference: FactDifference) -> Fact
                 difference, remedy=_remedy(pair, difference.key), sentence=_confounded(difference)
             )
         case "varied":
-            purpose = purpose_of(difference.key)
+            purpose = fact(difference.key).purpose
             if purpose is None:
                 return replace(difference, sentence=MEANINGS["varied"])
             sentence = f"{purpose.what}; {purpose.felt_by}."
             return replace(difference, remedy=purpose.remedy, sentence=sentence)
         case "possible-influence":
-            how = _remedy(pair, difference.key) if way_of(difference.key) in _SINGLE else ""
+            how = _remedy(pair, difference.key) if fact(difference.key).way in _SINGLE else ""
             return replace(difference, remedy=how, sentence=_possible(pair, difference))
         case _:
             return replace(difference, sentence=MEANINGS[difference.fact_class])
 
 
 def _confounded(difference: FactDifference) -> str:
-    verb = "differ" if is_plural(difference.key) else "differs"
+    verb = "differ" if fact(difference.key).is_plural else "differs"
     parts = (
         f"Besides the environment, {describe(difference)} {verb}.",
         difference.evidence,
@@ -156,9 +150,9 @@ def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
         )
         if value is None
     ]
-    if missing and not can_be_absent(difference.key):
-        verb, they = ("were", "they") if is_plural(difference.key) else ("was", "it")
-        name = fact_name(difference.key)
+    if missing and not fact(difference.key).is_absent:
+        verb, they = ("were", "they") if fact(difference.key).is_plural else ("was", "it")
+        name = fact(difference.key).name
         return f"{name} {verb} not measured in {missing[0]}: {they} may differ or not."
     if difference.evidence:
         return f"{difference.evidence} A possible influence, and no more than that."
@@ -181,21 +175,21 @@ def other_options(command_line: tuple[str, ...]) -> tuple[str, ...]:
 
 def _remedy(pair: FingerprintPair, key: str) -> str:
     """Return what separates a confounder from the environment, for this very pair."""
-    match way_of(key):
+    match fact(key).way:
         case "threads" | "thread variable":
             return f"`{_command(pair, '--threads N')}`, which sets it in every arm"
         case "variable":
             return _same_variable(pair, key)
         case "limit":
             return _same_limit(pair, key)
-        case "software":
+        case None:
             return _software(pair, key)
         case way:
-            return _BY_HAND[way].format(source_of(key))
+            return _BY_HAND[way].format(fact(key).with_what)
 
 
 def _same_variable(pair: FingerprintPair, key: str) -> str:
-    name = source_of(key)
+    name = fact(key).with_what
     if key in _STABILISED:
         return f"`{_command(pair, '--stabilise')}`, which sets {name} in every arm"
     same = f"set {name} to the same value in every arm"
@@ -206,7 +200,7 @@ def _same_variable(pair: FingerprintPair, key: str) -> str:
 
 
 def _same_limit(pair: FingerprintPair, key: str) -> str:
-    what = source_of(key)
+    what = fact(key).with_what
     flag = {"quota": "--cpus", "memory limit": "--memory"}.get(what, "--cpuset-cpus")
     commands = dict.fromkeys(arm.limit_command for arm in pair.context.arms or ())
     how = "".join(f"`{command} {flag}`, or " for command in commands if command)

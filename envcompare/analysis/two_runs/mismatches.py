@@ -16,7 +16,7 @@ from typing import Any, Final
 from envcompare.analysis.model.comparison import Mismatch, RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
-from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, longest_rule
+from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, holds_for
 from envcompare.fingerprint.pair import ArmsContext
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
@@ -92,7 +92,9 @@ def changed_facts(
         if one.fact_class != "identity"
         and one.key not in own
         and _is_proven(before, after, one)
-        and not (longest_rule(one.key, _LATER) and None in (one.reference, one.value))
+        and not (
+            any(holds_for(rule, one.key) for rule in _LATER) and None in (one.reference, one.value)
+        )
     ]
     return (*measured_alike(before, after, kept), *_engines(before, after))
 

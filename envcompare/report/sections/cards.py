@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model.comparison import CellSummary, RunComparison
-from envcompare.fingerprint.facts import fact_name
+from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE
 from envcompare.report.format.blocks import (
     Line,
@@ -227,7 +227,7 @@ def _confounders(run: RunComparison) -> list[Line]:
             by_arm.setdefault(one.arm, []).append(one)
     items, said, split = [], [], split_arms(run)
     for arm, found in by_arm.items():
-        names = list(dict.fromkeys(fact_name(one.key) for one in found))
+        names = list(dict.fromkeys(fact(one.key).name for one in found))
         if arm in split:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(_item(text, href=SPLIT_HREF, link=SPLIT_LINK))
@@ -288,4 +288,4 @@ def _varied(run: RunComparison, arm: str) -> list[str]:
         for one in compared_differences(run)
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
-    return list(dict.fromkeys(fact_name(one.key) for one in found))
+    return list(dict.fromkeys(fact(one.key).name for one in found))

@@ -12,9 +12,7 @@ from envcompare.fingerprint.facts import (
     CLASS_ORDER,
     MEANINGS,
     NOT_SET,
-    fact_name,
-    missing_reason,
-    purpose_of,
+    fact,
 )
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.format.blocks import (
@@ -185,7 +183,7 @@ def fact_text(key: str, value: FingerprintValue) -> str:
 
 
 def _missing_text(key: str) -> str:
-    reason = missing_reason(key)
+    reason = fact(key).missing
     if reason == NOT_SET:
         return NOT_SET
     return f"{NOT_MEASURED}: {reason}" if reason else NOT_MEASURED
@@ -219,7 +217,7 @@ def _differing_row(
 
 
 def _note(one: FactDifference) -> str:
-    return f"explained with {fact_name(one.part_of)}" if one.part_of else one.evidence
+    return f"explained with {fact(one.part_of).name}" if one.part_of else one.evidence
 
 
 def meanings(differences: Iterable[FactDifference]) -> tuple[Line, ...]:
@@ -254,7 +252,7 @@ def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
 
 def _said(one: FactDifference) -> str:
     if one.fact_class == "varied":
-        text = one.sentence if purpose_of(one.key) else ""
+        text = one.sentence if fact(one.key).purpose else ""
         return f"{text} {SEPARATE}{one.remedy}." if one.remedy else text
     how = f"{SEPARATE}{one.remedy}." if one.remedy else ""
     return f"{one.evidence} {how}".strip()

@@ -16,7 +16,7 @@ from envcompare.analysis.model.comparison import (
     ReasonKind,
     RunComparison,
 )
-from envcompare.fingerprint.facts import is_plural, is_whole
+from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.report.format.numbers import (
     change,
@@ -173,7 +173,7 @@ def confounder_sentence(
     found = list(dict.fromkeys(map(_in_short, confounders)))
     if not found:
         return ""
-    is_one = len(found) == 1 and not is_plural(confounders[0].key)
+    is_one = len(found) == 1 and not fact(confounders[0].key).is_plural
     verb = "differs" if is_one else "differ"
     consequence = (
         "How much each explains stands under Environment or software?"
@@ -186,7 +186,7 @@ def confounder_sentence(
 def _in_short(one: FactDifference) -> str:
     """Return a difference in words; a GPU and what names of kernels carry are never cut."""
     text = describe(one)
-    return text if is_whole(one.key) else shortened(text, most=80)
+    return text if fact(one.key).is_whole else shortened(text, most=80)
 
 
 def candidate_sentence(
@@ -237,7 +237,7 @@ def _described(found: list[FactDifference]) -> str:
 
 
 def _verb(found: list[FactDifference], singular: str, plural: str) -> str:
-    return singular if len(found) == 1 and not is_plural(found[0].key) else plural
+    return singular if len(found) == 1 and not fact(found[0].key).is_plural else plural
 
 
 def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> str:
