@@ -18,6 +18,7 @@ from envcompare.text import counted
 if TYPE_CHECKING:
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
+    from envcompare.doctor.model import HostExamination
     from envcompare.transport.hosts import HostSpec
 
 
@@ -95,21 +96,25 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Where the stacks of a host are made already, run a step in each arm and say how they differ.
     Exit 3 where something needed is missing or stacks differ that should be the same.
     """
-    from envcompare.doctor.diagnosing import examine
-    from envcompare.doctor.examination import Examination, overall_exit_code
+    from envcompare.doctor.examining import examine
+    from envcompare.doctor.model import Examination, overall_exit_code
+    from envcompare.doctor.rendering import comparison_lines, diagnosis_lines
     from envcompare.run_folder.results import json_bytes
 
     experiment, hosts = _places(values)
-    last = {}
-    for report in examine(experiment, hosts, command_line()):
-        last[report.found.host] = report.found
-        if form == "text":
-            print_lines(report.lines)
-    examined = tuple(last.values())
-    code = overall_exit_code(examined)
+    last: dict[str, HostExamination] = {}
+    allowed = experiment.allow_mismatch
+    for examined in examine(experiment, hosts, command_line()):
+        is_second = examined.host in last
+        last[examined.host] = examined
+        if form == "text" and is_second:
+            print_lines(comparison_lines(examined, allow_mismatch=allowed))
+        elif form == "text":
+            print_lines(diagnosis_lines(examined))
+    found = tuple(last.values())
+    code = overall_exit_code(found)
     if form == "json":
-        allowed = experiment.allow_mismatch
-        print_bytes(json_bytes(Examination(hosts=examined, allow_mismatch=allowed, exit_code=code)))
+        print_bytes(json_bytes(Examination(hosts=found, allow_mismatch=allowed, exit_code=code)))
     sys.exit(code)
 
 

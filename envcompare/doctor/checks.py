@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from envcompare.doctor.model import Finding, finding
 from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import IMAGE_BUILDER, environment
@@ -35,19 +35,6 @@ elif [ -d /sys/fs/cgroup/cpu ]; then fact cgroup 1; fi
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing on one host; a run fails without what is needed and does with less otherwise."""
-
-    host: str
-    subject: str
-    is_usable: bool
-    is_needed: bool
-    version: str | None = None
-    reason: str = ""
-    hint: str = ""
-
-
 def diagnose(
     transport: Transport,
     arms: tuple[tuple[str, str], ...],
@@ -60,7 +47,9 @@ def diagnose(
     An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
     environments = tuple(dict.fromkeys(name for name, _ in arms))
-    found = [_checked(transport, name, environment(name).check(transport)) for name in environments]
+    found = [
+        finding(transport.name, name, environment(name).check(transport)) for name in environments
+    ]
     built = [name for name, stack in arms if stack == "image"]
     found += [
         _python(transport, options, name) for name in built if environment(name).traits.is_plain
@@ -77,20 +66,6 @@ def diagnose(
     found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
     found.append(_cgroup(transport, facts))
     return tuple(found)
-
-
-def _checked(
-    transport: Transport, subject: str, check: Check, *, is_needed: bool = True
-) -> Finding:
-    return Finding(
-        host=transport.name,
-        subject=subject,
-        is_usable=check.is_usable,
-        is_needed=is_needed,
-        version=check.version,
-        reason=check.reason,
-        hint=check.hint,
-    )
 
 
 def _python(transport: Transport, options: Options, name: str) -> Finding:
@@ -118,13 +93,13 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
         raise
     except UnusableError as error:
         check = unusable(error.details, error.hint)
-    return _checked(transport, subject, check)
+    return finding(transport.name, subject, check)
 
 
 def _builder() -> Finding:
     """Say whether the image can be built here; a host that holds it already does without."""
     check = IMAGE_BUILDER.check(LOCAL)
-    return _checked(LOCAL, f"{IMAGE_BUILDER.name}, to build the image", check, is_needed=False)
+    return finding(LOCAL.name, f"{IMAGE_BUILDER.name}, to build the image", check, is_needed=False)
 
 
 def _facts(transport: Transport) -> dict[str, str]:
@@ -135,12 +110,12 @@ def _facts(transport: Transport) -> dict[str, str]:
 def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
     """Say whether there is a GPU; where one is, every environment has to reach it."""
     driver = check_driver(transport)
-    found = [_checked(transport, "gpu driver", driver, is_needed=False)]
+    found = [finding(transport.name, "gpu driver", driver, is_needed=False)]
     if not driver.is_usable:
         return [*found, *(one for one in _profilers(transport) if one.is_usable)]
     for name in environments:
         check = environment(name).check_gpu(transport)
-        found.append(_checked(transport, f"gpu in {name}", check))
+        found.append(finding(transport.name, f"gpu in {name}", check))
     return [*found, *_profilers(transport), *_counters(transport, environments)]
 
 
@@ -148,7 +123,7 @@ def _profilers(transport: Transport) -> list[Finding]:
     """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
     tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
     checks = {name: tool if isinstance(tool, Check) else tool.check for name, tool in tools.items()}
-    return [_checked(transport, name, check, is_needed=False) for name, check in checks.items()]
+    return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
 
 
 def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
@@ -161,7 +136,7 @@ def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Findi
         for name in environments
     }
     return [
-        _checked(transport, f"gpu counters in {name}", check, is_needed=False)
+        finding(transport.name, f"gpu counters in {name}", check, is_needed=False)
         for name, check in checks.items()
     ]
 
@@ -176,7 +151,7 @@ def _room(transport: Transport) -> Finding:
     )
     is_enough = free is None or free >= _ROOM_BYTES
     check = Check(version=room, problem=None if is_enough else lack)
-    return _checked(transport, "disk of the cache", check, is_needed=False)
+    return finding(transport.name, "disk of the cache", check, is_needed=False)
 
 
 def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
@@ -186,7 +161,7 @@ def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
     )
     has_waits = len(facts.get("schedstat", "").split()) == 3
     check = Check(problem=None if has_waits else lack)
-    return _checked(transport, "run-queue wait", check, is_needed=False)
+    return finding(transport.name, "run-queue wait", check, is_needed=False)
 
 
 def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
@@ -199,7 +174,7 @@ def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
     )
     version = f"perf_event_paranoid {level}" if is_known else None
     check = Check(version=version, problem=None if is_open else lack)
-    return _checked(transport, "cpu counters", check, is_needed=False)
+    return finding(transport.name, "cpu counters", check, is_needed=False)
 
 
 def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
@@ -209,4 +184,4 @@ def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
         hint="nothing to do: limits and peaks of cgroups stay empty",
     )
     check = Check(version=f"v{version}") if version else Check(problem=lack)
-    return _checked(transport, "cgroups", check, is_needed=False)
+    return finding(transport.name, "cgroups", check, is_needed=False)

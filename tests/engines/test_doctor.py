@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from envcompare.doctor.checks import Finding, diagnose
+from envcompare.doctor.checks import diagnose
+from envcompare.doctor.model import Finding
 from envcompare.stack import Options
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts
@@ -64,8 +65,8 @@ def test_a_user_without_permission_on_the_socket_is_told_the_group(plain_user: s
     docker = _by_subject(transport)["docker"]
     transport.close()
     assert not docker.is_usable
-    assert docker.reason == "permission denied on the engine's socket"
-    assert docker.hint == 'sudo usermod -aG docker "$USER", then log in again'
+    assert docker.problem.brief == "permission denied on the engine's socket"
+    assert docker.problem.hint == 'sudo usermod -aG docker "$USER", then log in again'
 
 
 @pytest.mark.engine("docker")
@@ -75,8 +76,8 @@ def test_a_daemon_that_is_down_is_told_from_one_that_refuses(
     """The client is there and nobody answers; where that address is named is what to look at."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///not/there.sock")
     docker = _by_subject(LOCAL)["docker"]
-    assert docker.reason == "no Docker daemon answers at unix:///not/there.sock"
-    assert "DOCKER_HOST" in docker.hint
+    assert docker.problem.brief == "no Docker daemon answers at unix:///not/there.sock"
+    assert "DOCKER_HOST" in docker.problem.hint
 
 
 @pytest.mark.usefixtures("bare_path")
@@ -84,9 +85,9 @@ def test_missing_engines_are_said_to_be_missing() -> None:
     """Each comes with the line that installs it, and the rest is still examined."""
     findings = _by_subject(LOCAL)
     assert findings["vm"].is_usable
-    assert findings["docker"].reason == "docker is not installed"
-    assert findings["singularity"].reason == "neither apptainer nor singularity is installed"
-    assert all(findings[name].hint for name in ("docker", "singularity"))
+    assert findings["docker"].problem.brief == "docker is not installed"
+    assert findings["singularity"].problem.brief == "neither apptainer nor singularity is installed"
+    assert all(findings[name].problem.hint for name in ("docker", "singularity"))
     assert findings["disk of the cache"].version
 
 
@@ -110,7 +111,8 @@ def test_a_python_that_is_not_there_is_a_finding_and_no_error() -> None:
         if finding.subject == "python for vm"
     )
     assert (python.is_usable, python.is_needed) == (False, True)
-    assert python.hint == "install python3.1 there, or name one with --vm-python"
+    assert python.problem is not None
+    assert python.problem.hint == "install python3.1 there, or name one with --vm-python"
 
 
 def _by_subject(transport: Transport) -> dict[str, Finding]:

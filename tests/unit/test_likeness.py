@@ -13,10 +13,12 @@ from envcompare.cli.planning import resolved
 from envcompare.cli.schemas import schema_text
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
-from envcompare.doctor import diagnosing
-from envcompare.doctor.diagnosing import build_command, likeness_lines
-from envcompare.doctor.examination import Examination, HostExamination, Trouble, compared_stack
-from envcompare.doctor.likeness import Likeness, counterpart, is_meant_same
+from envcompare.doctor import examining
+from envcompare.doctor.examining import build_command
+from envcompare.doctor.model import ComparedStack, Examination, HostExamination
+from envcompare.doctor.rendering import comparison_lines, diagnosis_lines
+from envcompare.doctor.stacks import counterpart, is_meant_same
+from envcompare.errors import Problem
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.run_folder.results import json_bytes
 from envcompare.stack import NotMadeError, Progress
@@ -39,12 +41,18 @@ def difference(key: str = "numpy.version", **fields: Any) -> FactDifference:
     )
 
 
-def likeness(*differences: FactDifference, **fields: Any) -> Likeness:
+def likeness(*differences: FactDifference, **fields: Any) -> ComparedStack:
     """Return what a step of cnn found in docker beside vm."""
     known = {"arm": "docker", "base": "vm", "is_meant": True, "workloads": ("cnn",)}
-    return Likeness(**{**known, **fields}, differences=differences)
+    return ComparedStack(**{**known, **fields}, differences=differences)
 
 
+def likeness_lines(found: ComparedStack) -> tuple[str, ...]:
+    """Return what is said of it alone."""
+    return comparison_lines(HostExamination(host="h", stacks=(found,)))
+
+
+BROKEN = Problem(brief="docker has other software", details="another hash", hint="rm -r VENV")
 UNREAD = difference(TREE, value=None, fact_class="possible-influence")
 
 
@@ -74,10 +82,10 @@ def test_an_arm_is_held_against_the_one_it_should_be_like(
         (likeness(difference(), is_meant=False), True),
         (likeness(difference(TREE, fact_class="possible-influence")), False),
         (likeness(UNREAD), True),
-        (likeness(mismatch="another hash"), False),
+        (likeness(mismatch=BROKEN), False),
     ],
 )
-def test_what_is_not_as_it_should_be(found: Likeness, *, is_as_meant: bool) -> None:
+def test_what_is_not_as_it_should_be(found: ComparedStack, *, is_as_meant: bool) -> None:
     """Other software where it should be the same, another tree of it, or a broken proof."""
     assert found.is_as_meant is is_as_meant
 
@@ -91,12 +99,11 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
         difference("seccomp.mode", fact_class="varied"),
         difference("gid", fact_class="varied"),
         difference("image.id", fact_class="identity"),
-        mismatch="site-packages of docker has another hash",
-        hint="rm -r VENV",
+        mismatch=BROKEN,
     )
-    assert likeness_lines(found, ARMS) == (
+    assert likeness_lines(found) == (
         "  ✕ stack of docker: not the software of vm, as it should be, in a step of cnn",
-        "      ⚠ site-packages of docker has another hash",
+        "      ⚠ another hash",
         "      try: rm -r VENV",
         "      ⚠ numpy.version differs.",
         "      possible influence: transparent huge pages",
@@ -105,13 +112,16 @@ def test_the_lines_begin_with_the_answer_and_what_matters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arm", "why"), [("new", "your own image"), ("docker-host", "another stack")]
+    ("arm", "why", "is_given"),
+    [("new", "your own image", True), ("docker-host", "another stack", False)],
 )
-def test_other_software_that_was_asked_for_is_told_and_expected(arm: str, why: str) -> None:
+def test_other_software_that_was_asked_for_is_told_and_expected(
+    arm: str, why: str, *, is_given: bool
+) -> None:
     """Nothing is wrong with an image of the user's."""
-    found = likeness(difference(), arm=arm, is_meant=False)
+    found = likeness(difference(), arm=arm, is_meant=False, is_given=is_given)
     head = f"  ✓ stack of {arm}: other software than vm's, as expected of {why}"
-    assert likeness_lines(found, ARMS)[:2] == (
+    assert likeness_lines(found)[:2] == (
         f"{head}, in a step of cnn",
         "      ⚠ numpy.version differs.",
     )
@@ -133,9 +143,9 @@ def test_other_software_that_was_asked_for_is_told_and_expected(arm: str, why: s
         ),
     ],
 )
-def test_no_more_is_said_than_was_seen(found: Likeness, head: str) -> None:
+def test_no_more_is_said_than_was_seen(found: ComparedStack, head: str) -> None:
     """Software is called the same where it is meant to be and was hashed in both arms."""
-    assert likeness_lines(found, ARMS)[0] == f"  {head}, in a step of cnn"
+    assert likeness_lines(found)[0] == f"  {head}, in a step of cnn"
 
 
 @pytest.mark.parametrize(
@@ -181,14 +191,15 @@ class HostSession:
 def test_what_a_run_tells_of_an_arm_doctor_tells_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two images of one name would be compared in silence."""
     experiment, hosts = resolved(Settings(envs="vm,docker", workloads="cnn"), Settings())
-    monkeypatch.setattr(diagnosing, "open_session", lambda *_: HostSession())
+    monkeypatch.setattr(examining, "open_session", lambda *_: HostSession())
     known = HostExamination(host="local")
-    said = diagnosing._compared(experiment, hosts[0], (), known)
+    said = examining._compared(experiment, hosts[0], (), known)
     note = "app:2 is 1 here and 2 on lab: the one there is taken"
-    assert said.lines[0] == f"  – {note}"
-    assert "not compared, vm's is not made yet" in said.lines[1]
-    assert (said.found.notes, said.found.exit_code) == ((note,), 0)
-    assert said.found.not_compared == Trouble(
+    lines = comparison_lines(said)
+    assert lines[0] == f"  – {note}"
+    assert "not compared, vm's is not made yet" in lines[1]
+    assert (said.notes, said.exit_code) == ((note,), 0)
+    assert said.not_compared == Problem(
         brief="vm's is not made yet", hint="envcompare build --envs vm,docker"
     )
 
@@ -205,27 +216,27 @@ def test_where_nothing_is_compared_the_result_says_why(
 ) -> None:
     """A host that lacks something or is not reached is none whose stacks are alike."""
     settings = Settings(envs="vm,vm@host", device="cpu", hosts=place, **given)
-    (report,) = diagnosing.examine(*resolved(settings, Settings()))
-    found = report.found
+    (found,) = examining.examine(*resolved(settings, Settings()))
     assert (found.exit_code, found.stacks) == (3, ())
     assert found.not_compared is not None
     assert found.not_compared.brief == brief
     assert found.not_compared.hint
-    (alone,) = diagnosing.examine(*resolved(replace(settings, envs="vm"), Settings()))
-    assert (alone.found.exit_code, alone.found.not_compared) == (3, None)
+    (alone,) = examining.examine(*resolved(replace(settings, envs="vm"), Settings()))
+    assert (alone.exit_code, alone.not_compared) == (3, None)
+    assert any(line.lstrip().startswith("✕") for line in diagnosis_lines(alone))
 
 
 def test_a_broken_proof_is_told_once() -> None:
     """It stands with its arm."""
-    lines = diagnosing.likeness_lines(likeness(mismatch="another hash"), ())
+    lines = likeness_lines(likeness(mismatch=BROKEN))
     assert [line.strip() for line in lines if "another hash" in line] == ["⚠ another hash"]
 
 
 def test_what_doctor_writes_as_json_obeys_its_schema() -> None:
     """Each fact that differs stands in it with its class and both values, the words beside."""
-    found = likeness(difference(), mismatch="another hash")
-    host = HostExamination(host="h", exit_code=3, stacks=(compared_stack(found),))
-    unreachable = HostExamination(host="g", exit_code=3, trouble=Trouble(brief="no such host"))
+    found = likeness(difference(), mismatch=BROKEN)
+    host = HostExamination(host="h", exit_code=3, stacks=(found,))
+    unreachable = HostExamination(host="g", exit_code=3, trouble=Problem(brief="no such host"))
     written = json.loads(json_bytes(Examination(hosts=(host, unreachable), exit_code=3)))
     jsonschema.validate(written, json.loads(schema_text("doctor")))
     (stack,) = written["hosts"][0]["stacks"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
@@ -12,9 +12,9 @@ from msgspec import structs
 from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, derive_seed, make_plan
+from envcompare.doctor.model import ComparedStack
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.facts import INSTALLED_PARTS
 from envcompare.fingerprint.pair import ArmsContext
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.session import HostSession
@@ -22,7 +22,6 @@ from envcompare.measure.context import Variables, stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.run_folder.records import (
     ArmRecord,
-    FactDifference,
     FingerprintRecord,
     FingerprintValue,
 )
@@ -36,30 +35,6 @@ class NotComparedError(UnusableError):
     """The stacks cannot be compared without making one first, or without measuring."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Likeness:
-    """How an arm differs from the one it is compared with, over all workloads."""
-
-    arm: str
-    base: str
-    is_meant: bool  # the software of both is meant to be the same
-    workloads: tuple[str, ...]
-    differences: tuple[FactDifference, ...]
-    is_proven: bool = True  # what is installed was hashed in both, or is the host's own
-    mismatch: str = ""  # what the proof of the stack says, where it is broken
-    hint: str = ""  # what makes it whole
-
-    @property
-    def unexpected(self) -> tuple[FactDifference, ...]:
-        """Return the differences that should not be: other software, or another tree of it."""
-        return tuple(one for one in self.differences if self.is_meant and _is_other_software(one))
-
-    @property
-    def is_as_meant(self) -> bool:
-        """Say whether nothing differs that should not."""
-        return not self.unexpected and not self.mismatch
-
-
 def compare_stacks(
     session: HostSession,
     experiment: Experiment,
@@ -67,7 +42,7 @@ def compare_stacks(
     progress: Progress,
     *,
     options: tuple[str, ...] = (),
-) -> tuple[Likeness, ...]:
+) -> tuple[ComparedStack, ...]:
     """Return how each arm differs from its reference, after a step of each workload in each.
 
     What else is to be known of the software goes to `progress`, which may forbid making any; a
@@ -88,7 +63,7 @@ def compare_stacks(
     session.stage()
     prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
     pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
-    return tuple(_likeness(session, pair, prints, options) for pair in pairs)
+    return tuple(_compared(session, pair, prints, options) for pair in pairs)
 
 
 def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
@@ -166,20 +141,20 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
     return found.fingerprint
 
 
-def _likeness(
+def _compared(
     session: HostSession,
     pair: tuple[ArmRecord, ArmRecord],
     prints: dict[str, dict[str, FingerprintRecord]],
     options: tuple[str, ...],
-) -> Likeness:
+) -> ComparedStack:
     base, arm = pair
     known = ArmsContext(arms=pair, options=options)
-    broken = session.arms[arm.id].mismatch
+    mismatch = session.arms[arm.id].mismatch
     by_workload = {
         name: compare_fingerprints(found[base.id], found[arm.id], known)
         for name, found in prints.items()
     }
-    return Likeness(
+    return ComparedStack(
         arm=arm.id,
         base=base.id,
         is_meant=is_meant_same(base, arm),
@@ -187,17 +162,10 @@ def _likeness(
         differences=each_once(by_workload),
         is_proven=base.stack == "host"
         or all(TREE in _facts_of(session, one) for one in (base, arm)),
-        mismatch=broken.details if broken else "",
-        hint=broken.hint if broken else "",
+        is_given=bool(base.reference or arm.reference),
+        mismatch=mismatch.problem if mismatch else None,
     )
 
 
 def _facts_of(session: HostSession, arm: ArmRecord) -> dict[str, str]:
     return dict(session.arms[arm.id].prepared.facts)
-
-
-def _is_other_software(one: FactDifference) -> bool:
-    """Say whether a difference is one of software; a hash that could not be taken says nothing."""
-    if one.key in {TREE, INSTALLED_PARTS}:
-        return None not in (one.reference, one.value)
-    return one.fact_class == "confounder" and not one.part_of
