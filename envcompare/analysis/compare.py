@@ -218,11 +218,11 @@ def _check_names(
 ) -> None:
     """Raise RunFolderError where a record is of a cell or an environment that the run has not."""
     cells, arms = ({one.id for one in part} | {""} for part in (run.cells, run.arms))
-    for one in records:
-        arm = "" if isinstance(one, GpuReading) else one.arm
-        if one.cell in cells and arm in arms:
+    for record in records:
+        arm = "" if isinstance(record, GpuReading) else record.arm
+        if record.cell in cells and arm in arms:
             continue
-        what = f"the environment {arm}" if one.cell in cells else f"the cell {one.cell}"
+        what = f"the environment {arm}" if record.cell in cells else f"the cell {record.cell}"
         raise RunFolderError(
             f"{folder.path / name} does not belong to the run {run.run_id}",
             details=f"it holds {what}, which run.json does not name",
@@ -233,10 +233,10 @@ def _check_names(
 def _check_samples(folder: RunFolder, samples: Iterable[Sample]) -> None:
     """Raise RunFolderError for a sample that nobody measured as it stands there."""
     seen: dict[tuple[str, str, int, int, int], int] = {}
-    for number, one in enumerate(samples, start=1):
-        why = _fault(one)
-        if not why and isinstance(one, Measured):
-            key = one.cell, one.arm, one.restart, one.generation, one.round
+    for number, sample in enumerate(samples, start=1):
+        why = _fault(sample)
+        if not why and isinstance(sample, Measured):
+            key = sample.cell, sample.arm, sample.restart, sample.generation, sample.round
             first = seen.setdefault(key, number)
             why = "" if first == number else f"the round of line {first} once more"
         if why:
@@ -247,22 +247,22 @@ def _check_samples(folder: RunFolder, samples: Iterable[Sample]) -> None:
             )
 
 
-def _fault(one: Sample) -> str:
+def _fault(sample: Sample) -> str:
     """Say what cannot be of the times of a sample; empty where nothing speaks against it."""
-    if isinstance(one, GpuReading | Memory):
+    if isinstance(sample, GpuReading | Memory):
         return ""
-    if isinstance(one, Block) and not one.k == len(one.wall_ns) > 0:
-        return f"{len(one.wall_ns)} times of {one.k} steps"
+    if isinstance(sample, Block) and not sample.k == len(sample.wall_ns) > 0:
+        return f"{len(sample.wall_ns)} times of {sample.k} steps"
     # that a clock jumped is why a block was dropped
-    return "a time below 0" if one.status == "ok" and min(_times_ns(one)) < 0 else ""
+    return "a time below 0" if sample.status == "ok" and min(_times_ns(sample)) < 0 else ""
 
 
-def _times_ns(one: Measured | Startup) -> tuple[int, ...]:
-    if isinstance(one, Block):
-        return (*one.wall_ns, *one.cpu_ns, *(one.gpu_ns or ()))
-    if isinstance(one, ProcessRun):
-        return (one.wall_ns, one.user_ns, one.sys_ns, one.real_ns)
-    return tuple(getattr(one, name) for name in _STARTUP_TIMES)
+def _times_ns(sample: Measured | Startup) -> tuple[int, ...]:
+    if isinstance(sample, Block):
+        return (*sample.wall_ns, *sample.cpu_ns, *(sample.gpu_ns or ()))
+    if isinstance(sample, ProcessRun):
+        return (sample.wall_ns, sample.user_ns, sample.sys_ns, sample.real_ns)
+    return tuple(getattr(sample, name) for name in _STARTUP_TIMES)
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
@@ -279,8 +279,8 @@ def compare_files(read: RunFiles) -> RunComparison:
     settled = primaries(data, design, m=m)
     differing = differences_by_cell(run, read.samples, read.fingerprints)
     profiles = explain(read.sources, data, differences=differing, settled=settled)
-    for one in profiles:
-        differing[one.cell] = (*differing.get(one.cell, ()), *one.betrayed)
+    for profiled in profiles:
+        differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
     shared = each_once(differing)
     judged = zip(data, cells, strict=True)
     comparisons = _comparisons(read, judged, differing=differing, settled=settled)
@@ -339,12 +339,12 @@ def _comparisons(
             if not arm.is_timed or arm.is_reference:
                 continue
             is_known = {(cell, arm.id), (cell, reference)} <= known
-            found = candidates(differing.get(cell, ()), arm.id)
+            causes = candidates(differing.get(cell, ()), arm.id)
             compared.append(
                 msgspec.structs.replace(
                     judge(data, arm, summary, primary=settled.get((cell, arm.id))),
                     is_confounded=arm.id in confounded,
-                    candidates=found or (() if is_known else None),
+                    candidates=causes or (() if is_known else None),
                 )
             )
     return tuple(compared)
@@ -387,8 +387,8 @@ def _arm_state(
     if lost:
         return "unreachable", lost[-1].text
     failed = [e for e in events if e.what == "arm-failed" and e.host == host and e.arm == arm.id]
-    own = [c for c in comparisons if c.host == host and c.arm == arm.id]
-    if failed and not any(c.primary for c in own):
+    of_arm = [c for c in comparisons if c.host == host and c.arm == arm.id]
+    if failed and not any(c.primary for c in of_arm):
         return "failed", failed[-1].text
     if any(e.what == "arm-ready" and e.host == host and e.arm == arm.id for e in events):
         return "ok", ""

@@ -344,16 +344,16 @@ def sample_frame(files: RunFiles) -> Frame:
 def _comparison_rows(run: RunComparison) -> Iterator[Row]:
     cells = {cell.id: cell for cell in run.cells}
     times = {(cell.id, one.arm): one for cell in run.cells for one in cell.step_times}
-    for one in run.comparisons:
-        cell = cells.get(one.cell)
-        row = _of_run(run) | _of_comparison(one) | {"stopped_by": cell and cell.stopped_by}
-        if one.primary is None:
+    for comparison in run.comparisons:
+        cell = cells.get(comparison.cell)
+        row = _of_run(run) | _of_comparison(comparison) | {"stopped_by": cell and cell.stopped_by}
+        if comparison.primary is None:
             yield row
             continue
-        row |= _of_times(times.get((one.cell, one.arm)), "")
-        row |= _of_times(times.get((one.cell, run.reference_arm)), "reference_")
-        for estimate in (one.primary, *one.secondary):
-            yield row | _of_estimate(estimate) | {"is_primary": estimate is one.primary}
+        row |= _of_times(times.get((comparison.cell, comparison.arm)), "")
+        row |= _of_times(times.get((comparison.cell, run.reference_arm)), "reference_")
+        for estimate in (comparison.primary, *comparison.secondary):
+            yield row | _of_estimate(estimate) | {"is_primary": estimate is comparison.primary}
 
 
 def _of_run(run: RunComparison) -> Row:
@@ -361,16 +361,16 @@ def _of_run(run: RunComparison) -> Row:
     return {name: getattr(run, name) for name in names}
 
 
-def _of_comparison(one: Comparison) -> Row:
-    failure = one.failure
-    return asdict(one) | {
-        **_of_parameters(one.parameters),
-        "candidates": ",".join(one.candidates or ()),
+def _of_comparison(comparison: Comparison) -> Row:
+    failure = comparison.failure
+    return asdict(comparison) | {
+        **_of_parameters(comparison.parameters),
+        "candidates": ",".join(comparison.candidates or ()),
         "failure_phase": failure and failure.phase,
         "exit_code": failure and failure.exit_code,
         "log": failure and failure.log,
-        "why": one.reason and one.reason.kind,
-        "failure": one.reason and one.reason.brief,
+        "why": comparison.reason and comparison.reason.kind,
+        "failure": comparison.reason and comparison.reason.brief,
     }
 
 
@@ -434,13 +434,13 @@ def _of_quantity(row: QuantityRow) -> Row:
     }
 
 
-def _difference_row(run: RunComparison, cell: str | None, one: FactDifference) -> Row:
-    return asdict(one) | {
+def _difference_row(run: RunComparison, cell: str | None, difference: FactDifference) -> Row:
+    return asdict(difference) | {
         "run_id": run.run_id,
         "cell": cell,
         "reference_arm": run.reference_arm,
-        "reference_value": _json_text(one.reference),
-        "value": _json_text(one.value),
+        "reference_value": _json_text(difference.reference),
+        "value": _json_text(difference.value),
     }
 
 
@@ -469,9 +469,9 @@ def _values(values: pd.Series, kind: Kind) -> pd.Series:
         shown = {text: visible(text) or None for text in values.dropna().unique()}
         return values.map(shown.get, na_action="ignore").astype(_DTYPES[kind])
     if kind == "whole number":
-        values = values.where(values.map(lambda one: not _is_too_large(one)), None)
-    found = values.astype(_DTYPES[kind])
-    return found.where(np.isfinite(found)) if kind == "number" else found
+        values = values.where(values.map(lambda value: not _is_too_large(value)), None)
+    typed = values.astype(_DTYPES[kind])
+    return typed.where(np.isfinite(typed)) if kind == "number" else typed
 
 
 def _is_too_large(value: object) -> bool:

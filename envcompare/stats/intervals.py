@@ -112,8 +112,8 @@ def mean_squares(data: np.ndarray) -> tuple[float, float]:
 
 def interval(groups: Units, *, level: float, always_restarts: bool = False) -> Interval | None:
     """Return the mean with a Student t interval that pays for nothing, None without any value."""
-    found = gather(groups, always_restarts=always_restarts)
-    return None if found is None else _interval(found, level=level)
+    evidence = gather(groups, always_restarts=always_restarts)
+    return None if evidence is None else _interval(evidence, level=level)
 
 
 def printed_interval(
@@ -124,57 +124,57 @@ def printed_interval(
     While screening it is widened for looking alone; the sequence still counts the comparisons, so
     that what it decides is selected at the end.
     """
-    found = gather(groups, always_restarts=is_strict)
-    if found is None:
+    evidence = gather(groups, always_restarts=is_strict)
+    if evidence is None:
         return None
     each = ALPHA / max(1, comparisons)
-    return printed(found, alpha=ALPHA if is_screening else each, sequence_alpha=each)
+    return printed(evidence, alpha=ALPHA if is_screening else each, sequence_alpha=each)
 
 
-def printed(found: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
+def printed(evidence: Evidence, *, alpha: float, sequence_alpha: float | None = None) -> Interval:
     """Return the interval that holds with an error of `alpha` although it was looked at.
 
     Student t at level 1 − 0.8 α, its half-width × 1.2. Where the confidence sequence at 1 − 0.2 α
     excludes 0, which may have ended the cell, the union of both: they share their middle.
     """
-    own = _interval(found, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
+    plain = _interval(evidence, level=1 - (1 - SEQUENCE_SHARE) * alpha, factor=LOOK_FACTOR)
     share = SEQUENCE_SHARE * (sequence_alpha or alpha)
-    half = sequence_half_width(found.own_error, found.count, alpha=share)
-    if abs(found.mean) <= half:
-        return own
-    return _interval(found, level=own.level, factor=LOOK_FACTOR, at_least=half)
+    half = sequence_half_width(evidence.own_error, evidence.count, alpha=share)
+    if abs(evidence.mean) <= half:
+        return plain
+    return _interval(evidence, level=plain.level, factor=LOOK_FACTOR, at_least=half)
 
 
 def _interval(
-    found: Evidence, *, level: float, factor: float = 1.0, at_least: float | None = None
+    evidence: Evidence, *, level: float, factor: float = 1.0, at_least: float | None = None
 ) -> Interval:
-    half = factor * student_factor(found.df, level) * found.error
+    half = factor * student_factor(evidence.df, level) * evidence.error
     return Interval(
-        mean=found.mean,
+        mean=evidence.mean,
         half_width=max(half, at_least or 0.0),
-        unit=found.unit,
-        restarts=found.restarts,
-        generations=found.generations,
+        unit=evidence.unit,
+        restarts=evidence.restarts,
+        generations=evidence.generations,
         level=level,
         is_decided=at_least is not None,
     )
 
 
-def generations_needed(found: Interval, *, margin: float) -> int | None:
+def generations_needed(so_far: Interval, *, margin: float) -> int | None:
     """Forecast how many generations in all would decide, at the spread seen so far.
 
     A verdict needs a printed half-width below the distance of the mean to 0, or to the far side of
     the margin, whichever is longer. The confidence sequence, always wider, comes to it no sooner.
     Restarts are whole. None where nothing can be said, or beyond 10 000 restarts.
     """
-    if found.restarts < 2 or not math.isfinite(found.half_width) or found.half_width <= 0:
+    if so_far.restarts < 2 or not math.isfinite(so_far.half_width) or so_far.half_width <= 0:
         return None
-    per_restart = found.generations // found.restarts
-    units = 1 if found.unit == "restart" else per_restart
-    reach = max(abs(found.mean), math.log1p(margin) - abs(found.mean))
-    scale = found.half_width / _width(found.restarts * units, found.level)
-    for restarts in _counts(found.restarts):
-        if scale * _width(restarts * units, found.level) <= reach:
+    per_restart = so_far.generations // so_far.restarts
+    units = 1 if so_far.unit == "restart" else per_restart
+    reach = max(abs(so_far.mean), math.log1p(margin) - abs(so_far.mean))
+    scale = so_far.half_width / _width(so_far.restarts * units, so_far.level)
+    for restarts in _counts(so_far.restarts):
+        if scale * _width(restarts * units, so_far.level) <= reach:
             return restarts * per_restart
     return None
 

@@ -170,8 +170,8 @@ def estimate(
     what is reported as it does for each block, though a median or a trimmed mean is not additive.
     """
     taken = {arm, reference, reference + CONTROL_SUFFIX}
-    own = Readings(block for block in blocks if block.arm in taken)
-    return own.estimate(arm, reference, metric)
+    readings = Readings(block for block in blocks if block.arm in taken)
+    return readings.estimate(arm, reference, metric)
 
 
 def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], metric: Metric) -> bool:
@@ -179,9 +179,9 @@ def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], metric: Metric) -> 
 
     The rounds that happened to meet a tick would then be a biased choice.
     """
-    own = [run for run in runs if run.arm in arms]
-    complete = set.intersection(*({r.number for r in own if r.arm == arm} for arm in arms))
-    return any(run.number in complete and not metric.read(run) for run in own)
+    of_arms = [run for run in runs if run.arm in arms]
+    complete = set.intersection(*({r.number for r in of_arms if r.arm == arm} for arm in arms))
+    return any(run.number in complete and not metric.read(run) for run in of_arms)
 
 
 def _rounds(pairs: Pairs) -> list[list[int]]:

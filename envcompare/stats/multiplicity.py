@@ -35,10 +35,10 @@ def gather_pooled(cells: Sequence[Units]) -> tuple[Evidence | None, ...]:
     its own MSW ÷ (R g). Cells without two restarts of two generations, and fewer than 8 such cells,
     are left as they are.
     """
-    own = tuple(gather(groups) for groups in cells)
+    each_cell = tuple(gather(groups) for groups in cells)
     usable = [np.asarray(groups) for groups in cells if _can_pool(groups)]
     if len(usable) < MIN_CELLS:
-        return own
+        return each_cell
     parts = [_restart_variance(data) for data in usable]
     variance = float(np.mean([max(0.0, part[0]) for part in parts]))
     uncertainty = sum(part[1] for part in parts) / len(parts) ** 2
@@ -46,7 +46,7 @@ def gather_pooled(cells: Sequence[Units]) -> tuple[Evidence | None, ...]:
         found
         if found is None or not _can_pool(groups)
         else _pooled(found, np.asarray(groups), variance, uncertainty)
-        for found, groups in zip(own, cells, strict=True)
+        for found, groups in zip(each_cell, cells, strict=True)
     )
 
 
@@ -63,19 +63,19 @@ def _restart_variance(data: np.ndarray) -> tuple[float, float]:
 
 
 def _pooled(
-    found: Evidence, data: np.ndarray, restart_variance: float, uncertainty: float
+    evidence: Evidence, data: np.ndarray, restart_variance: float, uncertainty: float
 ) -> Evidence:
     restarts, per_restart = data.shape
-    own = mean_squares(data)[1] / data.size
-    variance = restart_variance / restarts + own
-    spread = uncertainty / restarts**2 + 2 * own**2 / (restarts * (per_restart - 1))
+    within = mean_squares(data)[1] / data.size
+    variance = restart_variance / restarts + within
+    spread = uncertainty / restarts**2 + 2 * within**2 / (restarts * (per_restart - 1))
     if variance <= 0 or spread <= 0:
-        return found
+        return evidence
     df = 2 * variance**2 / spread
     # Cut off at 0, the pooled part may be smaller than its uncertainty: then the cell knows more.
     if df < restarts - 1:
-        return found
-    return replace(found, error=math.sqrt(variance), df=df, unit="restart")
+        return evidence
+    return replace(evidence, error=math.sqrt(variance), df=df, unit="restart")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +86,19 @@ class Screened:
     is_selected: bool
 
 
-def p_value(found: Evidence) -> float:
+def p_value(evidence: Evidence) -> float:
     """Return the smallest error at which the printed interval would still exclude 0, at most 1."""
-    if found.mean == 0:
+    if evidence.mean == 0:
         return 1.0
-    if found.error == 0:
+    if evidence.error == 0:
         return 0.0
-    tail = 2 * float(special.stdtr(found.df, -abs(found.mean) / (LOOK_FACTOR * found.error)))
+    tail = 2 * float(
+        special.stdtr(evidence.df, -abs(evidence.mean) / (LOOK_FACTOR * evidence.error))
+    )
     return min(1.0, tail / (1 - SEQUENCE_SHARE))
 
 
-def screen(found: Sequence[Evidence], *, planned: int) -> tuple[Screened, ...]:
+def screen(evidence: Sequence[Evidence], *, planned: int) -> tuple[Screened, ...]:
     """Select by Benjamini and Hochberg at 5 % and give each comparison its interval.
 
     R selected of m planned have theirs at error 5 % · R ÷ m, so that the false coverage rate is
@@ -104,16 +106,16 @@ def screen(found: Sequence[Evidence], *, planned: int) -> tuple[Screened, ...]:
     widened for looking and not for their number. Planned comparisons that were not measured count
     as not selected.
     """
-    if not found:
+    if not evidence:
         return ()
-    padded = [*(p_value(one) for one in found), *[1.0] * (planned - len(found))]
+    padded = [*(p_value(one) for one in evidence), *[1.0] * (planned - len(evidence))]
     # a second to import, and seldom asked for
     from scipy.stats import false_discovery_control  # noqa: PLC0415
 
-    adjusted = false_discovery_control(padded, method="bh")[: len(found)]
+    adjusted = false_discovery_control(padded, method="bh")[: len(evidence)]
     selected = [float(one) <= ALPHA for one in adjusted]
-    share = sum(selected) / max(planned, len(found))
+    share = sum(selected) / max(planned, len(evidence))
     return tuple(
         Screened(interval=printed(one, alpha=ALPHA * share if is_in else ALPHA), is_selected=is_in)
-        for one, is_in in zip(found, selected, strict=True)
+        for one, is_in in zip(evidence, selected, strict=True)
     )

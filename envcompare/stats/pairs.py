@@ -56,8 +56,8 @@ def pair(
 ) -> Pairs:
     """Pair the blocks of one cell by round and return their log ratios, as `paired` does."""
     taken = {arm, reference, reference + CONTROL_SUFFIX}
-    own = (block for block in blocks if block.arm in taken)
-    return paired(logarithms(own, read=read), arm=arm, reference=reference)
+    kept = (block for block in blocks if block.arm in taken)
+    return paired(logarithms(kept, read=read), arm=arm, reference=reference)
 
 
 def logarithms(
@@ -67,15 +67,15 @@ def logarithms(
 
     Warm-up blocks, dropped blocks and those without a value are left out.
     """
-    found: dict[str, dict[Round, float]] = {}
+    by_arm: dict[str, dict[Round, float]] = {}
     for block in blocks:
         if block.warmup or block.status != "ok":
             continue
         value = read(block)
         if value is not None and value > 0:
             key = (block.restart, block.generation, block.round)
-            found.setdefault(block.arm, {})[key] = math.log(value)
-    return found
+            by_arm.setdefault(block.arm, {})[key] = math.log(value)
+    return by_arm
 
 
 def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
@@ -86,13 +86,13 @@ def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
     it is a control variate, and the variance falls by a quarter (Glasserman 2003, section 4.1).
     """
     twin = reference + CONTROL_SUFFIX
-    own, others = values.get(arm, {}), values.get(reference, {})
+    compared, others = values.get(arm, {}), values.get(reference, {})
     twins = values.get(twin, {}) if arm != twin else {}
     pairs: dict[int, dict[int, list[float]]] = {}
-    for key in sorted(own.keys() & others.keys()):
+    for key in sorted(compared.keys() & others.keys()):
         known = (others[key], twins[key]) if key in twins else (others[key],)
         ratios = pairs.setdefault(key[0], {}).setdefault(key[1], [])
-        ratios.append(own[key] - statistics.fmean(known))
+        ratios.append(compared[key] - statistics.fmean(known))
     return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
 
 

@@ -136,22 +136,22 @@ def operator_table(record: ProfileRecord) -> OperatorTable:
     )
 
 
-def _own_time(one: Operator) -> tuple[float, float]:
-    return (one.self_device_ns or 0.0, one.self_cpu_ns)
+def _own_time(operator: Operator) -> tuple[float, float]:
+    return (operator.self_device_ns or 0.0, operator.self_cpu_ns)
 
 
-def _operator(one: Operator, cpu: float, device: float | None) -> OperatorRow:
+def _operator(operator: Operator, cpu: float, device: float | None) -> OperatorRow:
     return OperatorRow(
-        name=one.name,
-        calls=one.calls,
-        self_cpu_ns=one.self_cpu_ns,
-        self_cpu_percent=100 * one.self_cpu_ns / cpu if cpu else 0.0,
-        cpu_ns=one.cpu_ns,
-        self_device_ns=one.self_device_ns,
-        self_device_percent=_percent(one.self_device_ns, device),
-        device_ns=one.device_ns,
-        self_cpu_bytes=one.self_cpu_bytes,
-        self_device_bytes=one.self_device_bytes,
+        name=operator.name,
+        calls=operator.calls,
+        self_cpu_ns=operator.self_cpu_ns,
+        self_cpu_percent=100 * operator.self_cpu_ns / cpu if cpu else 0.0,
+        cpu_ns=operator.cpu_ns,
+        self_device_ns=operator.self_device_ns,
+        self_device_percent=_percent(operator.self_device_ns, device),
+        device_ns=operator.device_ns,
+        self_cpu_bytes=operator.self_cpu_bytes,
+        self_device_bytes=operator.self_device_bytes,
     )
 
 
@@ -176,8 +176,8 @@ def _percent(part: float | None, whole: float | None) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return sum(found) if found else None
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _least(values: Iterable[float | None]) -> float | None:

@@ -116,24 +116,24 @@ def build_differences(
     A library of which both fingerprints name the same version is not accused by a name.
     """
     is_one_gpu = arm.is_on(reference)
-    found = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
-    found += _of_precisions(reference, arm)
+    differences = [] if is_one_gpu is not False else [_of_gpus(reference, arm)]
+    differences += _of_precisions(reference, arm)
     # what explains that libraries chose other kernels
-    causes = [one.key for one in found if one.key == GPU or is_one_gpu]
+    causes = [one.key for one in differences if one.key == GPU or is_one_gpu]
     differing = set(told)
     for sign in _SIGNS:
         before, after = _signs(sign, reference.names), _signs(sign, arm.names)
         if not before or not after or before == after or _is_same(sign, reference, arm):
             continue
-        one = _difference(
+        difference = _difference(
             sign, before, after, both=(reference.names, arm.names), is_one_gpu=bool(is_one_gpu)
         )
         tellers = (*sign.told_by, *(causes if sign.key == _ARCHITECTURE else ()))
         teller = next((key for key in tellers if key in {*differing, *causes}), "")
-        found.append(replace(one, part_of=teller))
+        differences.append(replace(difference, part_of=teller))
     return tuple(
         replace(one, host=host, arm=arm_id)
-        for one in found
+        for one in differences
         if one.key != GPU or GPU not in differing
     )
 
@@ -143,8 +143,8 @@ def builds(names: Iterable[str]) -> tuple[str, ...]:
 
     A word for a generation of GPUs (volta) stands where a library writes no number.
     """
-    found = {tag for name in names for sign in _SIGNS[:2] for tag in _of_name(sign, name)}
-    return tuple(sorted(found))
+    tags = {tag for name in names for sign in _SIGNS[:2] for tag in _of_name(sign, name)}
+    return tuple(sorted(tags))
 
 
 def _of_gpus(reference: Side, arm: Side) -> FactDifference:
@@ -197,8 +197,8 @@ def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
 
 def _by_precision(names: Iterable[str]) -> dict[str, str]:
     """Return the precisions that names speak of, each with one of them."""
-    found = {kind: name for name in sorted(names, reverse=True) for kind in precisions(name)}
-    return {kind: found[kind] for kind in PRECISIONS if kind in found}
+    examples = {kind: name for name in sorted(names, reverse=True) for kind in precisions(name)}
+    return {kind: examples[kind] for kind in PRECISIONS if kind in examples}
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -81,22 +81,22 @@ def launch_factor(before: Profile, after: Profile) -> float | None:
     It is 1 for one program. None stands for other kernels, and for another number of them in a
     step where steps are known; without steps one proportion of all is all that can be told.
     """
-    one, other = _launches(before), _launches(after)
-    if not one or one.keys() != other.keys():
+    first, second = _launches(before), _launches(after)
+    if not first or first.keys() != second.keys():
         return None
     has_steps = bool(before.steps and after.steps)
     scale = (before.steps or 1) / (after.steps or 1) if has_steps else 1.0
-    ratios = {round(other[key] * scale / one[key], _DIGITS) for key in one}
+    ratios = {round(second[key] * scale / first[key], _DIGITS) for key in first}
     factor = next(iter(ratios))
     return factor if len(ratios) == 1 and (factor == 1 or not has_steps) else None
 
 
 def _launches(profile: Profile) -> Counter[tuple[object, ...]]:
-    found: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for kernel in profile.kernels:
         if kernel.calls:
-            found[kernel.name, kernel.grid, kernel.block] += kernel.calls
-    return found
+            counts[kernel.name, kernel.grid, kernel.block] += kernel.calls
+    return counts
 
 
 def _sums(before: Side, after: Side) -> list[_Sum]:
@@ -104,46 +104,46 @@ def _sums(before: Side, after: Side) -> list[_Sum]:
     sums: dict[RowKey, _Sum] = {}
     for pair in pairs(before, after):
         key = _key(pair, before, after)
-        found = sums.setdefault(key, _Sum(key[0], pair))
-        found.before_launches += pair.before_launches
-        found.after_launches += pair.after_launches
+        total = sums.setdefault(key, _Sum(key[0], pair))
+        total.before_launches += pair.before_launches
+        total.after_launches += pair.after_launches
         for side, place in ((before, pair.before), (after, pair.after)):
             if place is not None and side.kernels[place].op:
-                found.ops[side.kernels[place].op] = None
-        found.before_ns = _more(found.before_ns, before, pair.before, pair.before_launches)
-        found.after_ns = _more(found.after_ns, after, pair.after, pair.after_launches)
+                total.ops[side.kernels[place].op] = None
+        total.before_ns = _more(total.before_ns, before, pair.before, pair.before_launches)
+        total.after_ns = _more(total.after_ns, after, pair.after, pair.after_launches)
     return sorted(sums.values(), key=_weight)
 
 
 def _key(pair: Pair, before: Side, after: Side) -> RowKey:
-    one = None if pair.before is None else before.keys[pair.before]
-    other = None if pair.after is None else after.keys[pair.after]
-    if one is None or other is None:
-        return ("only-arm" if one is None else "only-reference", one, other)
-    return ("both" if one[0] == other[0] else "replaced", one, other)
+    before_key = None if pair.before is None else before.keys[pair.before]
+    after_key = None if pair.after is None else after.keys[pair.after]
+    if before_key is None or after_key is None:
+        return ("only-arm" if before_key is None else "only-reference", before_key, after_key)
+    return ("both" if before_key[0] == after_key[0] else "replaced", before_key, after_key)
 
 
-def _row(one: _Sum, before: Side, after: Side) -> KernelDiffRow:
-    own = None if one.first.before is None else before.kernels[one.first.before]
-    other = None if one.first.after is None else after.kernels[one.first.after]
-    named = own or other
-    ops = list(one.ops)
+def _row(total: _Sum, before: Side, after: Side) -> KernelDiffRow:
+    reference_kernel = None if total.first.before is None else before.kernels[total.first.before]
+    arm_kernel = None if total.first.after is None else after.kernels[total.first.after]
+    named = reference_kernel or arm_kernel
+    ops = list(total.ops)
     more = f" and {len(ops) - _MOST_OPERATORS} more" if len(ops) > _MOST_OPERATORS else ""
     return KernelDiffRow(
-        kind=one.kind,
-        rule=one.first.rule,
+        kind=total.kind,
+        rule=total.first.rule,
         kernel_class=classify(named.name) if named else "other",
-        reference_name=shown(own.name) if own else "",
-        arm_name=shown(other.name) if other else "",
+        reference_name=shown(reference_kernel.name) if reference_kernel else "",
+        arm_name=shown(arm_kernel.name) if arm_kernel else "",
         op=", ".join(ops[:_MOST_OPERATORS]) + more,
-        reference_ns=one.before_ns,
-        arm_ns=one.after_ns,
-        reference_launches=one.before_launches,
-        arm_launches=one.after_launches,
-        reference_grid=own.grid if own else None,
-        reference_block=own.block if own else None,
-        arm_grid=other.grid if other else None,
-        arm_block=other.block if other else None,
+        reference_ns=total.before_ns,
+        arm_ns=total.after_ns,
+        reference_launches=total.before_launches,
+        arm_launches=total.after_launches,
+        reference_grid=reference_kernel.grid if reference_kernel else None,
+        reference_block=reference_kernel.block if reference_kernel else None,
+        arm_grid=arm_kernel.grid if arm_kernel else None,
+        arm_block=arm_kernel.block if arm_kernel else None,
     )
 
 
@@ -151,19 +151,22 @@ def _more(sum_ns: float | None, side: Side, place: int | None, launches: float) 
     return sum_ns if place is None else _sum_of(sum_ns, side.time_ns(place, launches))
 
 
-def _sum_of(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one + (other or 0.0)
+def _sum_of(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first + (second or 0.0)
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return sum(found) if found else None
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
-def _weight(one: _Sum) -> tuple[float, float]:
+def _weight(total: _Sum) -> tuple[float, float]:
     """Order by change of time, then by time, then by launches: the largest first."""
-    own, other = one.before_ns or 0.0, one.after_ns or 0.0
-    return (-abs(other - own), -max(own, other, one.before_launches, one.after_launches))
+    before_ns, after_ns = total.before_ns or 0.0, total.after_ns or 0.0
+    return (
+        -abs(after_ns - before_ns),
+        -max(before_ns, after_ns, total.before_launches, total.after_launches),
+    )
 
 
 def _cut(sums: Sequence[_Sum], before: Side, after: Side) -> tuple[KernelDiffRow, ...]:

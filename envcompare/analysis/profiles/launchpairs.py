@@ -82,10 +82,10 @@ class _Rest:
     launches: dict[int, float] = field(default_factory=dict)
 
     def pop_all(self, keys: Container[Key]) -> list[tuple[int, float]]:
-        found = [one for one in self.launches.items() if self.side.keys[one[0]] in keys]
-        for place, _ in found:
+        popped = [one for one in self.launches.items() if self.side.keys[one[0]] in keys]
+        for place, _ in popped:
             del self.launches[place]
-        return found
+        return popped
 
 
 def sides(before: Profile, after: Profile) -> tuple[Side, Side]:
@@ -99,9 +99,9 @@ def sides(before: Profile, after: Profile) -> tuple[Side, Side]:
 
 
 def _windows(before: Profile, after: Profile) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    one, other = _step_of(before), _step_of(after)
-    if one and other:
-        return one[:MOST_LAUNCHES], other[:MOST_LAUNCHES]
+    first, second = _step_of(before), _step_of(after)
+    if first and second:
+        return first[:MOST_LAUNCHES], second[:MOST_LAUNCHES]
     if before.steps == after.steps:
         return before.sequence[:MOST_LAUNCHES], after.sequence[:MOST_LAUNCHES]
     return (), ()
@@ -120,9 +120,9 @@ def _step_of(profile: Profile) -> tuple[int, ...]:
 def pairs(before: Side, after: Side) -> tuple[Pair, ...]:
     """Return every launch of both sides exactly once, in a pair or alone."""
     counts = _ordered(before, after)
-    found, rests = _shared_out(before, after, counts)
-    found += _by_name(*rests)
-    return tuple(found)
+    paired, rests = _shared_out(before, after, counts)
+    paired += _by_name(*rests)
+    return tuple(paired)
 
 
 def _ordered(before: Side, after: Side) -> Counter[tuple[int, int, MatchRule]]:
@@ -137,13 +137,13 @@ def _ordered(before: Side, after: Side) -> Counter[tuple[int, int, MatchRule]]:
         for one, other in zip(*tokens, strict=True)
     ]
     matches = align((len(before.window), len(after.window)), levels)
-    found: Counter[tuple[int, int, MatchRule]] = Counter()
+    counts: Counter[tuple[int, int, MatchRule]] = Counter()
     for match in matches:
-        one, other = before.window[match.before], after.window[match.after]
+        reference_place, arm_place = before.window[match.before], after.window[match.after]
         # a tool that tells no shape cannot have paired by it
-        is_shapeless = match.level == 0 and before.kernels[one].grid is None
-        found[one, other, rules[1 if is_shapeless else match.level]] += 1
-    return found
+        is_shapeless = match.level == 0 and before.kernels[reference_place].grid is None
+        counts[reference_place, arm_place, rules[1 if is_shapeless else match.level]] += 1
+    return counts
 
 
 def _tokens(side: Side, *, has_operators: bool) -> list[list[tuple[object, ...]]]:
@@ -165,11 +165,11 @@ def _shared_out(
 ) -> tuple[list[Pair], tuple[_Rest, _Rest]]:
     """Give each kernel's launches to its partners as its launches in the window went to them."""
     seen = Counter(before.window), Counter(after.window)
-    found, paired = [], (Counter[int](), Counter[int]())
+    shared, paired = [], (Counter[int](), Counter[int]())
     for (a, b, rule), count in counts.items():
         paired[0][a] += count
         paired[1][b] += count
-        found.append(
+        shared.append(
             Pair(
                 before=a,
                 after=b,
@@ -179,29 +179,29 @@ def _shared_out(
             )
         )
     rests = _Rest(before), _Rest(after)
-    for rest, own, used in zip(rests, seen, paired, strict=True):
+    for rest, in_window, used in zip(rests, seen, paired, strict=True):
         for place in range(len(rest.side.kernels)):
-            share = 1 - used[place] / own[place] if own[place] else 1.0
+            share = 1 - used[place] / in_window[place] if in_window[place] else 1.0
             if share and rest.side.launches(place):
                 rest.launches[place] = rest.side.launches(place) * share
-    return found, rests
+    return shared, rests
 
 
-def _by_name(one: _Rest, other: _Rest) -> list[Pair]:
+def _by_name(before: _Rest, after: _Rest) -> list[Pair]:
     """Pair by identity and shape, by identity, by family; what then is left is in one only."""
-    found: list[Pair] = []
-    shared = one.side.place_of.keys() & other.side.place_of.keys()
-    for place, count in one.pop_all(shared):
-        partner = other.side.place_of[one.side.keys[place]]
-        found.append(Pair(before=place, after=partner, before_launches=count, rule="name"))
-    for place, count in other.pop_all(shared):
-        partner = one.side.place_of[other.side.keys[place]]
-        found.append(Pair(before=partner, after=place, after_launches=count, rule="name"))
-    found += _zipped(one, other, _identity)
-    found += _zipped(one, other, _family)
-    found += [Pair(before=a, after=None, before_launches=n) for a, n in one.launches.items()]
-    found += [Pair(before=None, after=b, after_launches=n) for b, n in other.launches.items()]
-    return found
+    matched: list[Pair] = []
+    shared = before.side.place_of.keys() & after.side.place_of.keys()
+    for place, count in before.pop_all(shared):
+        partner = after.side.place_of[before.side.keys[place]]
+        matched.append(Pair(before=place, after=partner, before_launches=count, rule="name"))
+    for place, count in after.pop_all(shared):
+        partner = before.side.place_of[after.side.keys[place]]
+        matched.append(Pair(before=partner, after=place, after_launches=count, rule="name"))
+    matched += _zipped(before, after, _identity)
+    matched += _zipped(before, after, _family)
+    matched += [Pair(before=a, after=None, before_launches=n) for a, n in before.launches.items()]
+    matched += [Pair(before=None, after=b, after_launches=n) for b, n in after.launches.items()]
+    return matched
 
 
 def _identity(side: Side, place: int) -> str:
@@ -212,19 +212,19 @@ def _family(side: Side, place: int) -> str:
     return family(side.kernels[place].name)
 
 
-def _zipped(one: _Rest, other: _Rest, key: Callable[[Side, int], str]) -> Iterator[Pair]:
+def _zipped(before: _Rest, after: _Rest, key: Callable[[Side, int], str]) -> Iterator[Pair]:
     """Pair what is left under one key, in the order of the first launch."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
-    for place in sorted(other.launches, key=lambda place: _first(other.side, place), reverse=True):
-        groups[key(other.side, place)].append(place)
-    for place in sorted(one.launches, key=lambda place: _first(one.side, place)):
-        if partners := groups[key(one.side, place)]:
+    for place in sorted(after.launches, key=lambda place: _first(after.side, place), reverse=True):
+        groups[key(after.side, place)].append(place)
+    for place in sorted(before.launches, key=lambda place: _first(before.side, place)):
+        if partners := groups[key(before.side, place)]:
             partner = partners.pop()
             yield Pair(
                 before=place,
                 after=partner,
-                before_launches=one.launches.pop(place),
-                after_launches=other.launches.pop(partner),
+                before_launches=before.launches.pop(place),
+                after_launches=after.launches.pop(partner),
                 rule="name",
             )
 
@@ -285,30 +285,30 @@ def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
 
 def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
     """Return the matches of a common subsequence, the longest where the lists are not far apart."""
-    one = [(level.before(place), place) for place in gap[0]]
-    other = [(level.after(place), place) for place in gap[1]]
+    before_tokens = [(level.before(place), place) for place in gap[0]]
+    after_tokens = [(level.after(place), place) for place in gap[1]]
     # what one list alone has cannot match, and would count as a difference
-    shared = {token for token, _ in one} & {token for token, _ in other}
-    one = [each for each in one if each[0] in shared]
-    other = [each for each in other if each[0] in shared]
-    tokens = [token for token, _ in one], [token for token, _ in other]
-    found: list[tuple[int, int]] = []
+    shared = {token for token, _ in before_tokens} & {token for token, _ in after_tokens}
+    before_tokens = [each for each in before_tokens if each[0] in shared]
+    after_tokens = [each for each in after_tokens if each[0] in shared]
+    tokens = [token for token, _ in before_tokens], [token for token, _ in after_tokens]
+    matches: list[tuple[int, int]] = []
     a, b = 0, 0
-    while a < len(one) and b < len(other):
+    while a < len(before_tokens) and b < len(after_tokens):
         matched, (x, y) = _myers(tokens[0][a:], tokens[1][b:])
-        found += [(one[a + i][1], other[b + j][1]) for i, j in matched]
+        matches += [(before_tokens[a + i][1], after_tokens[b + j][1]) for i, j in matched]
         a, b = a + x, b + y
-    return found
+    return matches
 
 
 def _myers(
-    one: list[Hashable], other: list[Hashable]
+    before: list[Hashable], after: list[Hashable]
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     """Return the matches of a shortest edit script and where it ends: both ends, or further on.
 
     With more than MOST_DIFFERENCES it ends where the path that came furthest does.
     """
-    ends = {1: 0}  # the furthest place in `one` on each diagonal
+    ends = {1: 0}  # the furthest place in `before` on each diagonal
     trace: list[dict[int, int]] = []
     best = (0, 0)
     for cost in range(MOST_DIFFERENCES + 1):
@@ -316,12 +316,12 @@ def _myers(
         for diagonal in range(-cost, cost + 1, 2):
             x = _start(ends, diagonal, cost)[0]
             y = x - diagonal
-            while x < len(one) and y < len(other) and one[x] == other[y]:
+            while x < len(before) and y < len(after) and before[x] == after[y]:
                 x, y = x + 1, y + 1
             ends[diagonal] = x
-            if x >= len(one) and y >= len(other):
+            if x >= len(before) and y >= len(after):
                 return _walked_back(trace, x, y), (x, y)
-            if cost == MOST_DIFFERENCES and x <= len(one) and y <= len(other):
+            if cost == MOST_DIFFERENCES and x <= len(before) and y <= len(after):
                 best = max(best, (x, y), key=sum)
     return _walked_back(trace, *best), best
 

@@ -71,20 +71,20 @@ class Division:
 
 def difference(before: Division, after: Division, *, arm: str, basis: Basis, whole: str) -> Ledger:
     """Return the ledger of two divisions; its parts sum to the whole to the nanosecond."""
-    own, other = _rounded(before), _rounded(after)
-    change = sum(other.values()) - sum(own.values())
+    before_ns, after_ns = _rounded(before), _rounded(after)
+    change = sum(after_ns.values()) - sum(before_ns.values())
     return Ledger(
         arm=arm,
         basis=basis,
         whole=whole,
         rule=" ".join(dict.fromkeys((*before.rules, *after.rules))),
-        reference_ns=sum(own.values()),
-        arm_ns=sum(other.values()),
+        reference_ns=sum(before_ns.values()),
+        arm_ns=sum(after_ns.values()),
         change_ns=change,
         parts=tuple(
-            _part(part, own.get(part, 0), other.get(part, 0), change)
+            _part(part, before_ns.get(part, 0), after_ns.get(part, 0), change)
             for part in LABELS
-            if own.get(part) or other.get(part)
+            if before_ns.get(part) or after_ns.get(part)
         ),
     )
 
@@ -102,13 +102,13 @@ def _part(part: Part, before: int, after: int, change: int) -> LedgerPart:
 
 def _rounded(division: Division) -> dict[Part, int]:
     """Return whole nanoseconds whose sums up to each part are the rounded sums up to it."""
-    found: dict[Part, int] = {}
+    rounded: dict[Part, int] = {}
     running, given = 0.0, 0
     for part, value in division.parts.items():
         running += value
-        found[part] = round(running) - given
-        given += found[part]
-    return found
+        rounded[part] = round(running) - given
+        given += rounded[part]
+    return rounded
 
 
 def trace_ledger(before: Profile, after: Profile, *, arm: str, source: str) -> Ledger | str:
@@ -158,13 +158,13 @@ def _divided(profile: Profile, *, has_span: bool) -> Division:
 
 def _sums(profile: Profile) -> dict[Part, float]:
     """Return the time of each class, added up; kernels and copies may have overlapped."""
-    found: dict[Part, float] = dict.fromkeys(LABELS, 0.0)
+    sums: dict[Part, float] = dict.fromkeys(LABELS, 0.0)
     for kernel in profile.kernels:
         named = classify(kernel.name)
-        found["other-kernels" if named == "other" else named] += kernel.total_ns or 0.0
+        sums["other-kernels" if named == "other" else named] += kernel.total_ns or 0.0
     for copy in profile.copies:
-        found["memset" if copy.kind == "memset" else "memcpy"] += copy.total_ns
-    return found
+        sums["memset" if copy.kind == "memset" else "memcpy"] += copy.total_ns
+    return sums
 
 
 def _exclusive(
@@ -183,8 +183,8 @@ def _exclusive(
 
 
 def _exposed(profile: Profile) -> float | None:
-    found = (one for one in profile.quantities if one.name in _EXPOSED_NAMES)
-    return next((one.value for one in found), None)
+    exposed = (one for one in profile.quantities if one.name in _EXPOSED_NAMES)
+    return next((one.value for one in exposed), None)
 
 
 def _each(parts: Mapping[Part, float], factor: float) -> dict[Part, float]:
@@ -313,5 +313,5 @@ def _rate(blocks: Sequence[Block], name: str) -> float | None:
 
 
 def _mean(values: Iterable[int]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

@@ -41,8 +41,8 @@ def source_of(record: ProfileRecord) -> str:
 
 def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
     """Return the records that hold a profile, those that disturb time least first."""
-    found = [one for one in records if one.state == "ok" and one.profile is not None]
-    return tuple(sorted(found, key=_rank))
+    kept = [one for one in records if one.state == "ok" and one.profile is not None]
+    return tuple(sorted(kept, key=_rank))
 
 
 def is_trace(record: ProfileRecord) -> bool:
@@ -73,13 +73,13 @@ def choose_pair(
     before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
 ) -> tuple[ProfileRecord, ProfileRecord] | None:
     """Return a profile of each arm, of one pass and tool where both have such, else the best."""
-    own = [one for one in usable(before) if fits(one)]
-    other = [one for one in usable(after) if fits(one)]
-    for one in own:
-        for match in other:
-            if _rank(one) == _rank(match):
-                return one, match
-    return (own[0], other[0]) if own and other else None
+    firsts = [one for one in usable(before) if fits(one)]
+    seconds = [one for one in usable(after) if fits(one)]
+    for first in firsts:
+        for match in seconds:
+            if _rank(first) == _rank(match):
+                return first, match
+    return (firsts[0], seconds[0]) if firsts and seconds else None
 
 
 def _rank(record: ProfileRecord) -> tuple[int, int]:
@@ -123,11 +123,11 @@ def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[
 def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[str]:
     """Say where an arm used another number of GPUs than the reference."""
     counts = {arm: _gpus(records) for arm, records in by_arm.items()}
-    own = counts.get(reference)
+    expected = counts.get(reference)
     for arm, count in counts.items():
-        if own and count and count != own:
+        if expected and count and count != expected:
             yield (
-                f"{arm} used {counted(count, 'GPU')} and {reference} {own}: sums are over "
+                f"{arm} used {counted(count, 'GPU')} and {reference} {expected}: sums are over "
                 "all of them, and times of one GPU are compared with those of the same GPU alone."
             )
 
@@ -153,18 +153,18 @@ def _gpus(records: Records) -> int:
 
 def step_cautions(records: Records) -> Iterable[str]:
     """Say where a profile counts other steps than it is said to hold: its own are used."""
-    for one in usable(records):
-        told = one.profile.steps if one.profile else None
-        if told and one.steps and told != one.steps:
+    for record in usable(records):
+        told = record.profile.steps if record.profile else None
+        if told and record.steps and told != record.steps:
             yield (
-                f"{one.name} of {one.arm} is said to hold {one.steps} steps and itself counts "
-                f"{told}: its own count is used."
+                f"{record.name} of {record.arm} is said to hold {record.steps} steps and itself "
+                f"counts {told}: its own count is used."
             )
 
 
 def launch_cautions(records: Records) -> Iterable[str]:
     """Say where the passes of one arm did not see the launches that its trace saw."""
-    trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
+    trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
     for other in usable(records) if trace is not None else ():
         if trace is None or other is trace or not has_kernels(other):
             continue
@@ -173,25 +173,25 @@ def launch_cautions(records: Records) -> Iterable[str]:
 
 def partial_records(by_arm: Mapping[str, Records]) -> frozenset[tuple[str, str]]:
     """Return arm and name of each record that holds fewer launches than its steps have."""
-    found = set()
+    partial = set()
     for arm, records in by_arm.items():
-        trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
+        trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
         for other in usable(records):
             if trace is not None and has_kernels(other) and covered(trace, other) < _ALMOST_ALL:
-                found.add((arm, other.name))
-    return frozenset(found)
+                partial.add((arm, other.name))
+    return frozenset(partial)
 
 
 def covered(trace: ProfileRecord, other: ProfileRecord) -> float:
     """Return launches of a profile ÷ those that its steps have in the trace; 1 if not known."""
-    own, one = profile_of(trace), profile_of(other)
-    if not own.steps or not one.steps or not _launches(own):
+    whole, part = profile_of(trace), profile_of(other)
+    if not whole.steps or not part.steps or not _launches(whole):
         return 1.0
-    return (_launches(one) / one.steps) / (_launches(own) / own.steps)
+    return (_launches(part) / part.steps) / (_launches(whole) / whole.steps)
 
 
 def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) -> Iterable[str]:
-    own, seen = _families(profile_of(trace)), _families(profile_of(other))
+    traced, seen = _families(profile_of(trace)), _families(profile_of(other))
     arm, names = other.arm, (source_of(trace), source_of(other))
     ratio = covered(trace, other)
     if is_partial:
@@ -204,12 +204,12 @@ def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) ->
             f"In {arm}, {names[1]} holds {ratio:.3g} times the launches a step has in {names[0]}: "
             "another program, or other steps."
         )
-    strange = [seen[key] for key in seen.keys() - own.keys()]
+    strange = [seen[key] for key in seen.keys() - traced.keys()]
     is_whole = not is_partial and profile_of(other).steps is not None
-    lacking = [own[key] for key in own.keys() - seen.keys()] if is_whole else []
-    for found, which in ((strange, names[1]), (lacking, names[0])):
-        if found:
-            yield f"In {arm}, only {which} has {_listed(found)}: the passes ran other kernels."
+    lacking = [traced[key] for key in traced.keys() - seen.keys()] if is_whole else []
+    for kernels, which in ((strange, names[1]), (lacking, names[0])):
+        if kernels:
+            yield f"In {arm}, only {which} has {_listed(kernels)}: the passes ran other kernels."
 
 
 def _families(profile: Profile) -> dict[str, str]:

@@ -90,11 +90,11 @@ class Sources:
     @cached_property
     def codes(self) -> dict[str, dict[str, str]]:
         """Return the hash of the program that was timed in each arm, as its worker said it."""
-        found: dict[str, dict[str, str]] = {}
-        for one in self.events:
-            if isinstance(code := one.values.get("code"), str):
-                found.setdefault(one.cell, {})[one.arm] = code
-        return found
+        codes: dict[str, dict[str, str]] = {}
+        for event in self.events:
+            if isinstance(code := event.values.get("code"), str):
+                codes.setdefault(event.cell, {})[event.arm] = code
+        return codes
 
 
 def explain(
@@ -106,26 +106,29 @@ def explain(
 ) -> tuple[CellProfiles, ...]:
     """Return what explains the times of each cell; a cell with nothing of that kind is left out."""
     strays = tuple(dict.fromkeys(_stray(sources)))
-    found = []
-    for one in data:
-        own = cell_profiles(_cell(sources, one, differences.get(one.cell.id, ()), settled))
-        if own is not None:
-            found.append(replace(own, cautions=(*own.cautions, *strays)))
-    return tuple(found)
+    explained = []
+    for cell in data:
+        profiles = cell_profiles(_cell(sources, cell, differences.get(cell.cell.id, ()), settled))
+        if profiles is not None:
+            explained.append(replace(profiles, cautions=(*profiles.cautions, *strays)))
+    return tuple(explained)
 
 
 def _stray(sources: Sources) -> Iterable[str]:
     """Say which records are of an environment, a cell or a host that the run does not know."""
     arms = {arm.id for arm in sources.run.arms}
     hosts = {cell.id: cell.host for cell in sources.run.cells}
-    for one in sources.records:
-        if one.arm in arms and hosts.get(one.cell) == one.host:
+    for record in sources.records:
+        if record.arm in arms and hosts.get(record.cell) == record.host:
             continue
-        if one.arm in arms and one.cell in hosts:
-            yield f"{one.name} of {one.arm}: by run.json its cell is not on the host {one.host}."
+        if record.arm in arms and record.cell in hosts:
+            yield (
+                f"{record.name} of {record.arm}: by run.json its cell is not on the host "
+                f"{record.host}."
+            )
         else:
-            lack = f"environment {one.arm}" if one.arm not in arms else f"cell {one.cell}"
-            yield f"{one.name} is left out: run.json has no {lack}."
+            lack = f"environment {record.arm}" if record.arm not in arms else f"cell {record.cell}"
+            yield f"{record.name} is left out: run.json has no {lack}."
 
 
 def _cell(
@@ -210,7 +213,7 @@ class ProfiledCell:
 
 def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
     """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
-    profiled = {arm: found for arm in (cell.reference, *cell.arms) if (found := cell.of(arm))}
+    profiled = {arm: records for arm in (cell.reference, *cell.arms) if (records := cell.of(arm))}
     partial = partial_records(profiled)
     rows = quantity_rows(profiled, cell.energy, reference=cell.reference, partial=partial)
     ledgers, reasons = _ledgers(cell)
@@ -305,14 +308,14 @@ def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
 
 def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
     """Return the ledgers of the arms, and why a profiled arm has none."""
-    found, reasons = [], []
+    ledgers, reasons = [], []
     for arm in cell.arms:
         made = _ledger(cell, arm)
         if isinstance(made, Ledger):
-            found.append(made)
+            ledgers.append(made)
         elif made:
             reasons.append(f"No ledger of {arm}: {made}.")
-    return tuple(found), tuple(reasons)
+    return tuple(ledgers), tuple(reasons)
 
 
 def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
@@ -360,12 +363,12 @@ def _steps_ns(cell: ProfiledCell) -> dict[str, float]:
 
 def _modes(cell: ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
     """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
-    own, other = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
-    return (own, other) if own and other else None
+    before, after = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
+    return (before, after) if before and after else None
 
 
 def _mode(records: Records) -> Modes | None:
-    host = choose(records, lambda one: one.kind == "host")
+    host = choose(records, lambda record: record.kind == "host")
     quantities = profile_of(host).quantities if host else ()
     values = {one.name: one.value for one in quantities if one.status == "ok"}
     user, system = values.get("user_ns"), values.get("sys_ns")
@@ -374,16 +377,16 @@ def _mode(records: Records) -> Modes | None:
 
 def _build_differences(cell: ProfiledCell) -> Iterable[FactDifference]:
     """Yield what names show; of an arm that was timed, imported names accuse nothing for sure."""
-    own = tuple(one for one in cell.records if not _is_imported(one))
+    recorded = tuple(one for one in cell.records if not _is_imported(one))
     for arm in cell.arms:
-        found = _differences_of(cell, arm, cell.records)
+        differences = _differences_of(cell, arm, cell.records)
         if arm not in cell.timed:
-            yield from found
+            yield from differences
             continue
-        sure = _differences_of(cell, arm, own)
+        sure = _differences_of(cell, arm, recorded)
         yield from sure
         known = {one.key for one in sure}
-        yield from (_unsure(one) for one in found if one.key not in known)
+        yield from (_unsure(one) for one in differences if one.key not in known)
 
 
 def _differences_of(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
@@ -394,10 +397,15 @@ def _differences_of(cell: ProfiledCell, arm: str, records: Records) -> tuple[Fac
     return build_differences(*sides, host=cell.cell.host, arm_id=arm, told=told)
 
 
-def _unsure(one: FactDifference) -> FactDifference:
-    texts = (f"{text} {_UNKNOWN_ORIGIN}" if text else "" for text in (one.sentence, one.evidence))
+def _unsure(difference: FactDifference) -> FactDifference:
+    texts = (
+        f"{text} {_UNKNOWN_ORIGIN}" if text else ""
+        for text in (difference.sentence, difference.evidence)
+    )
     sentence, evidence = texts
-    return replace(one, fact_class="possible-influence", sentence=sentence, evidence=evidence)
+    return replace(
+        difference, fact_class="possible-influence", sentence=sentence, evidence=evidence
+    )
 
 
 def _is_imported(record: ProfileRecord) -> bool:
@@ -405,13 +413,13 @@ def _is_imported(record: ProfileRecord) -> bool:
 
 
 def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
-    own = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
+    profiles = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
     return Side(
-        names=frozenset(kernel.name for one in own for kernel in one.kernels),
+        names=frozenset(kernel.name for one in profiles for kernel in one.kernels),
         facts=cell.facts.get(arm, {}),
-        gpus=gpu_models(own) or _told_gpu(cell, arm),
-        capabilities=gpu_capabilities(own),
-        operators=frozenset(operator.name for one in own for operator in one.operators),
+        gpus=gpu_models(profiles) or _told_gpu(cell, arm),
+        capabilities=gpu_capabilities(profiles),
+        operators=frozenset(operator.name for one in profiles for operator in one.operators),
     )
 
 

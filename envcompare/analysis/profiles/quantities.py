@@ -114,8 +114,8 @@ def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
 
 def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterable[str]:
     """Say where another number of model FLOPs shows that the program was another."""
-    for arm, found in rows.items():
-        for row in found:
+    for arm, arm_rows in rows.items():
+        for row in arm_rows:
             if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
                 yield (
                     f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
@@ -128,23 +128,25 @@ def clashes(
 ) -> dict[Key, str]:
     """Return what records of one arm, pass and tool contradict each other in, and how."""
     first: dict[Key, tuple[str, QuantityRow]] = {}
-    found: dict[Key, str] = {}
+    clashing: dict[Key, str] = {}
     for record in usable(records):
         for key, row in _of_record(record, partial):
             if row.value is None:
                 continue
-            name, own = first.setdefault(key, (record.name, row))
-            if not _agree(own, row):
-                said = f"{name} has {own.value:.6g} {own.unit} and {record.name} {row.value:.6g}"
-                found.setdefault(key, f"{said}: they contradict each other")
-    return found
+            name, earlier = first.setdefault(key, (record.name, row))
+            if not _agree(earlier, row):
+                said = f"{name} has {earlier.value:.6g} {earlier.unit}"
+                clashing.setdefault(
+                    key, f"{said} and {record.name} {row.value:.6g}: they contradict each other"
+                )
+    return clashing
 
 
 def several_cautions(records: Records, partial: Container[tuple[str, str]] = ()) -> Iterable[str]:
     """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
     groups: dict[tuple[str, str], list[ProfileRecord]] = {}
-    for one in usable(records):
-        groups.setdefault((one.kind, profile_of(one).tool), []).append(one)
+    for record in usable(records):
+        groups.setdefault((record.kind, profile_of(record).tool), []).append(record)
     trace = choose(records, is_trace)
     for (_, tool), same in groups.items():
         if len(same) > 1:
@@ -166,16 +168,16 @@ def _rows(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, QuantityRow]:
     """Return the first value of each quantity; none where another record contradicts it."""
-    found: dict[Key, QuantityRow] = {}
+    rows: dict[Key, QuantityRow] = {}
     held = usable(records)
     for record in held:
         for key, row in _of_record(record, partial):
-            if key not in found or found[key].value is None:
-                found[key] = row
+            if key not in rows or rows[key].value is None:
+                rows[key] = row
     clashing = clashes(held, partial)
     if not clashing:
-        return _with_intensity(found, [profile_of(record) for record in held])
-    return found | {key: _refused(found[key], reason) for key, reason in clashing.items()}
+        return _with_intensity(rows, [profile_of(record) for record in held])
+    return rows | {key: _refused(rows[key], reason) for key, reason in clashing.items()}
 
 
 def _of_record(
@@ -199,11 +201,11 @@ def _page(profile: Profile) -> str:
     return " + ".join(sorted(set(profile.pages)))
 
 
-def _agree(one: QuantityRow, other: QuantityRow) -> bool:
+def _agree(row: QuantityRow, other: QuantityRow) -> bool:
     """Tell whether two records may have seen the same, within what a quantity gives again."""
-    compared = _compared(other, one, is_reference=False)
+    compared = _compared(other, row, is_reference=False)
     if compared.agreement == "unknown":
-        return one.value == other.value or _is_coarse(one, other)
+        return row.value == other.value or _is_coarse(row, other)
     return compared.agreement == "equal"
 
 
@@ -216,16 +218,16 @@ def _key(quantity: Quantity, kind: str, tool: Tool | None, *, place: int = 0) ->
 
 
 def _with_intensity(
-    found: dict[Key, QuantityRow], profiles: list[Profile]
+    rows: dict[Key, QuantityRow], profiles: list[Profile]
 ) -> dict[Key, QuantityRow]:
     """Put the intensity of two passes in the place of those that each of them lacks."""
-    lacking = [key for key in found if key[0] == NAME and found[key].value is None]
+    lacking = [key for key in rows if key[0] == NAME and rows[key].value is None]
     joined = joined_intensity(profiles) if lacking else None
     if joined is None:
-        return found
+        return rows
     key, *others = lacking
-    kept = {one: row for one, row in found.items() if one not in others}
-    row = replace(_row(joined, found[key].kind), tool=found[key].tool)
+    kept = {one: row for one, row in rows.items() if one not in others}
+    row = replace(_row(joined, rows[key].kind), tool=rows[key].tool)
     return kept | {key: row}
 
 
@@ -262,14 +264,14 @@ def _compared(row: QuantityRow, other: QuantityRow | None, *, is_reference: bool
         return replace(row, agreement="reference")
     if other is None or (row.per_step is None) != (other.per_step is None):
         return row
-    own = row.value if row.per_step is None else row.per_step
+    value = row.value if row.per_step is None else row.per_step
     base = other.value if other.per_step is None else other.per_step
-    if own is None or base is None or _is_coarse(row, other):
+    if value is None or base is None or _is_coarse(row, other):
         return row
     if not base:
-        return replace(row, agreement="equal" if not own else "differs")
-    is_equal = abs(own / base - 1) <= row.tolerance
-    return replace(row, ratio=own / base, agreement="equal" if is_equal else "differs")
+        return replace(row, agreement="equal" if not value else "differs")
+    is_equal = abs(value / base - 1) <= row.tolerance
+    return replace(row, ratio=value / base, agreement="equal" if is_equal else "differs")
 
 
 def _is_coarse(row: QuantityRow, other: QuantityRow) -> bool:
@@ -299,7 +301,7 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
     total = counted(sum(launches.values()), "launch", "launches")
     flops = {name: value for name, value in _values(computed).items() if name in _FLOPS}
     lacking = [name for name in _FLOPS if name not in flops]
-    found = Quantity(
+    intensity = Quantity(
         name=NAME,
         value=sum(flops.values()) / _values(moved)[_BYTES],
         unit="FLOP/B",
@@ -309,8 +311,8 @@ def joined_intensity(profiles: Sequence[Profile]) -> Quantity | None:
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
     )
     if "flops_tensor" in flops or not any(map(ran_uncounted, (*moved.kernels, *computed.kernels))):
-        return found
-    return replace(found, value=None, status="missing", reason=UNCOUNTED_TENSORS)
+        return intensity
+    return replace(intensity, value=None, status="missing", reason=UNCOUNTED_TENSORS)
 
 
 def _values(profile: Profile) -> dict[str, float]:

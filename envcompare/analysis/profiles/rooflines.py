@@ -57,8 +57,8 @@ def roofline(
         return said
     points: list[RooflinePoint] = []
     missing: list[str] = []
-    for arm, found in by_arm.items():
-        work, lacks = kernel_work(found)
+    for arm, of_arm in by_arm.items():
+        work, lacks = kernel_work(of_arm)
         points += _points(arm, work, roofs)
         missing += [f"{arm}: {lacks}."] if lacks else []
     return _drawn(device, roofs, points, notes=(said,) * bool(said), missing=missing)
@@ -101,8 +101,8 @@ def _points(arm: str, work: Sequence[Work], roofs: Roofs) -> Iterable[RooflinePo
         return
     each = [_point(arm, one, roofs, time_ns) for one in work if one.flops]
     flops: Counter[str] = Counter()
-    for one in work:
-        flops.update(one.flops)
+    for kernel in work:
+        flops.update(kernel.flops)
     moved = [one.bytes for one in work if one.bytes is not None]
     total = Work(
         name=TOTAL,
@@ -209,9 +209,9 @@ def _why_none(by_arm: Mapping[str, Records], cpus: Iterable[Roofs]) -> str:
 def _model(records: Records, step_ns: float | None) -> Work | None:
     for record in usable(records):
         profile = profile_of(record)
-        for one in profile.quantities:
-            if one.name == "flops_model" and one.value and profile.steps and step_ns:
-                flops = one.value / profile.steps
+        for quantity in profile.quantities:
+            if quantity.name == "flops_model" and quantity.value and profile.steps and step_ns:
+                flops = quantity.value / profile.steps
                 return Work(name=_STEP, calls=1, time_ns=step_ns, flops={"fp32": flops}, bytes=None)
     return None
 
@@ -265,7 +265,7 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
 
     A kernel of the trace that no counters saw has no FLOPs: it is left out and said.
     """
-    trace = choose(records, lambda one: is_trace(one) and has_kernels(one))
+    trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
     if trace is None:
         return (), _why(records, (TRACE,), "no profile holds the time of kernels")
     counters = [one for one in usable(records) if _counts_flops(one)]
@@ -275,8 +275,8 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
     made = [_work(kernel, _find(flops, kernel), _find(moved, kernel)) for kernel in kernels]
-    found = sorted((one for one in made if one), key=lambda one: -one.time_ns)
-    return tuple(found), _uncounted(found, kernels, has_bytes=bool(traffic), records=records)
+    counted = sorted((one for one in made if one), key=lambda kernel: -kernel.time_ns)
+    return tuple(counted), _uncounted(counted, kernels, has_bytes=bool(traffic), records=records)
 
 
 def _counts_flops(record: ProfileRecord) -> bool:
@@ -291,19 +291,19 @@ def _counts_bytes(record: ProfileRecord) -> bool:
 
 def _sums(kernel: Kernel) -> dict[str, float]:
     """Return FLOPs by precision and bytes, of all launches of a kernel."""
-    found = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
+    sums = {name.removeprefix("flops_"): value for name, value in _flops(kernel).items()}
     if BYTES in kernel.metrics:
-        found[BYTES] = kernel.metrics[BYTES]
-    return found
+        sums[BYTES] = kernel.metrics[BYTES]
+    return sums
 
 
 def _flops(kernel: Kernel) -> dict[str, float]:
     """Return FLOPs under the names of quantities; the sum over tensor types only where alone."""
-    found = {name: kernel.metrics[name] for name in _FLOPS if name in kernel.metrics}
+    plain = {name: kernel.metrics[name] for name in _FLOPS if name in kernel.metrics}
     types = {n: v for n, v in kernel.metrics.items() if _is_tensor_type(n)}
     if not types and kernel.metrics.get(_TENSOR):
         types = {_TENSOR: kernel.metrics[_TENSOR]}
-    return {**found, **types}
+    return {**plain, **types}
 
 
 def _is_tensor_type(name: str) -> bool:
@@ -319,9 +319,9 @@ def _tables(records: Iterable[ProfileRecord]) -> Tables:
     shaped: defaultdict[Key, _Counted] = defaultdict(_Counted)
     named: defaultdict[str, _Counted] = defaultdict(_Counted)
     for record in records:
-        own = {_key(kernel) for kernel in profile_of(record).kernels}
+        keys = {_key(kernel) for kernel in profile_of(record).kernels}
         # one profile is enough: a second of the same launches would count them twice
-        fresh = own - shaped.keys()
+        fresh = keys - shaped.keys()
         for kernel in profile_of(record).kernels:
             if _key(kernel) in fresh and not (_flops(kernel) and ran_uncounted(kernel)):
                 shaped[_key(kernel)].take(kernel)
@@ -336,9 +336,9 @@ def _key(kernel: Kernel) -> Key:
 def _find(tables: Tables, kernel: Kernel) -> _Counted | None:
     """Return what was counted of a kernel, by name alone where a tool does not tell the shape."""
     shaped, named = tables
-    found = shaped.get(_key(kernel))
-    if found is not None:
-        return found
+    counted = shaped.get(_key(kernel))
+    if counted is not None:
+        return counted
     name = identity(kernel.name)
     shapes = [key for key in shaped if key[0] == name] if name in named else []
     is_shapeless = kernel.grid is None or any(key[1] is None for key in shapes)
@@ -362,11 +362,11 @@ def _work(kernel: Kernel, flops: _Counted | None, moved: _Counted | None) -> Wor
 
 
 def _uncounted(
-    found: Sequence[Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
+    counted: Sequence[Work], kernels: Sequence[Kernel], *, has_bytes: bool, records: Records
 ) -> str:
     """Say what share of the kernel time is not in the points, and whether bytes are known."""
     total = sum(kernel.total_ns or 0.0 for kernel in kernels)
-    share = 1 - sum(one.time_ns for one in found) / total if total else 0.0
+    share = 1 - sum(one.time_ns for one in counted) / total if total else 0.0
     texts = []
     if share > 1e-6:
         texts.append(f"{100 * share:.2g} % of its kernel time is in kernels without counters")

@@ -49,11 +49,11 @@ class OfCell(Protocol):
 Kind = TypeVar("Kind", bound=OfCell)
 
 
-def by_cell(found: Iterable[Kind]) -> dict[str, list[Kind]]:
+def by_cell(records: Iterable[Kind]) -> dict[str, list[Kind]]:
     """Return records by their cell, in their order; a look through all for each cell is long."""
     grouped: dict[str, list[Kind]] = {}
-    for one in found:
-        grouped.setdefault(one.cell, []).append(one)
+    for record in records:
+        grouped.setdefault(record.cell, []).append(record)
     return grouped
 
 
@@ -115,14 +115,14 @@ class CellData:
 
     @cached_property
     def _by_arm(self) -> dict[str, list[Measured]]:
-        found: dict[str, list[Measured]] = {}
+        blocks: dict[str, list[Measured]] = {}
         for block in self.measured:
-            found.setdefault(block.arm, []).append(block)
-        return found
+            blocks.setdefault(block.arm, []).append(block)
+        return blocks
 
     def failure(self, arm: str) -> Failure | None:
         """Return why an arm has no result here: its own failure, or that of the whole host."""
-        own = [
+        of_cell = [
             e.failure
             for e in self.events
             if e.what == "cell-failed" or (e.what == "arm-failed" and e.arm == arm)
@@ -132,24 +132,24 @@ class CellData:
             for e in self.host_events
             if e.what == "host-failed" or (e.what == "arm-failed" and e.arm == arm)
         ]
-        found = [failure for failure in (*hosts, *own) if failure is not None]
-        return found[-1] if found else None
+        failures = [failure for failure in (*hosts, *of_cell) if failure is not None]
+        return failures[-1] if failures else None
 
 
 def to_estimate(
-    data: CellData, arm: str, *, metric: MetricName, found: Interval, is_widened: bool
+    data: CellData, arm: str, *, metric: MetricName, ratio: Interval, is_widened: bool
 ) -> Estimate:
     """Write an interval as the record that comparison.json keeps."""
     pairs, _ = data.estimate(arm, metric)
     return Estimate(
         metric=metric,
-        log_ratio=found.mean,
-        low=found.low,
-        high=found.high,
-        level=found.level,
-        unit="process" if data.is_program else found.unit,
-        restarts=found.restarts,
-        generations=found.generations,
+        log_ratio=ratio.mean,
+        low=ratio.low,
+        high=ratio.high,
+        level=ratio.level,
+        unit="process" if data.is_program else ratio.unit,
+        restarts=ratio.restarts,
+        generations=ratio.generations,
         rounds=sum(len(rounds) for gens in pairs.values() for rounds in gens.values()),
         is_widened=is_widened,
     )
@@ -160,10 +160,10 @@ def plain_estimate(
 ) -> Estimate | None:
     """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
     _, groups = data.estimate(arm, metric)
-    found = interval(groups, level=level, always_restarts=data.is_strict)
-    if found is None:
+    ratio = interval(groups, level=level, always_restarts=data.is_strict)
+    if ratio is None:
         return None
-    return to_estimate(data, arm, metric=metric, found=found, is_widened=False)
+    return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=False)
 
 
 def noise_floor(data: CellData) -> Estimate | None:
@@ -178,8 +178,8 @@ def _all_step_times(data: CellData) -> tuple[tuple[StepTimes, ...], tuple[float,
     """Return the step times of every arm, and the edges that their histograms share."""
     times = {arm.id: times_s(data.arm_blocks(arm.id)) for arm in data.run.arms}
     edges = shared_edges(times.values())
-    found = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
-    return tuple(one for one in found if one is not None), edges
+    summaries = (step_times(arm, one, edges=edges, batch=data.batch) for arm, one in times.items())
+    return tuple(one for one in summaries if one is not None), edges
 
 
 def summarise_cell(data: CellData) -> CellSummary:
@@ -345,10 +345,10 @@ def find_drifts(
 
 
 def _generations(values: Mapping[Round, float]) -> Generations:
-    found: dict[tuple[int, int], dict[int, float]] = {}
+    grouped: dict[tuple[int, int], dict[int, float]] = {}
     for (restart, generation, number), value in values.items():
-        found.setdefault((restart, generation), {})[number] = value
-    return [[value for _, value in sorted(rounds.items())] for rounds in found.values()]
+        grouped.setdefault((restart, generation), {})[number] = value
+    return [[value for _, value in sorted(rounds.items())] for rounds in grouped.values()]
 
 
 def _drifts(trends: dict[str, Trend | None], *, is_ratio: bool) -> tuple[Drift, ...]:

@@ -33,8 +33,8 @@ class Corners:
     @property
     def ids(self) -> tuple[str, ...]:
         """Return the arms, the one all parts are measured from first."""
-        found = (self.base, self.host_arm, self.arm, self.base_image)
-        return tuple(one.id for one in found if one is not None)
+        corners = (self.base, self.host_arm, self.arm, self.base_image)
+        return tuple(one.id for one in corners if one is not None)
 
 
 def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
@@ -63,8 +63,8 @@ def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
 
 def decompose(data: CellData) -> tuple[Decomposition, ...]:
     """Split every difference of a cell for which all corners were measured."""
-    found = (_decomposition(data, corners) for corners in all_corners(data.run.arms))
-    return tuple(one for one in found if one is not None)
+    parts = (_decomposition(data, corners) for corners in all_corners(data.run.arms))
+    return tuple(one for one in parts if one is not None)
 
 
 def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
@@ -105,12 +105,14 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
     as in every other estimate.
     """
     read = METRICS[data.metric[0]].read
-    own = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
+    blocks = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
     seen: dict[tuple[int, int, int], set[str]] = {}
-    for block in own:
+    for block in blocks:
         seen.setdefault(_round(block), set()).add(block.arm)
     twins = (b for arm in arms for b in data.arm_blocks(arm + CONTROL_SUFFIX))
-    return tuple(block for block in (*own, *twins) if len(seen.get(_round(block), ())) == len(arms))
+    return tuple(
+        block for block in (*blocks, *twins) if len(seen.get(_round(block), ())) == len(arms)
+    )
 
 
 def _round(block: Measured) -> tuple[int, int, int]:
@@ -124,22 +126,22 @@ def _log_times(data: CellData, blocks: tuple[Measured, ...], arm: str, *, base: 
 
 
 def _estimate(data: CellData, blocks: tuple[Measured, ...], values: np.ndarray) -> Estimate | None:
-    found = interval(
+    ratio = interval(
         tuple(tuple(restart) for restart in values.tolist()),
         level=LEVEL,
         always_restarts=data.is_strict,
     )
-    if found is None:
+    if ratio is None:
         return None
     return Estimate(
         metric=data.metric[0],
-        log_ratio=found.mean,
-        low=found.low,
-        high=found.high,
-        level=found.level,
-        unit=found.unit,
-        restarts=found.restarts,
-        generations=found.generations,
+        log_ratio=ratio.mean,
+        low=ratio.low,
+        high=ratio.high,
+        level=ratio.level,
+        unit=ratio.unit,
+        restarts=ratio.restarts,
+        generations=ratio.generations,
         rounds=len({_round(block) for block in blocks}),
         is_widened=False,
     )

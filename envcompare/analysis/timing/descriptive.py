@@ -77,9 +77,9 @@ def _of_cell(launches: list[Startup], reference: str, reason: str) -> Iterator[S
         by_arm: dict[str, list[Startup]] = {}
         for launch in kind:
             by_arm.setdefault(launch.arm, []).append(launch)
-        for arm, found in by_arm.items():
+        for arm, of_arm in by_arm.items():
             against = [] if arm == reference else by_arm.get(reference, [])
-            yield _startup(found, against, cold_reason="" if cold else reason)
+            yield _startup(of_arm, against, cold_reason="" if cold else reason)
 
 
 def _startup(
@@ -98,18 +98,18 @@ def _startup(
 
 
 def _part(phase: str, launches: list[Startup], against: list[Startup]) -> StartupPart:
-    own, others = _seconds(phase, launches), _seconds(phase, against)
-    differences = [own[number] - others[number] for number in own if number in others]
-    found = interval(tuple((one,) for one in differences), level=LEVEL)
-    values = tuple(own.values())
+    seconds, others = _seconds(phase, launches), _seconds(phase, against)
+    differences = [seconds[number] - others[number] for number in seconds if number in others]
+    difference = interval(tuple((one,) for one in differences), level=LEVEL)
+    values = tuple(seconds.values())
     return StartupPart(
         phase=phase,  # type: ignore[arg-type]
         median_s=float(np.median(values)),
         low_s=min(values),
         high_s=max(values),
-        difference_s=found.mean if found else None,
-        difference_low_s=found.low if found else None,
-        difference_high_s=found.high if found else None,
+        difference_s=difference.mean if difference else None,
+        difference_low_s=difference.low if difference else None,
+        difference_high_s=difference.high if difference else None,
         pairs=len(differences),
     )
 
@@ -179,7 +179,7 @@ def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> Pic
 
     reference = data.reference.id
     pairs = pair(data.blocks, arm=arm, reference=reference, read=read) if arm != reference else {}
-    found = interval(units(pairs), level=LEVEL)
+    ratio = interval(units(pairs), level=LEVEL)
     return PickedValue(
         cell=data.cell.id,
         arm=arm,
@@ -188,9 +188,9 @@ def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> Pic
         median=median(values),
         low=min(values),
         high=max(values),
-        log_ratio=found.mean if found else None,
-        ratio_low=found.low if found else None,
-        ratio_high=found.high if found else None,
+        log_ratio=ratio.mean if ratio else None,
+        ratio_low=ratio.low if ratio else None,
+        ratio_high=ratio.high if ratio else None,
         level=LEVEL,
     )
 
@@ -316,9 +316,9 @@ def arm_quantities(
         return _all_missing(NO_READINGS)
     if len(uuids) > 1 and uuid not in uuids:
         return _all_missing(WHICH.format(len(uuids)))
-    own = [reading for reading in readings if reading.uuid == uuid or len(uuids) == 1]
+    of_gpu = [reading for reading in readings if reading.uuid == uuid or len(uuids) == 1]
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
-    return (*_energy(timed, own, batch), *_states(timed, own))
+    return (*_energy(timed, of_gpu, batch), *_states(timed, of_gpu))
 
 
 def _energy(

@@ -59,13 +59,13 @@ def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key,
     }
     alike = {(one.cell.id, arm.id): _kind(one, arm.id) for one in data for arm in one.run.arms}
     is_strict = design.preset == "strict"
-    found = {key: gather(units, always_restarts=is_strict) for key, units in groups.items()}
+    evidence = {key: gather(units, always_restarts=is_strict) for key, units in groups.items()}
     # what a rule stopped keeps the interval that the rule saw
     open_cells = {one.cell.id for one in data if one.stopped_by not in RULES}
     shared = {} if is_strict else _pooled(groups, alike)
-    pooled = {key for key, one in shared.items() if key[0] in open_cells and one != found[key]}
-    found |= {key: shared[key] for key in pooled}
-    measured = {key: one for key, one in found.items() if one is not None}
+    pooled = {key for key, one in shared.items() if key[0] in open_cells and one != evidence[key]}
+    evidence |= {key: shared[key] for key in pooled}
+    measured = {key: one for key, one in evidence.items() if one is not None}
     if not design.screen:
         return {
             key: Primary(interval=printed(one, alpha=ALPHA / m), is_pooled=key in pooled)
@@ -97,11 +97,11 @@ def _pooled(
     groups: dict[Key, Units], alike: dict[Key, tuple[str, MetricName]]
 ) -> dict[Key, Evidence | None]:
     """Pool over the cells of an arm that were judged on the same metric."""
-    found: dict[Key, Evidence | None] = {}
+    pooled: dict[Key, Evidence | None] = {}
     for kind in dict.fromkeys(alike[key] for key in groups):
         keys = [key for key in groups if alike[key] == kind]
-        found |= zip(keys, gather_pooled([groups[key] for key in keys]), strict=True)
-    return found
+        pooled |= zip(keys, gather_pooled([groups[key] for key in keys]), strict=True)
+    return pooled
 
 
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
@@ -118,18 +118,18 @@ def judge(
 
     `primary` is the arm's, as settled over the whole run; the control has none of its own.
     """
-    found = _control(data, arm) if arm.is_control else primary
+    settled = _control(data, arm) if arm.is_control else primary
     failure = data.failure(arm.id)
-    if found is None or (failure is not None and failure.phase == "checksum"):
+    if settled is None or (failure is not None and failure.phase == "checksum"):
         return _without_result(data, arm, cell, failure)
-    return _with_result(data, arm, cell, found)
+    return _with_result(data, arm, cell, settled)
 
 
 def _control(data: CellData, arm: ArmRecord) -> Primary | None:
     metric, _ = data.metric
     _, groups = data.estimate(arm.id, metric)
-    found = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
-    return None if found is None else Primary(interval=found)
+    ratio = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
+    return None if ratio is None else Primary(interval=ratio)
 
 
 def _base(data: CellData, arm: ArmRecord) -> dict[str, object]:
@@ -162,19 +162,19 @@ def _without_result(
     return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
 
 
-def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, found: Primary) -> Comparison:
+def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Primary) -> Comparison:
     metric, _ = data.metric
     primary = msgspec.structs.replace(
         to_estimate(
-            data, arm.id, metric=metric, found=found.interval, is_widened=not arm.is_control
+            data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
         ),
-        is_pooled=found.is_pooled,
+        is_pooled=settled.is_pooled,
     )
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
-    if outcome in {"slower", "faster"} and not found.is_selected:
+    if outcome in {"slower", "faster"} and not settled.is_selected:
         outcome, reason = "inconclusive", Reason(kind="not-selected")
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_generations(data, found.interval) if is_open else None
+    more = _more_generations(data, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
     others = (
@@ -206,14 +206,14 @@ def least_restarts(*, preset: str, planned: int) -> int:
     return planned if preset == "strict" else MIN_RESTARTS
 
 
-def _more_generations(data: CellData, found: Interval) -> int | None:
+def _more_generations(data: CellData, ratio: Interval) -> int | None:
     """Forecast what is missing, the restarts below the least number included; None: no telling."""
-    per_restart = found.generations // found.restarts
-    missing = max(0, _least_restarts(data) - found.restarts) * per_restart
-    needed = generations_needed(found, margin=data.run.design.margin)
+    per_restart = ratio.generations // ratio.restarts
+    missing = max(0, _least_restarts(data) - ratio.restarts) * per_restart
+    needed = generations_needed(ratio, margin=data.run.design.margin)
     if needed is None:
         return None
-    return max(missing, needed - found.generations, 1)
+    return max(missing, needed - ratio.generations, 1)
 
 
 def _outcome(

@@ -51,37 +51,39 @@ def differences_by_cell(
             seen.setdefault((sample.cell, sample.arm), _Seen()).take(sample)
     reference = next(arm.id for arm in run.arms if arm.is_reference)
     at = {(one.cell, one.arm): one for one in fingerprints}
-    found: dict[str, Differences] = {}
+    differences: dict[str, Differences] = {}
     for (cell, arm), record in at.items():
         if arm != reference and (cell, reference) in at:
             both = [seen.get((cell, one), _Seen()) for one in (reference, arm)]
             pair = _pair(run, (reference, arm), both)
-            own = compare_fingerprints(at[cell, reference], record, pair)
-            found[cell] = (*found.get(cell, ()), *own)
-    return found
+            of_arm = compare_fingerprints(at[cell, reference], record, pair)
+            differences[cell] = (*differences.get(cell, ()), *of_arm)
+    return differences
 
 
-def candidates(found: Differences, arm: str) -> tuple[str, ...]:
+def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
     """Return the keys of what may explain a difference of an arm, the likeliest first.
 
     Confounders lead, and among the rest what the workload was seen to use; a difference that
     another one tells of is left out.
     """
-    own = [
-        one for one in found if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
+    explaining = [
+        one
+        for one in differences
+        if one.arm == arm and one.fact_class in EXPLAINING and not one.part_of
     ]
-    return tuple(one.key for one in sorted(own, key=likelihood))
+    return tuple(one.key for one in sorted(explaining, key=likelihood))
 
 
-def likelihood(one: FactDifference) -> tuple[int, int]:
+def likelihood(difference: FactDifference) -> tuple[int, int]:
     """Return a key that sorts the likeliest cause first: by class, then by what was seen."""
-    return CLASS_ORDER.index(one.fact_class), _FELT.index(one.is_felt)
+    return CLASS_ORDER.index(difference.fact_class), _FELT.index(difference.is_felt)
 
 
 def each_once(by_cell: dict[str, Differences]) -> Differences:
     """Return the differences of all cells; of one that several share the one that weighs most."""
     every = [one for found in by_cell.values() for one in found]
-    ordered = sorted(every, key=lambda one: -CLASS_ORDER.index(one.fact_class))
+    ordered = sorted(every, key=lambda difference: -CLASS_ORDER.index(difference.fact_class))
     strongest = {(one.host, one.arm, one.key): one for one in ordered}
     places = dict.fromkeys((one.host, one.arm, one.key) for one in every)
     return tuple(strongest[place] for place in places)
@@ -90,11 +92,11 @@ def each_once(by_cell: dict[str, Differences]) -> Differences:
 def of_cells(by_cell: dict[str, Differences], *, shared: Differences) -> dict[str, Differences]:
     """Return by cell the differences that `shared`, the strongest of all cells, tells otherwise."""
     told = {(one.host, one.arm, one.key): one for one in shared}
-    own = {
+    otherwise = {
         cell: tuple(one for one in found if told.get((one.host, one.arm, one.key)) != one)
         for cell, found in by_cell.items()
     }
-    return {cell: found for cell, found in own.items() if found}
+    return {cell: found for cell, found in otherwise.items() if found}
 
 
 def _pair(run: RunRecord, names: tuple[str, str], both: list[_Seen]) -> ArmsContext:

@@ -87,9 +87,9 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
     if not common:
         raise _nothing_common(before, after)
     cells = tuple(dict.fromkeys(cell for cell, _ in common))
-    found = mismatches(before, after, cells)
-    if found and not allow_mismatch:
-        raise _refused(before, after, [mismatch_text(one, cells) for one in found])
+    unlike = mismatches(before, after, cells)
+    if unlike and not allow_mismatch:
+        raise _refused(before, after, [mismatch_text(one, cells) for one in unlike])
     return RunChange(
         before=_side(before),
         after=_side(after),
@@ -100,7 +100,7 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
             *(LeftOut(cell=c, arm=a, only_in="before") for c, a in first if (c, a) not in second),
             *(LeftOut(cell=c, arm=a, only_in="after") for c, a in second if (c, a) not in first),
         ),
-        mismatches=found,
+        mismatches=unlike,
         cautions=tuple(_cautions(before, after, cells)),
     )
 
@@ -220,22 +220,22 @@ _WORDS: Final[tuple[When, When]] = ("before", "after")
 
 def judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
     """Return the change of one comparison, with what else of its arm changed."""
-    one = both[1]
+    second = both[1]
     base = Change(
-        cell=one.cell,
-        host=one.host,
-        workload=one.workload,
-        parameters=one.parameters,
-        arm=one.arm,
+        cell=second.cell,
+        host=second.host,
+        workload=second.workload,
+        parameters=second.parameters,
+        arm=second.arm,
         outcome="not-run",
         before=both[0].primary,
-        after=one.primary,
-        is_described=all((one.cell, one.arm) in run.fingerprints for run in (before, after)),
-        differences=_differences(before, after, (one.cell, one.arm)),
-        failure=one.failure,
+        after=second.primary,
+        is_described=all((second.cell, second.arm) in run.fingerprints for run in (before, after)),
+        differences=_differences(before, after, (second.cell, second.arm)),
+        failure=second.failure,
         remarks=tuple(_remarks(before, after, both)),
     )
-    estimates = both[0].primary, one.primary
+    estimates = both[0].primary, second.primary
     if estimates[0] is None or estimates[1] is None:
         return _unmeasured(base, before, after, both)
     if estimates[0].metric != estimates[1].metric:
@@ -315,19 +315,19 @@ def _of_run(when: When, reason: Reason) -> Reason:
     return msgspec.structs.replace(reason, when=when)
 
 
-def _lacking(run: RunComparison, one: Comparison) -> Reason | None:
+def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
     """Return why no claim can rest on the interval of a run; None where one can."""
-    primary = one.primary
+    primary = comparison.primary
     assert primary is not None
     needed = least_restarts(preset=run.preset, planned=run.min_restarts)
     if primary.restarts < needed or primary.low is None or primary.high is None:
-        return one.reason or Reason(kind="no-interval")
+        return comparison.reason or Reason(kind="no-interval")
     return None
 
 
-def _floor(run: RunComparison, one: Comparison) -> float | None:
+def _floor(run: RunComparison, comparison: Comparison) -> float | None:
     """Return the far end of the control of a cell where it failed."""
-    floors = (cell.noise_floor for cell in run.cells if cell.id == one.cell)
+    floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
     return failed_control_end(next(floors, None))
 
 
@@ -347,9 +347,9 @@ def _remarks(before: ReadRun, after: ReadRun, both: Both) -> Iterable[str]:
     ]
     if asked[0] != asked[1]:
         yield f"{arm} is {asked[0]} before and {asked[1]} after"
-    for word, one in zip(_WORDS, both, strict=True):
-        if one.failure is not None and one.primary is not None:
-            yield f"{word}: {arm} failed before the end of its cell: {one.failure.brief}"
+    for word, comparison in zip(_WORDS, both, strict=True):
+        if comparison.failure is not None and comparison.primary is not None:
+            yield f"{word}: {arm} failed before the end of its cell: {comparison.failure.brief}"
 
 
 def _arm_text(arm: ArmRecord) -> str:

@@ -102,12 +102,12 @@ def _gate(item: str) -> Gate:
 
 
 def _percent(item: str, state: GateState, amount: str) -> float:
-    found, most = _PERCENT.fullmatch(amount), _MOST[state]
-    if found is None or float(found[1]) > most:
+    matched, most = _PERCENT.fullmatch(amount), _MOST[state]
+    if matched is None or float(matched[1]) > most:
         raise _refused(
             item, f"behind {state}: stands a percentage from 0% to {most:.0f}%, with its sign %"
         )
-    return float(found[1])
+    return float(matched[1])
 
 
 def _refused(item: str, details: str) -> ConfigError:
@@ -137,18 +137,18 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     )
 
 
-def phase_of(run: RunComparison, one: Comparison) -> Phase | None:
+def phase_of(run: RunComparison, comparison: Comparison) -> Phase | None:
     """Return where a comparison failed, or else its reference; None where neither did."""
-    if one.failure is not None:
-        return one.failure.phase
-    found = (
+    if comparison.failure is not None:
+        return comparison.failure.phase
+    phases = (
         row.phase
         for row in reversed(run.failures)
-        if row.host == one.host
+        if row.host == comparison.host
         and row.arm in {"", run.reference_arm}
-        and row.cell in {"", one.cell}
+        and row.cell in {"", comparison.cell}
     )
-    return next(found, None) if one.outcome in _UNMEASURED else None
+    return next(phases, None) if comparison.outcome in _UNMEASURED else None
 
 
 def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
@@ -193,17 +193,17 @@ def gates_exit_code(
 
     A run that is not complete has not been judged as it was planned, whatever it holds.
     """
-    found = tuple(results)
-    if any(one.is_hit for one in found):
+    judged = tuple(results)
+    if any(one.is_hit for one in judged):
         return 1
     unjudged = {
         (one.cell, one.arm)
-        for result in found
+        for result in judged
         for one in result.findings
         if one.finding == "unjudged"
     }
     codes = {one.exit_code for one in claims if (one.cell, one.arm) in unjudged}
-    if found and not is_complete:
+    if judged and not is_complete:
         codes.add(UnusableError.exit_code)
     return min(codes, default=0)
 
@@ -213,7 +213,7 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
         GateFinding(
             cell=one.cell,
             arm=one.arm,
-            finding=found,
+            finding=finding,
             outcome=one.outcome,
             log_ratio=one.log_ratio,
             low=one.low,
@@ -221,7 +221,7 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
             reasons=_reasons(gate, one),
         )
         for one in claims
-        if (found := _finding(gate, one)) is not None
+        if (finding := _finding(gate, one)) is not None
     )
     return GateResult(
         gate=gate.text,

@@ -57,40 +57,44 @@ class ReadRun:
                 details=str(error),
                 hint="restore the file from a copy, or run again",
             ) from error
-        found: dict[str, Any] = tables if isinstance(tables, dict) else {}
+        workloads: dict[str, Any] = tables if isinstance(tables, dict) else {}
         return {
             name: str(one["command"])
-            for name, one in found.items()
+            for name, one in workloads.items()
             if isinstance(one, dict) and "command" in one
         }
 
 
 def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[Mismatch, ...]:
     """Return what differs and must not; that which several cells share is told once."""
-    found: dict[tuple[str, str], Mismatch] = {
+    seen: dict[tuple[str, str], Mismatch] = {
         (one.key, one.text): one for one in _of_design(before, after)
     }
     for cell in cells:
-        for one in (*_of_work(before, after, cell), *_of_reference(before, after, cell)):
-            known = found.get((one.key, one.text))
+        for mismatch in (*_of_work(before, after, cell), *_of_reference(before, after, cell)):
+            known = seen.get((mismatch.key, mismatch.text))
             told = (*known.cells, cell) if known else (cell,)
-            found[one.key, one.text] = Mismatch(
-                key=one.key, cells=told, before=one.before, after=one.after, text=one.text
+            seen[mismatch.key, mismatch.text] = Mismatch(
+                key=mismatch.key,
+                cells=told,
+                before=mismatch.before,
+                after=mismatch.after,
+                text=mismatch.text,
             )
-    return tuple(found.values())
+    return tuple(seen.values())
 
 
 def changed_facts(
     before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
 ) -> tuple[FactDifference, ...]:
     """Return the facts of one arm that are not the same in both runs, software first."""
-    found = compare_fingerprints(before, after, ArmsContext())
-    own = {"env.PYTHONHASHSEED"} if is_stabilised else set()
+    differences = compare_fingerprints(before, after, ArmsContext())
+    drawn = {"env.PYTHONHASHSEED"} if is_stabilised else set()
     kept = [
         one
-        for one in found
+        for one in differences
         if one.fact_class != "identity"
-        and one.key not in own
+        and one.key not in drawn
         and _is_proven(before, after, one)
         and not (
             any(holds_for(rule, one.key) for rule in _LATER) and None in (one.reference, one.value)
@@ -99,30 +103,38 @@ def changed_facts(
     return (*measured_alike(before, after, kept), *_engines(before, after))
 
 
-def _is_proven(before: FingerprintRecord, after: FingerprintRecord, one: FactDifference) -> bool:
+def _is_proven(
+    before: FingerprintRecord, after: FingerprintRecord, difference: FactDifference
+) -> bool:
     """Say whether a difference was seen: of a plain command a list may have gaps by chance."""
     is_watched = "programs" in before.facts and "programs" in after.facts
-    is_list = one.key in {*LOADED, "programs"}
-    return one.fact_class == "confounder" or not (is_watched and is_list)
+    is_list = difference.key in {*LOADED, "programs"}
+    return difference.fact_class == "confounder" or not (is_watched and is_list)
 
 
-def mismatch_text(one: Mismatch, cells: tuple[str, ...]) -> str:
+def mismatch_text(mismatch: Mismatch, cells: tuple[str, ...]) -> str:
     """Return what differs and in which of the cells compared, unless it is of the whole run."""
-    where = "every cell" if one.cells == cells and len(cells) > 1 else ", ".join(one.cells)
-    return f"{one.text} ({where})" if one.cells else one.text
+    where = (
+        "every cell" if mismatch.cells == cells and len(cells) > 1 else ", ".join(mismatch.cells)
+    )
+    return f"{mismatch.text} ({where})" if mismatch.cells else mismatch.text
 
 
-def told_facts(found: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
+def told_facts(differences: Iterable[FactDifference]) -> tuple[FactDifference, ...]:
     """Return the facts that speak for themselves."""
-    return tuple(one for one in found if not one.part_of)
+    return tuple(one for one in differences if not one.part_of)
 
 
-def fact_text(one: FactDifference) -> str:
+def fact_text(difference: FactDifference) -> str:
     """Return what differs with both values, those of a digest shortened."""
-    text = describe(one)
-    if "→" in text or isinstance(one.reference, tuple) or isinstance(one.value, tuple):
+    text = describe(difference)
+    if (
+        "→" in text
+        or isinstance(difference.reference, tuple)
+        or isinstance(difference.value, tuple)
+    ):
         return text
-    return f"{text} {_short(one.reference)} → {_short(one.value)}"
+    return f"{text} {_short(difference.reference)} → {_short(difference.value)}"
 
 
 def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[FactDifference]:
@@ -171,8 +183,10 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
         yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
         return
     is_stabilised = before.record.design.stabilise and after.record.design.stabilise
-    for one in told_facts(changed_facts(mine, theirs, is_stabilised=is_stabilised)):
-        yield _mismatch(one.key, (one.reference, one.value), fact_text(one))
+    for difference in told_facts(changed_facts(mine, theirs, is_stabilised=is_stabilised)):
+        yield _mismatch(
+            difference.key, (difference.reference, difference.value), fact_text(difference)
+        )
 
 
 def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:

@@ -57,17 +57,18 @@ class Naming:
     is_change: bool = False
     gates: frozenset[str] = frozenset()
 
-    def name(self, one: GateFinding) -> str:
+    def name(self, finding: GateFinding) -> str:
         """Return "docker in cnn", or "docker ÷ vm in cnn"."""
-        arm = f"{one.arm} ÷ {self.reference}" if self.is_change else one.arm
-        return f"{arm} in {self.labels.get(one.cell, one.cell)}"
+        arm = f"{finding.arm} ÷ {self.reference}" if self.is_change else finding.arm
+        return f"{arm} in {self.labels.get(finding.cell, finding.cell)}"
 
-    def moved(self, one: GateFinding, state: str) -> str:
+    def moved(self, finding: GateFinding, state: str) -> str:
         """Return "docker is 8.4 % slower than vm in cnn", or than before."""
-        claim = _CLAIMS[state].format(unsigned_percent(one.log_ratio or 0.0))
+        claim = _CLAIMS[state].format(unsigned_percent(finding.log_ratio or 0.0))
         if self.is_change:
-            return f"{self.name(one)} {claim} before"
-        return f"{one.arm} {claim} {self.reference} in {self.labels.get(one.cell, one.cell)}"
+            return f"{self.name(finding)} {claim} before"
+        label = self.labels.get(finding.cell, finding.cell)
+        return f"{finding.arm} {claim} {self.reference} in {label}"
 
 
 def worded_gates(results: Iterable[GateResult], naming: Naming) -> tuple[GateResult, ...]:
@@ -89,14 +90,16 @@ def gate_lines(results: Iterable[GateResult]) -> tuple[TerminalLine, ...]:
     """Return what the terminal says of gates: what was hit, what is not known, what passed."""
     lines: list[TerminalLine] = []
     for result in results:
-        for one in result.findings:
-            match one.finding:
+        for finding in result.findings:
+            match finding.finding:
                 case "hit":
-                    line = TerminalLine(role="headline", outcome="failed", columns=(one.sentence,))
+                    line = TerminalLine(
+                        role="headline", outcome="failed", columns=(finding.sentence,)
+                    )
                 case "unjudged":
-                    line = TerminalLine(role="warning", columns=(one.sentence,))
+                    line = TerminalLine(role="warning", columns=(finding.sentence,))
                 case _:
-                    line = TerminalLine(role="note", columns=(one.sentence,))
+                    line = TerminalLine(role="note", columns=(finding.sentence,))
             lines.append(line)
         lines.append(TerminalLine(role="note", columns=(result.sentence,)))
     return tuple(lines)
@@ -141,55 +144,55 @@ def _result_sentence(result: GateResult) -> str:
     return f"gate {result.gate}: passed by {every}{doubt}"
 
 
-def _finding_sentence(result: GateResult, one: GateFinding, naming: Naming) -> str:
+def _finding_sentence(result: GateResult, finding: GateFinding, naming: Naming) -> str:
     gate, state = result.gate, result.state
-    match one.finding:
+    match finding.finding:
         case "hit":
-            return f"gate {gate} hit: {_hit(state, one, naming)}"
+            return f"gate {gate} hit: {_hit(state, finding, naming)}"
         case "unjudged":
-            is_measured = state == "confounded" and one.outcome not in {"failed", "not-run"}
+            is_measured = state == "confounded" and finding.outcome not in {"failed", "not-run"}
             unseen = _NOT_DESCRIBED_TWICE if naming.is_change else _NOT_DESCRIBED
-            why = unseen if is_measured else f"{_LACKS[one.outcome]} ({_reason(one)})"
-            return f"gate {gate} could not judge {naming.name(one)}: {why}"
+            why = unseen if is_measured else f"{_LACKS[finding.outcome]} ({_reason(finding)})"
+            return f"gate {gate} could not judge {naming.name(finding)}: {why}"
         case _:
-            return f"gate {gate} passed, not beyond doubt: {_open(result, one, naming)}"
+            return f"gate {gate} passed, not beyond doubt: {_open(result, finding, naming)}"
 
 
-def _hit(state: str, one: GateFinding, naming: Naming) -> str:
-    name = naming.name(one)
+def _hit(state: str, finding: GateFinding, naming: Naming) -> str:
+    name = naming.name(finding)
     match state:
         case "inconclusive":
-            reason = one_line(reasons_text(one.reasons))
+            reason = one_line(reasons_text(finding.reasons))
             why = f"; {reason}" if reason else ""
-            return f"{name} is inconclusive ({_interval(one)}){why}"
+            return f"{name} is inconclusive ({_interval(finding)}){why}"
         case "confounded":
             whose = "its software changed as well" if naming.is_change else (
                 "not only its environment differs"
             )  # fmt: skip
             return f"{name} is confounded, since {whose}"
         case "failed":
-            is_whole = one.outcome in {"failed", "not-run"}
-            what = _LACKS[one.outcome] if is_whole else "failed before the end of its cell"
-            return f"{name} {what} ({_reason(one)})"
+            is_whole = finding.outcome in {"failed", "not-run"}
+            what = _LACKS[finding.outcome] if is_whole else "failed before the end of its cell"
+            return f"{name} {what} ({_reason(finding)})"
         case _:
-            near = one.low if state == "slower" else one.high
+            near = finding.low if state == "slower" else finding.high
             least = "" if near is None else f"; at least {unsigned_percent(near)}"
-            return f"{naming.moved(one, state)}{least}"
+            return f"{naming.moved(finding, state)}{least}"
 
 
-def _open(gate: GateResult, one: GateFinding, naming: Naming) -> str:
+def _open(gate: GateResult, finding: GateFinding, naming: Naming) -> str:
     """Say how far beyond the bound a comparison may lie all the same."""
-    if one.outcome != "inconclusive":
-        figures = f"{naming.name(one)} has {_interval(one)}"
+    if finding.outcome != "inconclusive":
+        figures = f"{naming.name(finding)} has {_interval(finding)}"
         return f"{figures}: that all of it is beyond {gate.percent or 0:.12g}% is not shown"
     hint = "" if "inconclusive" in naming.gates else (
         "; add --fail-on inconclusive to fail on it"
     )  # fmt: skip
-    return f"{naming.name(one)} is inconclusive and {_reach(gate.state, one)}{hint}"
+    return f"{naming.name(finding)} is inconclusive and {_reach(gate.state, finding)}{hint}"
 
 
-def _reach(state: str, one: GateFinding) -> str:
-    far = (one.high if state == "slower" else one.low) or 0.0
+def _reach(state: str, finding: GateFinding) -> str:
+    far = (finding.high if state == "slower" else finding.low) or 0.0
     is_beyond = far > 0 if state == "slower" else far < 0
     if not is_beyond:
         return f"its interval ends at {signed_percent(far)}"
@@ -199,14 +202,14 @@ def _reach(state: str, one: GateFinding) -> str:
     )  # fmt: skip
 
 
-def _reason(one: GateFinding) -> str:
-    return one_line(reasons_text(one.reasons)) or "no reason was recorded"
+def _reason(finding: GateFinding) -> str:
+    return one_line(reasons_text(finding.reasons)) or "no reason was recorded"
 
 
-def _interval(one: GateFinding) -> str:
-    if one.log_ratio is None:
+def _interval(finding: GateFinding) -> str:
+    if finding.log_ratio is None:
         return "no interval"
-    return f"{signed_percent(one.log_ratio)}, {signed_interval(one.low, one.high)}"
+    return f"{signed_percent(finding.log_ratio)}, {signed_interval(finding.low, finding.high)}"
 
 
 _MOST_SAID: Final = 8  # changes that have a sentence each, whatever came out
@@ -239,9 +242,9 @@ def change_lines(run: RunChange, labels: dict[str, str]) -> tuple[TerminalLine, 
     title = f"change from {_run_name(run.before)} to {_run_name(run.after)}"
     lines = [TerminalLine(role="title", columns=(flat(title),))]
     lines += [TerminalLine(role="warning", columns=(flat(one),)) for one in _warnings(run)]
-    for one in run.changes:
-        if len(run.changes) <= _MOST_SAID or one.outcome in _ALWAYS_SAID:
-            lines += _said(one)
+    for change in run.changes:
+        if len(run.changes) <= _MOST_SAID or change.outcome in _ALWAYS_SAID:
+            lines += _said(change)
     lines.append(TerminalLine(role="head", columns=_HEAD))
     lines += [_row(one, labels) for one in run.changes]
     lines += [TerminalLine(role="note", columns=(flat(one),)) for one in _notes(run)]
@@ -253,14 +256,14 @@ def markdown_of(lines: Iterable[TerminalLine]) -> str:
     """Return lines of the terminal as Markdown for a pull-request comment."""
     parts: list[str] = []
     for kind, group in groupby(lines, key=_kind):
-        found = list(group)
+        block = list(group)
         match kind:
             case "table":
-                parts.append(table(found[0].columns, [one.columns for one in found[1:]]))
+                parts.append(table(block[0].columns, [one.columns for one in block[1:]]))
             case "list":
-                parts.append("\n".join(f"- {_escaped(one)}" for one in found))
+                parts.append("\n".join(f"- {_escaped(one)}" for one in block))
             case _:
-                parts += [f"{_MARKS[one.role]}{_escaped(one)}{_ENDS[one.role]}" for one in found]
+                parts += [f"{_MARKS[one.role]}{_escaped(one)}{_ENDS[one.role]}" for one in block]
     return "\n\n".join(parts) + "\n"
 
 
@@ -279,84 +282,85 @@ def _run_name(side: RunSide) -> str:
     return f"{side.title} ({side.run_id})" if side.title else f"run {side.run_id}"
 
 
-def _said(one: Change) -> list[TerminalLine]:
-    text = f"{SYMBOLS[one.outcome]} {one.sentence}"
-    lines = [TerminalLine(role="headline", outcome=one.outcome, columns=(text,))]
-    details = (*one.remarks, *_changed_too(one))
+def _said(change: Change) -> list[TerminalLine]:
+    text = f"{SYMBOLS[change.outcome]} {change.sentence}"
+    lines = [TerminalLine(role="headline", outcome=change.outcome, columns=(text,))]
+    details = (*change.remarks, *_changed_too(change))
     return lines + [TerminalLine(role="detail", columns=(flat(text),)) for text in details]
 
 
-def _changed_too(one: Change) -> Iterable[str]:
+def _changed_too(change: Change) -> Iterable[str]:
     """Say what else of the arm is another than before: it may be why."""
-    told = [fact for fact in told_facts(one.differences) if fact.fact_class == "confounder"]
-    engines = [fact for fact in one.differences if fact.key.endswith(".version")]
-    found = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*told, *engines))
-    if found:
-        yield f"Between the runs, of {one.arm} itself changed: {listed(list(found))}."
-    if not one.is_described:
-        yield f"It was not recorded in both runs: what else of {one.arm} changed is not known."
+    told = [fact for fact in told_facts(change.differences) if fact.fact_class == "confounder"]
+    engines = [fact for fact in change.differences if fact.key.endswith(".version")]
+    texts = dict.fromkeys(shortened(fact_text(fact), most=80) for fact in (*told, *engines))
+    if texts:
+        yield f"Between the runs, of {change.arm} itself changed: {listed(list(texts))}."
+    if not change.is_described:
+        yield f"It was not recorded in both runs: what else of {change.arm} changed is not known."
 
 
-def _sentence(run: RunChange, one: Change, labels: dict[str, str]) -> str:
-    name = f"{one.arm} ÷ {run.reference_arm} in {labels.get(one.cell, one.cell)}"
-    reason = one_line(reasons_text(one.reasons))
-    if one.outcome in {"failed", "not-run"}:
+def _sentence(run: RunChange, change: Change, labels: dict[str, str]) -> str:
+    name = f"{change.arm} ÷ {run.reference_arm} in {labels.get(change.cell, change.cell)}"
+    reason = one_line(reasons_text(change.reasons))
+    if change.outcome in {"failed", "not-run"}:
         why = reason or "no reason was recorded"
-        return f"{name}: {WORDS[one.outcome]}: {why}"
-    was, now = _moments(one)
+        return f"{name}: {WORDS[change.outcome]}: {why}"
+    was, now = _moments(change)
     tail = f"; {reason}" if reason else ""
-    return f"{name}: {_claim(run, one)}: was {was}, is {now}{tail}"
+    return f"{name}: {_claim(run, change)}: was {was}, is {now}{tail}"
 
 
-def _claim(run: RunChange, one: Change) -> str:
-    interval = signed_interval(one.low, one.high)
-    match one.outcome:
+def _claim(run: RunChange, change: Change) -> str:
+    interval = signed_interval(change.low, change.high)
+    match change.outcome:
         case "slower":
-            return f"{_amount(one)} slower than before ({_ends(one)})"
+            return f"{_amount(change)} slower than before ({_ends(change)})"
         case "faster":
-            return f"{_amount(one)} less time than before ({_ends(one)})"
+            return f"{_amount(change)} less time than before ({_ends(change)})"
         case "equivalent":
-            real = f", {REAL_INSIDE}" * excludes_zero(one.low, one.high)
+            real = f", {REAL_INSIDE}" * excludes_zero(change.low, change.high)
             return f"equivalent within ±{margin_percent(run.margin)} ({interval}){real}"
         case _:
-            leaning = "" if one.leaning == "none" else f", leaning {one.leaning}"
+            leaning = "" if change.leaning == "none" else f", leaning {change.leaning}"
             return f"inconclusive{leaning} ({interval})"
 
 
-def _moments(one: Change) -> tuple[str, str]:
+def _moments(change: Change) -> tuple[str, str]:
     """Return the ratio before and after."""
     was, now = (
-        signed_percent(side.log_ratio) if side else NOT_MEASURED for side in (one.before, one.after)
+        signed_percent(side.log_ratio) if side else NOT_MEASURED
+        for side in (change.before, change.after)
     )
     return was, now
 
 
-def _amount(one: Change) -> str:
-    return unsigned_percent(one.log_ratio or 0.0)
+def _amount(change: Change) -> str:
+    return unsigned_percent(change.log_ratio or 0.0)
 
 
-def _ends(one: Change) -> str:
-    return unsigned_interval(one.low, one.high)
+def _ends(change: Change) -> str:
+    return unsigned_interval(change.low, change.high)
 
 
-def _row(one: Change, labels: dict[str, str]) -> TerminalLine:
-    moved = NOT_MEASURED if one.log_ratio is None else (
-        f"{signed_percent(one.log_ratio)} ({signed_interval(one.low, one.high)})"
+def _row(change: Change, labels: dict[str, str]) -> TerminalLine:
+    moved = NOT_MEASURED if change.log_ratio is None else (
+        f"{signed_percent(change.log_ratio)} ({signed_interval(change.low, change.high)})"
     )  # fmt: skip
-    word = f"{SYMBOLS[one.outcome]} {WORDS[one.outcome]}"
-    if one.is_confounded and one.log_ratio is not None:
+    word = f"{SYMBOLS[change.outcome]} {WORDS[change.outcome]}"
+    if change.is_confounded and change.log_ratio is not None:
         word += " ⚠ confounded"
-    columns = (one.arm, labels.get(one.cell, one.cell), *_moments(one), moved, word)
-    return TerminalLine(role="row", outcome=one.outcome, columns=tuple(map(flat, columns)))
+    columns = (change.arm, labels.get(change.cell, change.cell), *_moments(change), moved, word)
+    return TerminalLine(role="row", outcome=change.outcome, columns=tuple(map(flat, columns)))
 
 
 def _warnings(run: RunChange) -> Iterable[str]:
     if run.mismatches:
         cells = tuple(dict.fromkeys(one.cell for one in run.changes))
-        found = [mismatch_text(one, cells) for one in run.mismatches]
+        texts = [mismatch_text(one, cells) for one in run.mismatches]
         yield (
             "Compared in spite of a mismatch (--allow-mismatch), which a change may come from: "
-            f"{'; '.join(found)}."
+            f"{'; '.join(texts)}."
         )
     for word, side in (("before", run.before), ("after", run.after)):
         if not side.is_complete:

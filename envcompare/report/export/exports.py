@@ -138,7 +138,7 @@ def left_out_sentence(charts: Sequence[Chart]) -> str:
 def charts_of(run: RunComparison) -> tuple[Chart, ...]:
     """Return every chart of a run, those of the whole run first."""
     arms, labels = (run.reference_arm, *compared_arms(run)), cell_labels(run)
-    found = [
+    charts = [
         forest_chart(run),
         *sweep_charts(run),
         *(roofline_chart(one, where=labels.get(one.cell, one.cell)) for one in run.profiles),
@@ -146,7 +146,7 @@ def charts_of(run: RunComparison) -> tuple[Chart, ...]:
         *(step_chart(run, cell, arms) for cell in run.cells),
         *(time_chart(run, one, ledger) for one in run.profiles for ledger in one.ledgers),
     ]
-    return tuple(chart for chart in found if chart is not None)
+    return tuple(chart for chart in charts if chart is not None)
 
 
 def check_folder(folder: Path) -> None:

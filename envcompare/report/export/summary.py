@@ -53,14 +53,14 @@ class TerminalLine:
 
 def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
     """Return what the terminal says of a run, in order."""
-    found = headlines(run)
+    leading = headlines(run)
     lines = [
         TerminalLine(role="title", columns=(title(run),)),
         *(TerminalLine(role="warning", columns=(text,)) for text in warnings(run)),
     ]
-    for one in found:
-        lines += _headline_lines(one)
-    rows = [verdict for one in found for verdict in one.verdicts]
+    for headline in leading:
+        lines += _headline_lines(headline)
+    rows = [verdict for one in leading for verdict in one.verdicts]
     if rows:
         lines.append(TerminalLine(role="head", columns=table_head(run)))
         lines += [
@@ -76,10 +76,10 @@ def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
 
 def markdown(run: RunComparison) -> str:
     """Return the headlines, the table and the notes as Markdown."""
-    found = headlines(run)
+    leading = headlines(run)
     parts = [f"### {escape(title(run))}", *(f"> ⚠ {escape(text)}" for text in warnings(run))]
-    parts += [_headline_markdown(one) for one in found]
-    rows = [table_row(run, verdict) for one in found for verdict in one.verdicts]
+    parts += [_headline_markdown(one) for one in leading]
+    rows = [table_row(run, verdict) for one in leading for verdict in one.verdicts]
     if rows:
         head = table_head(run)
         parts.append(table(head, rows))
@@ -100,15 +100,15 @@ def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, .
     )
 
 
-def _quantity_rows(one: CellProfiles) -> tuple[Columns, ...]:
+def _quantity_rows(profiles: CellProfiles) -> tuple[Columns, ...]:
     """Return the first quantities, and how many stand in the report alone."""
-    lines = quantity_lines(one)
-    shown = (*fact_lines(one), *lines[:_MOST_QUANTITIES])
+    lines = quantity_lines(profiles)
+    shown = (*fact_lines(profiles), *lines[:_MOST_QUANTITIES])
     rows = tuple(_quantity_row(line) for line in shown)
     if len(lines) <= _MOST_QUANTITIES:
         return rows
     more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"
-    return (*rows, (more, *("" for _ in one.arms)))
+    return (*rows, (more, *("" for _ in profiles.arms)))
 
 
 def _quantity_row(line: QuantityLine) -> Columns:
@@ -127,17 +127,17 @@ def title(run: RunComparison) -> str:
 
 def warnings(run: RunComparison) -> tuple[str, ...]:
     """Say what makes the whole run less than it should be."""
-    found = []
+    texts = []
     if not run.is_complete:
-        found.append(f"This run is not complete: {INCOMPLETE}. What there is of it is shown.")
+        texts.append(f"This run is not complete: {INCOMPLETE}. What there is of it is shown.")
     if not headlines(run) and not is_timed(run):
-        found.append(
+        texts.append(
             f"Profiles of {visible(run.reference_arm)} alone were imported: there is nothing to "
             "compare them with yet."
         )
     elif not headlines(run):
-        found.append("No environment was compared with the reference in this run.")
-    return tuple(found)
+        texts.append("No environment was compared with the reference in this run.")
+    return tuple(texts)
 
 
 def table_head(run: RunComparison) -> tuple[str, ...]:
@@ -150,50 +150,52 @@ def table_head(run: RunComparison) -> tuple[str, ...]:
     )
 
 
-def table_row(run: RunComparison, one: Verdict) -> tuple[str, ...]:
+def table_row(run: RunComparison, verdict: Verdict) -> tuple[str, ...]:
     """Return one row of the short table."""
-    text = f"{one.symbol} {one.text}"
-    if not one.amount and one.figures:
-        text += f" · {one.figures}"
-    if one.is_confounded:
+    text = f"{verdict.symbol} {verdict.text}"
+    if not verdict.amount and verdict.figures:
+        text += f" · {verdict.figures}"
+    if verdict.is_confounded:
         text += " ⚠ confounded"
-    return flat(one.arm), flat(one.cell), flat(text), step_times(run, one)
+    return flat(verdict.arm), flat(verdict.cell), flat(text), step_times(run, verdict)
 
 
 def notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, what profiles say, and failures as sentences."""
-    found = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
-    found += _notes_of_profiles(run)
-    found += _notes_of_failures(run)
-    return tuple(flat(text, strip=False) for text in found)
+    texts = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
+    texts += _notes_of_profiles(run)
+    texts += _notes_of_failures(run)
+    return tuple(flat(text, strip=False) for text in texts)
 
 
 def _notes_of_failures(run: RunComparison) -> list[str]:
     """Tell each failure once with its cells, however often it was met."""
     labels = cell_labels(run)
     cells: dict[FailureRow, dict[str, None]] = {}
-    for one in run.failures:
-        label = labels.get(one.cell, one.cell).removesuffix(f" on {one.host}")
-        alike = msgspec.structs.replace(one, t=0.0, cell="")
+    for failure in run.failures:
+        label = labels.get(failure.cell, failure.cell).removesuffix(f" on {failure.host}")
+        alike = msgspec.structs.replace(failure, t=0.0, cell="")
         cells.setdefault(alike, {})[label] = None
-    found = []
-    for one, named in cells.items():
-        where = "/".join(part for part in (one.host, one.arm) if part)
+    texts = []
+    for failure, named in cells.items():
+        where = "/".join(part for part in (failure.host, failure.arm) if part)
         names = listed([name for name in named if name], most=_MOST_CELLS)
         cell = f" in {names}" if names else ""
-        code = "" if one.exit_code is None else f", exit code {one.exit_code}"
-        found.append(f"failed on {where}{cell} (phase {one.phase}{code}): {one_line(one.brief)}")
-        why = cause_line(one.details, brief=one.brief)
-        found += [f"  {word}: {one_line(text)}" for word, text in
-                  (("why", why), ("try", one.hint), ("log", one.log)) if text]  # fmt: skip
-    return found
+        code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+        texts.append(
+            f"failed on {where}{cell} (phase {failure.phase}{code}): {one_line(failure.brief)}"
+        )
+        why = cause_line(failure.details, brief=failure.brief)
+        texts += [f"  {word}: {one_line(text)}" for word, text in
+                  (("why", why), ("try", failure.hint), ("log", failure.log)) if text]  # fmt: skip
+    return texts
 
 
 def _notes_of_times(run: RunComparison) -> list[str]:
     labels = cell_labels(run)
-    found = [margin_sentence(run), *mismatch_sentences(run)]
-    found += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
-    return [*found, *guard_cautions(run)[:_MOST_CAUTIONS]]
+    texts = [margin_sentence(run), *mismatch_sentences(run)]
+    texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
+    return [*texts, *guard_cautions(run)[:_MOST_CAUTIONS]]
 
 
 def _unmeasured(run: RunComparison) -> list[str]:
@@ -207,26 +209,28 @@ def _notes_of_profiles(run: RunComparison) -> list[str]:
     if not run.profiles:
         return []
     cautions = (*build_sentences(run), *profile_cautions(run))
-    found = [*why_sentences(run)[:_MOST_CAUTIONS]]
-    if not found and not any(one.ledgers for one in run.profiles):
-        found = [missing_sentence(run)]
-    return found + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]
+    texts = [*why_sentences(run)[:_MOST_CAUTIONS]]
+    if not texts and not any(one.ledgers for one in run.profiles):
+        texts = [missing_sentence(run)]
+    return texts + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]
 
 
-def _headline_lines(one: Headline) -> list[TerminalLine]:
-    texts = [f"⚠ {one.caution}" if one.caution else ""]
-    details = [text for text in (one.rest, *texts, one.candidates) if text]
+def _headline_lines(headline: Headline) -> list[TerminalLine]:
+    texts = [f"⚠ {headline.caution}" if headline.caution else ""]
+    details = [text for text in (headline.rest, *texts, headline.candidates) if text]
     return [
         TerminalLine(
-            role="headline", outcome=one.outcome, columns=(flat(f"{one.symbol} {one.lead}"),)
+            role="headline",
+            outcome=headline.outcome,
+            columns=(flat(f"{headline.symbol} {headline.lead}"),),
         ),
         *(TerminalLine(role="detail", columns=(flat(text),)) for text in details),
     ]
 
 
-def _headline_markdown(one: Headline) -> str:
-    parts = [f"**{one.symbol} {escape(one.lead)}**", escape(one.rest)]
-    if one.caution:
-        parts.append(f"⚠ {escape(one.caution)}")
-    parts.append(escape(one.candidates))
+def _headline_markdown(headline: Headline) -> str:
+    parts = [f"**{headline.symbol} {escape(headline.lead)}**", escape(headline.rest)]
+    if headline.caution:
+        parts.append(f"⚠ {escape(headline.caution)}")
+    parts.append(escape(headline.candidates))
     return " ".join(part for part in parts if part)
