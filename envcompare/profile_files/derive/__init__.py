@@ -3,17 +3,26 @@
 Sums are over launches, ratios are of sums, rates are weighted by the time of the kernels. What a
 file lacks is a quantity without a value and with the reason; a family of which the file counts
 nothing (FLOPs in a pass over memory) gives none, and the arithmetic intensity says so.
+
+CUDA cores: an addition or multiplication of a thread is 1, a fused multiply-add 2 (NVIDIA's table
+of nvprof metrics; the roofline sections of Nsight Compute do the same). Tensor cores: on Volta 512
+for each instruction of the pipe (Yang, Kurth and Williams, doi 10.1002/cpe.5547); from then on
+only the counters of operations, since an instruction does far more. A sector is 32 bytes ("aligned
+32 byte-chunk of memory", Nsight Compute's documentation; nvprof's `dram_read_transactions` are the
+same).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from envcompare.gpu.chips import is_lacking, tensor_totals
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, is_tensor_core, ran_uncounted
-from envcompare.profile_files.derive.metricsums import MetricSums, sum_of
-from envcompare.profile_files.derive.work import ALL_FLOPS, flop_quantities, memory_quantities
+from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
 from envcompare.run_folder.profiles import Copy, Kernel, Profile, Quantity
 from envcompare.text import counted
 
@@ -22,6 +31,30 @@ _OCCUPANCY: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _ACTIVE: Final = "smsp__thread_inst_executed_per_inst_executed"
 _THREADS: Final = "smsp__thread_inst_executed.sum"
 _PIPES: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum")
+_VOLTA_FLOPS: Final = 512  # HMMA.884: 8 · 8 · 4 multiply-adds
+_PIPE: Final = "sm__inst_executed_pipe_tensor.sum"
+_PATH: Final = re.compile(
+    r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))(\w+?)(?:_dst_\w+)?\.sum"
+)
+_ALL_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
+"""The quantities that together hold every floating-point operation once."""
+
+_CORES: Final = (
+    "smsp__sass_thread_inst_executed_op_",
+    "sm__sass_thread_inst_executed_op_",
+    "flop_",
+)
+_TENSORS: Final = ("sm__inst_executed_pipe_t", "sm__ops_path_tensor_")
+_KINDS: Final = (("fp64", "d", "dp"), ("fp32", "f", "sp"), ("fp16", "h", "hp"))
+_WEIGHTS: Final = (("add", 1), ("mul", 1), ("fma", 2))
+_PACKED: Final = (("fadd2", 2), ("fmul2", 2), ("ffma2", 4))
+_ON_TURING: Final = "fp16_bf16_tf32"  # Turing's one counter for results in FP32; it has FP16 alone
+_FP16_FLAG: Final = "packed half instructions may do twice what is counted: this is not settled"
+_SECTOR_BYTES: Final = 32
+_NS: Final = 1e9  # of a second
+_MOST_UNRATED: Final = 0.01  # of the bytes: a few launches may move some in one replay alone
+_ROUNDING: Final = 1e-6  # of what scaled units print with six decimals
+_UNSPLIT: Final = "this GPU counts reads and writes of device memory together"
 
 
 def with_quantities(profile: Profile) -> Profile:
@@ -42,7 +75,7 @@ def _counted(profile: Profile, kernel: Kernel) -> Kernel:
     sums = MetricSums.of(replace(profile, kernels=(kernel,)))
     work = {
         quantity.name: quantity.value
-        for quantity in (*memory_quantities(sums), *flop_quantities(sums))
+        for quantity in (*_memory_quantities(sums), *_flop_quantities(sums))
         if quantity.value is not None and quantity.rule == "sum"
     }
     return replace(kernel, metrics={**kernel.metrics, **work})
@@ -53,7 +86,7 @@ def _derived(profile: Profile) -> list[Quantity]:
     times = [*_times(sums), *(one for copy in profile.copies for one in _copied(sums, copy))]
     if not sums.names:
         return times + _tensor_share_by_names(sums)
-    memory, flops = memory_quantities(sums), flop_quantities(sums)
+    memory, flops = _memory_quantities(sums), _flop_quantities(sums)
     return [*times, *memory, *flops, _intensity(sums, memory, flops), *_rates(sums)]
 
 
@@ -87,13 +120,13 @@ def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) 
     """Return FLOPs per byte of device memory, with what could not be counted said."""
     traffic = next((row.value for row in memory if row.name == "dram_bytes"), None)
     known = {
-        row.name: row.value for row in flops if row.name in ALL_FLOPS and row.value is not None
+        row.name: row.value for row in flops if row.name in _ALL_FLOPS and row.value is not None
     }
     ran = "flops_tensor" not in known and any(map(ran_uncounted, sums.profile.kernels))
     why = _why_no_intensity(traffic, has_flops=bool(known)) or (UNCOUNTED_TENSORS if ran else "")
     if why or not traffic:
         return sums.missing("arithmetic_intensity", "FLOP/B", "ratio of sums", why)
-    lacking = [name for name in ALL_FLOPS if name not in known]
+    lacking = [name for name in _ALL_FLOPS if name not in known]
     return sums.ok(
         "arithmetic_intensity",
         sum(known.values()) / traffic,
@@ -169,3 +202,231 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
     value = 100 * named / sums.kernel_ns
     reason = "a guess by the names of kernels; counters of ncu tell it"
     return [sums.ok("tensor_core_share", value, "%", "ratio of sums", reason=reason)]
+
+
+def _flop_quantities(sums: MetricSums) -> list[Quantity]:
+    """Return the operations by precision, then those of the tensor cores, in all and by type."""
+    cores = [_of_cores(sums, *kind) for kind in _KINDS] if sums.has(_CORES) else []
+    return [*cores, *(_of_tensors(sums) if sums.has(_TENSORS) else [])]
+
+
+def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quantity:
+    name = f"flops_{precision}"
+    if sums.profile.tool == "nvprof":
+        told = sums.total(f"flop_count_{old}")
+    else:
+        told = _weighted(sums, [(f"{letter}{kind}", weight) for kind, weight in _WEIGHTS])
+    if precision == "fp32":
+        told = _with_packed(sums, told)
+    flag = _FP16_FLAG if precision == "fp16" and told.value else ""
+    return sums.summed(name, told, "FLOP", reason=flag)
+
+
+def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
+    """Return the weighted sum of instructions; one kind that was not counted makes it unknown."""
+    total = 0.0
+    for kind, weight in parts:
+        stem = f"sass_thread_inst_executed_op_{kind}_pred_on.sum"
+        count = sums.first_total((f"smsp__{stem}", f"sm__{stem}"))
+        if count.value is None:
+            return count
+        total += weight * count.value
+    return Total(value=total)
+
+
+def _with_packed(sums: MetricSums, plain: Total) -> Total:
+    """Add the packed FP32 instructions of GB100, without which its count would be too low."""
+    is_there = any(f"_op_{kind}_pred_on" in name for kind, _ in _PACKED for name in sums.names)
+    if plain.value is None or not (is_there or sums.chip == "gb100"):
+        return plain
+    packed = _weighted(sums, list(_PACKED))
+    if packed.value is None:
+        return Total(reason=f"packed FP32 instructions do not count in it: {packed.reason}")
+    return Total(value=plain.value + packed.value)
+
+
+def _of_tensors(sums: MetricSums) -> list[Quantity]:
+    if sums.chip == "gv100":
+        return _on_volta(sums)
+    names = tensor_totals(sums.chip) or _disjoint(sums.names)
+    by_type: dict[str, list[str]] = {}
+    for name in names:
+        path = _PATH.fullmatch(name)
+        if path:
+            kind = "fp16" if path[1] == _ON_TURING else path[1]
+            by_type.setdefault(kind, []).append(name)
+    totals = {kind: sum_of(map(sums.total, members)) for kind, members in by_type.items()}
+    each = [
+        sums.summed(f"flops_tensor_{kind}", total, _unit(kind))
+        for kind, total in totals.items()
+        if total.value is not None
+    ]
+    floats = [total for kind, total in totals.items() if _unit(kind) == "FLOP"]
+    return [sums.summed("flops_tensor", _all_types(sums, floats), "FLOP"), *each]
+
+
+def _on_volta(sums: MetricSums) -> list[Quantity]:
+    """Return the operations of Volta's tensor cores, which take FP16 alone."""
+    count = sums.total(_PIPE)
+    if count.value is not None:
+        count = Total(value=_VOLTA_FLOPS * count.value)
+    else:
+        paths = sum_of(map(sums.total, tensor_totals("gv100")))
+        count = paths if paths.value is not None else count
+    names = ("flops_tensor", "flops_tensor_fp16") if count.value else ("flops_tensor",)
+    return [sums.summed(name, count, "FLOP") for name in names]
+
+
+def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
+    """Return the sum over the types, known where each was counted or the pipe was never used."""
+    whole = sum_of(floats)
+    if floats and whole.value is not None:
+        return whole
+    if sums.total(_PIPE).value == 0 and sums.chip != "gb100":
+        return Total(value=0.0)
+    if not any(name.startswith("sm__ops_path_tensor_") for name in sums.names):
+        return Total(reason="instructions of the tensor pipe tell its operations on Volta alone")
+    return whole if floats else Total(reason="operations of the tensor cores were not collected")
+
+
+def _disjoint(names: frozenset[str]) -> tuple[str, ...]:
+    """Return the counters of a chip without a table, none that is a part of another."""
+    paths = {name for name in names if _PATH.fullmatch(name)}
+    wholes = {name.removesuffix(".sum") for name in paths}
+    return tuple(
+        name for name in sorted(paths) if not any(name.startswith(f"{w}_dst_") for w in wholes)
+    )
+
+
+def _unit(kind: str) -> str:
+    return "OP" if kind.startswith("int") else "FLOP"
+
+
+def _memory_quantities(sums: MetricSums) -> list[Quantity]:
+    """Return the traffic of device memory and L2, each in bytes and in sectors."""
+    quantities: list[Quantity] = []
+    if sums.has(("dram__",)):
+        read, written = _traffic(sums, "_read"), _traffic(sums, "_write")
+        both = _both(_traffic(sums, ""), read, written)
+        quantities += _pair(sums, "dram_read", read) + _pair(sums, "dram_write", written)
+        quantities += [*_pair(sums, "dram", both), *_speeds(sums)]
+    if sums.has(("lts__",)):
+        size, sectors = sums.total("lts__t_bytes.sum"), sums.total("lts__t_sectors.sum")
+        quantities += [*_pair(sums, "l2", _completed(size, sectors)), _hit_rate(sums)]
+    return quantities
+
+
+def _traffic(sums: MetricSums, way: str) -> tuple[Total, Total]:
+    """Return bytes and sectors of one way, each from the other where only one was collected."""
+    name = f"dram__bytes{way}"
+    if way and is_lacking(name, sums.chip):
+        return Total(reason=_UNSPLIT), Total(reason=_UNSPLIT)
+    return _completed(sums.total(f"{name}.sum"), sums.total(f"dram__sectors{way}.sum"))
+
+
+def _completed(size: Total, sectors: Total) -> tuple[Total, Total]:
+    if size.value is None and sectors.value is not None:
+        return Total(value=sectors.value * _SECTOR_BYTES), sectors
+    if sectors.value is None and size.value is not None:
+        return size, Total(value=size.value / _SECTOR_BYTES)
+    return size, sectors
+
+
+def _both(
+    told: tuple[Total, Total], read: tuple[Total, Total], written: tuple[Total, Total]
+) -> tuple[Total, Total]:
+    """Return the traffic both ways, from reads and writes where it was not collected itself."""
+    if told[0].value is not None:
+        return told
+    (size_in, sectors_in), (size_out, sectors_out) = read, written
+    if size_in.value is None or size_out.value is None:
+        return told
+    sectors = (sectors_in.value or 0.0) + (sectors_out.value or 0.0)
+    return Total(value=size_in.value + size_out.value), Total(value=sectors)
+
+
+def _pair(sums: MetricSums, stem: str, traffic: tuple[Total, Total]) -> list[Quantity]:
+    size, sectors = traffic
+    pair = [
+        sums.summed(f"{stem}_bytes", size, "B"),
+        sums.summed(f"{stem}_sectors", sectors, "transactions of 32 B"),
+    ]
+    if size.value is None or sectors.value is None:
+        return pair
+    expected = sectors.value * _SECTOR_BYTES
+    if abs(size.value - expected) <= _ROUNDING * max(size.value, expected):
+        return pair
+    why = f"{size.value:,.0f} bytes contradict {sectors.value:,.0f} sectors of 32 bytes"
+    return [replace(quantity, value=None, status="refused", reason=why) for quantity in pair]
+
+
+def _speeds(sums: MetricSums) -> list[Quantity]:
+    """Return bytes per second of kernel time; none where neither times nor rates were collected."""
+    both = ("",) if "dram__bytes.sum" in sums.names else ("_read", "_write")
+    ways = (("dram_read", ("_read",)), ("dram_write", ("_write",)), ("dram", both))
+    return [speed for stem, of in ways for speed in _speed(sums, f"{stem}_bytes_per_s", of)]
+
+
+def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
+    """Return Σ bytes ÷ Σ time: of the kernels' own time, else of their bytes ÷ their rate.
+
+    What moved nothing has no rate, and counts for nothing in it.
+    """
+    sizes = [_moved(kernel, ways) for kernel in sums.profile.kernels]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or not sum(known):
+        return []
+    if sums.kernel_ns and sums.profile.tool != "nvprof":
+        return [sums.ok(name, _NS * sum(known) / sums.kernel_ns, "B/s", "ratio of sums")]
+    timed = [
+        (size, _seconds(kernel, ways))
+        for size, kernel in zip(known, sums.profile.kernels, strict=True)
+        if size
+    ]
+    seconds = [time for _, time in timed if time]
+    if not seconds:
+        return []
+    rated = sum(size for size, time in timed if time)
+    count = len(timed) - len(seconds)
+    lacking = f"{count} of {len(timed)} kernels {'has' if count == 1 else 'have'} no rate"
+    share = f"{100 - 100 * rated / sum(known):.3g} % of the bytes"
+    why = f"{lacking}; {'it' if count == 1 else 'they'} moved {share}"
+    if rated < (1 - _MOST_UNRATED) * sum(known):
+        return [sums.missing(name, "B/s", "time-weighted", why)]
+    reason = "each kernel counts with the mean rate of its launches"
+    reason += f"; {why}" if len(seconds) < len(timed) else ""
+    return [sums.ok(name, rated / sum(seconds), "B/s", "time-weighted", reason=reason)]
+
+
+def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
+    """Return the bytes of a kernel in these ways; None where one was not counted."""
+    total = 0.0
+    for way in ways:
+        size = kernel.metrics.get(f"dram__bytes{way}.sum")
+        sectors = kernel.metrics.get(f"dram__sectors{way}.sum")
+        if size is None and sectors is None:
+            return None
+        total += size if size is not None else _SECTOR_BYTES * (sectors or 0.0)
+    return total
+
+
+def _seconds(kernel: Kernel, ways: Sequence[str]) -> float | None:
+    """Return the time that bytes and rate of a kernel imply, by another way where these lack it."""
+    for known in (ways, ("_read",), ("_write",)):
+        size = _moved(kernel, known)
+        rates = [kernel.metrics.get(f"dram__bytes{way}.sum.per_second") for way in known]
+        rate = sum(rate or 0.0 for rate in rates)
+        if size and rate and None not in rates:
+            return size / rate
+    return None
+
+
+def _hit_rate(sums: MetricSums) -> Quantity:
+    """Return the share of L2 sectors that hit: of sums where both were counted."""
+    hits, sectors = sums.total("lts__t_sectors_lookup_hit.sum"), sums.total("lts__t_sectors.sum")
+    if hits.value is not None and sectors.value:
+        return sums.ok("l2_hit_rate", 100 * hits.value / sectors.value, "%", "ratio of sums")
+    rate = sums.mean("lts__t_sector_hit_rate.pct")
+    if rate.value is None:
+        return sums.missing("l2_hit_rate", "%", "time-weighted", rate.reason)
+    return sums.ok("l2_hit_rate", rate.value, "%", "time-weighted")

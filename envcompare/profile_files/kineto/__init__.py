@@ -13,15 +13,16 @@ from msgspec.structs import replace
 
 from envcompare.profile_files.activity import (
     Shape,
+    Table,
     api_calls,
     copy_groups,
     exposed_ns,
+    first_duplicate,
     in_launch_order,
     kernel_groups,
     with_gpu_times,
     without_memsets,
 )
-from envcompare.profile_files.columns import Table, first_duplicate
 from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.kineto.events import (
     OCCUPANCY_PARTS,

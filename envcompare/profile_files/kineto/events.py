@@ -12,8 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from envcompare.profile_files.activity import KINDS, ROW, Shape
-from envcompare.profile_files.columns import Numbers, Rows, Table, innermost, launching_calls
+from envcompare.profile_files.activity import (
+    KINDS,
+    ROW,
+    Numbers,
+    Rows,
+    Shape,
+    Table,
+    innermost,
+    launching_calls,
+)
 from envcompare.profile_files.kineto.trace import Event, Trace, is_number
 from envcompare.run_folder.profiles import Dim, Operator
 

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -25,13 +24,7 @@ from envcompare.profile_files.ncu.launches import (
     adding,
     counted,
 )
-from envcompare.profile_files.ncu.pages import (
-    details_launches,
-    gap_notes,
-    raw_launches,
-    summary_kernels,
-)
-from envcompare.profile_files.ncu.table import device, devices_of, find_table
+from envcompare.profile_files.ncu.pages import device, read_page
 from envcompare.profile_files.rawfiles import first_bytes, read_lines, refusal
 from envcompare.run_folder.profiles import Device, Dim, Note, Page, Profile
 
@@ -85,15 +78,8 @@ def read(path: Path) -> Profile:
     """
     if path.suffix == ".ncu-rep":
         return _report(path)
-    table = find_table(read_lines(path), file=path.name)
-    if table.header.cells[0] == "Process ID":
-        page: Page = "summary"
-        kernels = summary_kernels(table)
-    else:
-        page = "raw" if table.column("Metric Name") is None else "details"
-        kernels = counted(raw_launches(table) if page == "raw" else details_launches(table))
-        kernels = replace(kernels, notes=(*kernels.notes, *gap_notes(table)))
-    return _profile(path, f"csv {page}", page, kernels, devices_of(table))
+    page, kernels, devices = read_page(read_lines(path), file=path.name)
+    return _profile(path, f"csv {page}", page, kernels, devices)
 
 
 def _profile(
@@ -151,8 +137,8 @@ def _by_program(program: str, path: Path) -> Profile:
         why = f"the ncu on PATH is older than the report: {newer}" if newer else why
         hint = _NEWER_HINT.format(file=path.name) if newer else _CUT
         raise refusal(path.name, why=why, hint=hint)
-    table = find_table(tuple(text.splitlines(keepends=True)), file=path.name)
-    return _profile(path, "report by ncu", "raw", counted(raw_launches(table)), devices_of(table))
+    page, kernels, devices = read_page(tuple(text.splitlines(keepends=True)), file=path.name)
+    return _profile(path, "report by ncu", page, kernels, devices)
 
 
 def _by_module(module: _Module, path: Path) -> Profile:

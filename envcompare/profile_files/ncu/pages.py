@@ -1,16 +1,19 @@
-"""The pages of Nsight Compute: raw and details as launches, a summary as kernels.
+"""What Nsight Compute printed: raw and details pages as launches, a summary as kernels.
 
-A summary is of `ncu --print-summary per-kernel`: a row for each kernel and metric, as of nvprof.
+A live run prints messages and the output of the profiled program before the table; the table
+begins where the first cell is `ID` (or `Process ID` in a summary). A summary is of
+`ncu --print-summary per-kernel`: a row for each kernel and metric, as of nvprof.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from envcompare.gpu.chips import chip_of
 from envcompare.profile_files.ncu.launches import (
     BASE_UNITS,
     LABELS,
@@ -21,15 +24,15 @@ from envcompare.profile_files.ncu.launches import (
     Measured,
     adding,
     changes_time,
+    counted,
     dim,
     is_unpatched_time,
     odd_notes,
     time_notes,
 )
-from envcompare.profile_files.ncu.table import Table
 from envcompare.profile_files.printednumbers import Convention, decide, is_missing
-from envcompare.profile_files.rawfiles import Row, refusal
-from envcompare.run_folder.profiles import Dim, Kernel, Note
+from envcompare.profile_files.rawfiles import Row, csv_records, csv_row, csv_rows, refusal
+from envcompare.run_folder.profiles import Device, Dim, Kernel, Note, Page
 
 _FIXED: Final = frozenset({
     "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context",
@@ -43,6 +46,20 @@ _KEYS: Final = (
     "Process ID", "Kernel Name", "Grid Size", "Block Size", "Device", "Device Id", "CC",
 )  # fmt: skip
 _LAUNCHES: Final = "print launches: `LC_ALL=C ncu --import … --csv --page raw --print-units base`"
+_HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
+_ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
+_NONE: Final = "No kernels were profiled"
+_PERMISSION: Final = re.compile(
+    r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters"
+    r"|driver resource was unavailable"
+)
+_OPEN_COUNTERS: Final = (
+    "let users read the counters: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
+    "/etc/modprobe.d on the host, then reboot; or profile as root, in Docker with "
+    "--cap-add=SYS_ADMIN; where DCGM holds the counters, `dcgmi profile --pause` first"
+)
+_MAJOR: Final = "device__attribute_compute_capability_major"
+_MINOR: Final = "device__attribute_compute_capability_minor"
 
 
 @lru_cache(maxsize=2_000)
@@ -51,7 +68,21 @@ def _is_range(column: str) -> bool:
     return any(mark in column for mark in _RANGES)
 
 
-def raw_launches(table: Table) -> tuple[Launch, ...]:
+def read_page(lines: tuple[str, ...], *, file: str) -> tuple[Page, Counted, tuple[Device, ...]]:
+    """Return which page of Nsight Compute these lines hold, its kernels, and each GPU once.
+
+    Raises ProfileError for lines that cannot be read or trusted, with the line and the reason.
+    """
+    table = _find_table(lines, file=file)
+    if table.header.cells[0] == "Process ID":
+        return "summary", _summary_kernels(table), _devices_of(table)
+    page: Page = "raw" if table.column("Metric Name") is None else "details"
+    kernels = counted(_raw_launches(table) if page == "raw" else _details_launches(table))
+    kernels = replace(kernels, notes=(*kernels.notes, *_gap_notes(table)))
+    return page, kernels, _devices_of(table)
+
+
+def _raw_launches(table: _Table) -> tuple[Launch, ...]:
     """Return the launches of the raw page: units in the second row, then a row for each."""
     if not table.rows or table.rows[0].cells[:1] != ("",):
         line = table.rows[0].line if table.rows else None
@@ -76,7 +107,7 @@ def raw_launches(table: Table) -> tuple[Launch, ...]:
     )
 
 
-def details_launches(table: Table) -> tuple[Launch, ...]:
+def _details_launches(table: _Table) -> tuple[Launch, ...]:
     """Return the launches of the details page: a row for each metric of each launch."""
     by_launch, first = _details_cells(table)
     _refuse_cut_launch(table, by_launch)
@@ -93,7 +124,7 @@ def details_launches(table: Table) -> tuple[Launch, ...]:
     )
 
 
-def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
+def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
     """Return the metrics of each launch by its ID, and the first row of each."""
     places = table.needed(_NEEDED, hint=BASE_UNITS)
     for row in table.rows:
@@ -117,7 +148,7 @@ def _details_cells(table: Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]
     return by_launch, first
 
 
-def gap_notes(table: Table) -> tuple[Note, ...]:
+def _gap_notes(table: _Table) -> tuple[Note, ...]:
     """Return what to know of a file whose launches are not numbered without a gap.
 
     ncu leaves launches out that a filter of the import excludes, and so does a lost line.
@@ -150,7 +181,7 @@ def _convention(cells: Iterable[Cell], file: str) -> Convention:
     return decide(((cell.line or 0, cell.text) for cell in cells), file=file)
 
 
-def _check_order(table: Table, rows: Sequence[Row], *, is_repeated: bool) -> None:
+def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> None:
     """Refuse rows of no launch, and launches whose numbers do not rise."""
     if not rows:
         raise refusal(table.file, line=table.header.line, why="no launch follows the header")
@@ -167,7 +198,7 @@ def _check_order(table: Table, rows: Sequence[Row], *, is_repeated: bool) -> Non
         last = int(ident)
 
 
-def _refuse_cut_launch(table: Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
+def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
     """Refuse a file whose last launch lacks what every other launch has."""
     sets = [{cell.metric for cell in cells} for cells in by_launch.values()]
     if len(sets) < 2:
@@ -178,7 +209,7 @@ def _refuse_cut_launch(table: Table, by_launch: Mapping[str, Sequence[Cell]]) ->
         raise refusal(table.file, line=table.rows[-1].line, why=why)
 
 
-def _launch(table: Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
+def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
     told = dict(zip(table.header.cells, row.cells, strict=False))
     ranges = (_range(name, told[name]) for name in told if _is_range(name))
     return Launch(
@@ -221,7 +252,7 @@ class _Member:
     is_steady: bool
 
 
-def summary_kernels(table: Table) -> Counted:
+def _summary_kernels(table: _Table) -> Counted:
     """Return the kernels of a summary: the average of each metric times the invocations.
 
     A rate whose launches differ is left out, since a summary does not tell their times.
@@ -255,7 +286,7 @@ def summary_kernels(table: Table) -> Counted:
     return Counted(kernels=tuple(kernels), has_time=has_time, notes=notes)
 
 
-def _refuse_other_columns(table: Table) -> None:
+def _refuse_other_columns(table: _Table) -> None:
     for name in _OF_SUMMARY:
         if table.column(name) is None:
             why = f"a summary without the column {name!r}: only per-kernel summaries are read"
@@ -264,7 +295,7 @@ def _refuse_other_columns(table: Table) -> None:
         raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
 
 
-def _members(table: Table) -> tuple[list[_Member], list[Cell]]:
+def _members(table: _Table) -> tuple[list[_Member], list[Cell]]:
     """Return the metrics of all kernels, and every number for the choice of the convention."""
     members: list[_Member] = []
     numbers: list[Cell] = []
@@ -283,7 +314,7 @@ def _cell(told: Mapping[str, str], row: Row, column: str) -> Cell:
     return Cell(row.line, LABELS.get(name, name), told.get("Metric Unit", ""), told[column])
 
 
-def _refuse_doubles(table: Table, group: Sequence[_Member]) -> None:
+def _refuse_doubles(table: _Table, group: Sequence[_Member]) -> None:
     seen: set[tuple[str, str]] = set()
     for member in group:
         place = (member.told.get("Section Name", ""), member.told["Metric Name"])
@@ -294,7 +325,7 @@ def _refuse_doubles(table: Table, group: Sequence[_Member]) -> None:
 
 
 def _kernel(
-    table: Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
+    table: _Table, group: Sequence[_Member], means: Mapping[str, float], *, has_time: bool
 ) -> Kernel:
     told, calls = group[0].told, _calls(table, group)
     sums = {name: mean * calls if adding(name) == "sum" else mean for name, mean in means.items()}
@@ -309,10 +340,133 @@ def _kernel(
     )
 
 
-def _calls(table: Table, group: Sequence[_Member]) -> int:
+def _calls(table: _Table, group: Sequence[_Member]) -> int:
     counts = {member.told["Invocations"] for member in group}
     text = min(counts)
     if len(counts) > 1 or not text.isascii() or not text.isdigit() or not int(text):
         why = f"the rows of a kernel do not agree on its invocations: {sorted(counts)}"
         raise refusal(table.file, line=group[0].average.line, why=why)
     return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """The header and the rows below it, all with their lines."""
+
+    file: str
+    header: Row
+    rows: tuple[Row, ...]
+    is_ended: bool
+
+    def column(self, name: str) -> int | None:
+        """Return where a column stands; None where there is none."""
+        return self.header.cells.index(name) if name in self.header.cells else None
+
+    def needed(self, names: Sequence[str], *, hint: str) -> list[int]:
+        """Return where these columns stand; raises ProfileError where one is missing."""
+        for name in names:
+            if name not in self.header.cells:
+                why = f"the column {name!r} is missing"
+                raise refusal(self.file, line=self.header.line, why=why, hint=hint)
+        return [self.header.cells.index(name) for name in names]
+
+    def check_width(self, row: Row) -> None:
+        """Refuse a row of another width; rows without a rule may end before its columns."""
+        full, have = len(self.header.cells), len(row.cells)
+        value, rule = self.column("Metric Value"), self.column("Rule Name")
+        least = full if value is None or rule is None else value + 1
+        if least <= have <= full:
+            return
+        cut = "; the file was cut off" if row is self.rows[-1] and not self.is_ended else ""
+        why = f"{have} cells where the header has {full}{cut}"
+        raise refusal(self.file, line=row.line, why=why)
+
+
+def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
+    """Return the table of a file; raises ProfileError with what ncu said where there is none."""
+    _refuse_errors(lines, file)
+    start = next((place for place, text in enumerate(lines) if _HEADER.match(text)), None)
+    if start is None:
+        raise refusal(file, why=_why_no_table(lines), hint=BASE_UNITS)
+    if lines[-1].endswith(","):  # ncu ends its lines, and puts an empty cell in quotes too
+        raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
+    header = csv_row(start + 1, lines[start], file=file)
+    _refuse_double_columns(header, file)
+    below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
+    again = next((number for number, text in below if _HEADER.match(text)), None)
+    if again is not None:
+        raise refusal(file, line=again, why="a second table begins", hint="import each by itself")
+    is_ended = lines[-1].endswith("\n")
+    return _Table(file=file, header=header, rows=csv_rows(below, file=file), is_ended=is_ended)
+
+
+def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
+    """Refuse a file in which ncu says that it failed, whatever it printed besides."""
+    numbered = list(enumerate(lines, 1))
+    errors = [(line, match[1]) for line, text in numbered if (match := _ERROR.match(text))]
+    for line, error in errors:
+        if _PERMISSION.search(error):
+            why = f"ncu was not allowed to read the counters of the GPU: {error}"
+            raise refusal(file, line=line, why=why, hint=_OPEN_COUNTERS)
+    for line, error in errors:
+        raise refusal(file, line=line, why=f"ncu failed: {error}", hint=BASE_UNITS)
+    for line, text in numbered:
+        if text.startswith("==") and _NONE in text:
+            hint = (
+                "check that the program uses the GPU between the marks that ncu was told of "
+                "(--nvtx-include, --profile-from-start, --kernel-name)"
+            )
+            raise refusal(file, line=line, why="no kernels were profiled", hint=hint)
+
+
+def _why_no_table(lines: tuple[str, ...]) -> str:
+    if not any(text.strip() for text in lines):
+        return "the file is empty"
+    if any(text.startswith("==PROF==") for text in lines):
+        return "ncu ran, but no table in CSV follows: it was run without --csv, or was cut off"
+    return "it holds no table of Nsight Compute: no line begins with the column ID"
+
+
+def _refuse_double_columns(header: Row, file: str) -> None:
+    seen: set[str] = set()
+    for name in header.cells:
+        if name in seen:
+            raise refusal(file, line=header.line, why=f"column {name!r} stands there twice")
+        seen.add(name)
+
+
+def _devices_of(table: _Table) -> tuple[Device, ...]:
+    """Return each GPU once; a file that names none, as those before 2024, gives none."""
+    if table.column("Metric Name") is not None and "Average" in table.header.cells:
+        return _of_summary(table)
+    rows = (dict(zip(table.header.cells, row.cells, strict=False)) for row in table.rows)
+    return tuple(dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None))
+
+
+def device(told: Mapping[str, str]) -> Device | None:
+    """Return the GPU of a launch from its columns; None where nothing names it."""
+    capability = told.get("CC", "")
+    if told.get(_MAJOR, "").isdigit():
+        capability = f"{told[_MAJOR]}.{told.get(_MINOR, '0')}"
+    if not re.fullmatch(r"\d+\.\d", capability):
+        return None
+    count = re.sub(r"\D", "", told.get("device__attribute_multiprocessor_count", ""))
+    return Device(
+        name=told.get("device__attribute_display_name", ""),
+        chip=chip_of(capability),
+        compute_capability=capability,
+        multiprocessors=int(count) if count else None,
+    )
+
+
+def _of_summary(table: _Table) -> tuple[Device, ...]:
+    name, average = table.column("Metric Name"), table.column("Average")
+    told = (
+        {}
+        if name is None or average is None
+        else {row.cells[name]: row.cells[average] for row in table.rows}
+    )
+    column = table.column("CC")
+    told |= {"CC": table.rows[0].cells[column]} if column is not None else {}
+    gpu = device(told)
+    return () if gpu is None else (gpu,)
