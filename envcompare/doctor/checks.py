@@ -47,40 +47,40 @@ def diagnose(
     An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
     environments = tuple(dict.fromkeys(name for name, _ in arms))
-    found = [
+    findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
     ]
     built = [name for name, stack in arms if stack == "image"]
-    found += [
+    findings += [
         _python(transport, options, name) for name in built if environment(name).traits.is_plain
     ]
     if any(stack == "host" for _, stack in arms):
-        found.append(_host_python(transport, options))
+        findings.append(_host_python(transport, options))
     if transport.name != LOCAL.name and not all(
         environment(name).traits.is_plain for name in built
     ):
-        found.append(_builder())
+        findings.append(_builder())
     facts = _facts(transport)
     if may_use_gpu:
-        found += _gpu(transport, environments)
-    found += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
-    found.append(_cgroup(transport, facts))
-    return tuple(found)
+        findings += _gpu(transport, environments)
+    findings += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
+    findings.append(_cgroup(transport, facts))
+    return tuple(findings)
 
 
 def _python(transport: Transport, options: Options, name: str) -> Finding:
     def version() -> str:
-        found = find_interpreter(transport, python=options.python, chosen=options.vm_python)
-        return f"{found.version} ({found.real_path})"
+        python = find_interpreter(transport, python=options.python, chosen=options.vm_python)
+        return f"{python.version} ({python.real_path})"
 
     return _interpreter(transport, f"python for {name}", version)
 
 
 def _host_python(transport: Transport, options: Options) -> Finding:
     def version() -> str:
-        found = find_python(transport, python=options.host_python, imports=options.host_imports)
-        imported = (f"{name} {version}" for name, version in found.imported.items())
-        return ", ".join((f"{found.version} ({found.path})", *imported))
+        python = find_python(transport, python=options.host_python, imports=options.host_imports)
+        imported = (f"{name} {version}" for name, version in python.imported.items())
+        return ", ".join((f"{python.version} ({python.path})", *imported))
 
     return _interpreter(transport, "python of the stack host", version)
 
@@ -110,13 +110,13 @@ def _facts(transport: Transport) -> dict[str, str]:
 def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
     """Say whether there is a GPU; where one is, every environment has to reach it."""
     driver = check_driver(transport)
-    found = [finding(transport.name, "gpu driver", driver, is_needed=False)]
+    findings = [finding(transport.name, "gpu driver", driver, is_needed=False)]
     if not driver.is_usable:
-        return [*found, *(one for one in _profilers(transport) if one.is_usable)]
+        return [*findings, *(one for one in _profilers(transport) if one.is_usable)]
     for name in environments:
         check = environment(name).check_gpu(transport)
-        found.append(finding(transport.name, f"gpu in {name}", check))
-    return [*found, *_profilers(transport), *_counters(transport, environments)]
+        findings.append(finding(transport.name, f"gpu in {name}", check))
+    return [*findings, *_profilers(transport), *_counters(transport, environments)]
 
 
 def _profilers(transport: Transport) -> list[Finding]:

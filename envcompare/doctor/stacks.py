@@ -114,14 +114,14 @@ def _fingerprints(
     if experiment.stabilise:
         variables = stable_variables(experiment.seed, cell.id, 0)
     with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
-        found = {}
+        prints = {}
         for arm in session.arms:
             name = f"{arm}.log"
             log = Path(logs) / name
             worker = folders.launch(arm, log=log, log_name=name, variables=variables)
             facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
-            found[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
-    return found
+            prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
+    return prints
 
 
 def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
@@ -133,12 +133,12 @@ def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, Fingerpr
         worker.await_begin()
         worker.run(1, _STEP_S)
         worker.send_facts()
-        found = worker.await_facts()
+        facts = worker.await_facts()
         worker.end()
         worker.quit()
     finally:
         worker.kill()
-    return found.fingerprint
+    return facts.fingerprint
 
 
 def _compared(
@@ -151,8 +151,8 @@ def _compared(
     known = ArmsContext(arms=pair, options=options)
     mismatch = session.arms[arm.id].mismatch
     by_workload = {
-        name: compare_fingerprints(found[base.id], found[arm.id], known)
-        for name, found in prints.items()
+        name: compare_fingerprints(by_arm[base.id], by_arm[arm.id], known)
+        for name, by_arm in prints.items()
     }
     return ComparedStack(
         arm=arm.id,

@@ -302,11 +302,11 @@ def _origin(transport: Transport, path: str) -> tuple[tuple[str, str], ...]:
     """Say from what a SIF on this machine was made and what reads it, where they tell."""
     if transport.name != LOCAL.name:
         return ()
-    facts = (("sif.from", origin(Path(path))), ("sif.reader", reader_version()))
+    facts = (("sif.from", origin(Path(path))), ("sif.reader", _reader_version()))
     return tuple((name, value) for name, value in facts if value)
 
 
-def reader_version() -> str | None:
+def _reader_version() -> str | None:
     """Return the version of Singularity or Apptainer on this machine; None where there is none."""
     if not _has_reader():
         return None

@@ -11,7 +11,7 @@ from envcompare.stack.skeleton import Layout
 from envcompare.transport import Transport
 from envcompare.transport.operations import FOLDER_S, not_understood, read_json, shell
 
-DEFAULT_PYTHON = "python3"
+_DEFAULT_PYTHON = "python3"
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
 # read what follows.
 _ASK = """
@@ -103,7 +103,7 @@ def find_python(
 
     Raises UnusableError when it is missing or cannot import what is needed.
     """
-    asked = python or DEFAULT_PYTHON
+    asked = python or _DEFAULT_PYTHON
     result = shell(transport, _ASK, asked, _DESCRIBE, *imports, timeout_s=FOLDER_S)
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:

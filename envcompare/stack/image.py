@@ -21,8 +21,8 @@ from envcompare.transport.operations import ANSWER_S, FOLDER_S, not_understood, 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
 
-BASE_LABEL = "envcompare.base"
-RECIPE_LABEL = "envcompare.recipe"
+_BASE_LABEL = "envcompare.base"
+_RECIPE_LABEL = "envcompare.recipe"
 TREE_LABEL = "envcompare.tree"
 CONFIG_LABEL = "envcompare.config.settings"
 REPOSITORY = "envcompare-workload"
@@ -78,8 +78,8 @@ class Recipe:
         recipe = self.dockerfile.read_text(encoding="utf-8")
         text = "\n".join((self.base, recipe, *steps().values()))
         digest = hashlib.sha256(text.encode()).hexdigest()
-        base = {BASE_LABEL: self.base_id} if self.base_id else {}
-        return {LOCK_LABEL: self.wheelhouse.key, RECIPE_LABEL: digest, **base}
+        base = {_BASE_LABEL: self.base_id} if self.base_id else {}
+        return {LOCK_LABEL: self.wheelhouse.key, _RECIPE_LABEL: digest, **base}
 
     @property
     def tag(self) -> str:

@@ -24,8 +24,8 @@ TREE = "site_packages.sha256"
 FILES = "site_packages.files"
 LOCK = "lock.sha256"
 UNPROVEN = "unproven"
-MOST_PARTS: Final = 20  # packages that are looked into
-MOST_FILES: Final = 50  # of each that are named
+_MOST_PARTS: Final = 20  # packages that are looked into
+_MOST_FILES: Final = 50  # of each that are named
 _MOST_NAMED: Final = 3  # packages, in an error
 _MOST_NAME: Final = 1024  # a name has 255 bytes at most, and one byte is written as \\xff
 _MOST_INSTALLED: Final = 20_000  # parts; the largest distributions of Python have some thousands
@@ -123,17 +123,17 @@ def _unlike_parts(arms: list[dict[str, str]]) -> tuple[str, ...]:
     What belongs to no package stands first: it is little, and nothing else tells of it.
     """
     names = sorted({name for arm in arms for name in arm}, key=lambda name: ("==" in name, name))
-    return tuple(name for name in names if len(_digests(arms, name)) > 1)[:MOST_PARTS]
+    return tuple(name for name in names if len(_digests(arms, name)) > 1)[:_MOST_PARTS]
 
 
 def _digests(arms: list[dict[str, str]], name: str) -> set[str]:
     """Return the different digests of a part; to lack it is one where it is no package."""
-    found = {arm.get(name, "") for arm in arms}
-    return found - {""} if "==" in name else found
+    digests = {arm.get(name, "") for arm in arms}
+    return digests - {""} if "==" in name else digests
 
 
 def _unlike_files(
-    found: Mapping[str, Mapping[tuple[str, str], str]], parts: tuple[str, ...]
+    digests: Mapping[str, Mapping[tuple[str, str], str]], parts: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
     """Return part and name of the files that differ, the first of each part.
 
@@ -143,13 +143,13 @@ def _unlike_files(
     for part in parts:
         arms = [
             {name: digest for (owner, name), digest in files.items() if owner == part}
-            for files in found.values()
+            for files in digests.values()
         ]
         holders = [files for files in arms if files or "==" not in part]
         names = sorted({name for files in holders for name in files})
         unlike = [name for name in names if len({files.get(name) for files in holders}) > 1]
         shown = [name for name in unlike if _source(name) not in {*unlike} - {name}]
-        told += [(part, name) for name in shown[:MOST_FILES]]
+        told += [(part, name) for name in shown[:_MOST_FILES]]
     return tuple(told)
 
 

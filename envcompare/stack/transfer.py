@@ -34,7 +34,7 @@ echo "$said"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piped:
+class _Piped:
     """How both ends of a pipe ended: exit codes and what they said."""
 
     source_exit: int
@@ -49,7 +49,7 @@ class Piped:
 
 def pipe(
     source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
-) -> Piped:
+) -> _Piped:
     """Run both commands, the second reading what the first writes; neither outlives a failure."""
     with contextlib.ExitStack() as killing:
         writer = source[0].spawn(source[1])
@@ -64,7 +64,7 @@ def pipe(
     for drain in said:
         drain.settle()
     text = "\n".join(drain.text() for drain in said)
-    return Piped(source_exit=exits[0], sink_exit=exits[1], text=text)
+    return _Piped(source_exit=exits[0], sink_exit=exits[1], text=text)
 
 
 def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:

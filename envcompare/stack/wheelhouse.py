@@ -253,7 +253,7 @@ def _ask_pip(request: _Request, target: Path) -> None:
 
 
 def _lacks_build(result: CommandResult) -> bool:
-    return is_missing_build(result.stderr)
+    return _is_missing_build(result.stderr)
 
 
 def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
@@ -343,7 +343,7 @@ def check_machine(transport: Transport) -> None:
         )
 
 
-def is_missing_build(said: str) -> bool:
+def _is_missing_build(said: str) -> bool:
     """Tell whether pip failed since it found no such build of PyTorch, and not for another reason.
 
     A pin that no file fits is said in the one way, two pins that no file fits both in the other.
