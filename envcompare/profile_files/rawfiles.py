@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Iterable, Iterator
+import re
+import subprocess
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from envcompare.errors import ProfileError
 from envcompare.text import shortened, visible_line
@@ -15,6 +17,8 @@ from envcompare.text import shortened, visible_line
 GZIP: Final = b"\x1f\x8b"
 SQLITE: Final = b"SQLite format 3\0"
 _SAMPLE_BYTES: Final = 256
+_CONVERTED_WITHIN_S: Final = 600.0
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,48 @@ def first_bytes(path: Path, count: int) -> bytes:
             why=f"it cannot be opened: {error.strerror or error}",
             hint="name a file that is there and may be read",
         ) from error
+
+
+def convert(
+    argv: Sequence[str],
+    *,
+    file: str,
+    newer: re.Pattern[str],
+    hint: str = "",
+    env: Mapping[str, str] | None = None,
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run the program that converts a report; return how it ended, and its line on a newer report.
+
+    Raises ProfileError where it cannot be started, or does not end in time.
+    """
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True,
+            errors="replace", env=env, timeout=_CONVERTED_WITHIN_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        why = f"{argv[0]} did not convert it within {_CONVERTED_WITHIN_S:.0f} s"
+        raise refusal(file, why=why, hint=hint) from error
+    except OSError as error:
+        raise refusal(file, why=f"{argv[0]} did not convert it: {error}", hint=hint) from error
+    lines = (done.stdout + done.stderr).splitlines()
+    return done, next((line.strip() for line in lines if newer.search(line)), "")
+
+
+def first_repeated(keys: Iterable[tuple[int | None, _Key]]) -> tuple[int | None, _Key] | None:
+    """Return the first key that stands in the file a second time, with its line there."""
+    seen: set[_Key] = set()
+    for line, key in keys:
+        if key in seen:
+            return line, key
+        seen.add(key)
+    return None
+
+
+def lacking_at_end(names: Sequence[set[str]]) -> str:
+    """Return a name that the last lacks and all others have, as where a file was cut off."""
+    lacking = set.intersection(*names[:-1]) - names[-1] if len(names) > 1 else set[str]()
+    return min(lacking, default="")
 
 
 def encoding_of(head: bytes) -> str:

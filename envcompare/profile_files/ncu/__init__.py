@@ -10,7 +10,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +24,7 @@ from envcompare.profile_files.ncu.launches import (
     counted,
 )
 from envcompare.profile_files.ncu.pages import device, read_page
-from envcompare.profile_files.rawfiles import first_bytes, read_lines, refusal
+from envcompare.profile_files.rawfiles import convert, first_bytes, read_lines, refusal
 from envcompare.run_folder.profiles import Device, Dim, Note, Page, Profile
 
 _HINT: Final = (
@@ -39,7 +38,6 @@ _NEWER_HINT: Final = (
 _CUT: Final = "copy the report again, or profile again: it is damaged, cut off, or of a newer ncu"
 _MAGIC: Final = b"NVR\0"
 _NEWER: Final = re.compile(r"\bnewer\b|[Uu]nsupported .*version|version .*not supported")
-_LIMIT_S: Final = 600.0
 _ATTRIBUTES: Final = ("display_name", "compute_capability_major", "compute_capability_minor",
                       "multiprocessor_count")  # fmt: skip
 
@@ -122,22 +120,14 @@ def _report(path: Path) -> Profile:
 def _by_program(program: str, path: Path) -> Profile:
     """Return a report as the installed ncu converts it to CSV."""
     argv = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, check=False, env=os.environ | {"LC_ALL": "C"},
-            timeout=_LIMIT_S,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise refusal(path.name, why=f"{program} did not convert it: {error}") from error
-    text = done.stdout.decode("utf-8", errors="replace")
-    said = (text + done.stderr.decode("utf-8", errors="replace")).strip()
+    done, newer = convert(argv, file=path.name, newer=_NEWER, env=os.environ | {"LC_ALL": "C"})
     if done.returncode:
-        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
+        said = (done.stdout + done.stderr).strip()
         why = f"ncu cannot read it: {said.splitlines()[-1] if said else 'it did not say why'}"
         why = f"the ncu on PATH is older than the report: {newer}" if newer else why
         hint = _NEWER_HINT.format(file=path.name) if newer else _CUT
         raise refusal(path.name, why=why, hint=hint)
-    page, kernels, devices = read_page(tuple(text.splitlines(keepends=True)), file=path.name)
+    page, kernels, devices = read_page(tuple(done.stdout.splitlines(keepends=True)), file=path.name)
     return _profile(path, "report by ncu", page, kernels, devices)
 
 

@@ -31,7 +31,15 @@ from envcompare.profile_files.ncu.launches import (
     time_notes,
 )
 from envcompare.profile_files.printednumbers import Convention, decide, is_missing
-from envcompare.profile_files.rawfiles import Row, csv_records, csv_row, csv_rows, refusal
+from envcompare.profile_files.rawfiles import (
+    Row,
+    csv_records,
+    csv_row,
+    csv_rows,
+    first_repeated,
+    lacking_at_end,
+    refusal,
+)
 from envcompare.run_folder.profiles import Device, Dim, Kernel, Note, Page
 
 _FIXED: Final = frozenset({
@@ -132,7 +140,7 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
     _check_order(table, table.rows, is_repeated=True)
     by_launch: dict[str, list[Cell]] = {}
     first: dict[str, Row] = {}
-    seen: set[tuple[str, str, str]] = set()
+    told: list[tuple[int | None, tuple[str, str, str]]] = []
     for row in table.rows:
         section, name, unit, text = (row.cells[place] for place in places)
         ident = row.cells[0]
@@ -140,11 +148,11 @@ def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]
         cells = by_launch.setdefault(ident, [])
         if not name:  # the advice of a rule
             continue
-        if (ident, section, name) in seen:
-            why = f"{name} of launch {ident} stands there twice"
-            raise refusal(table.file, line=row.line, why=why)
-        seen.add((ident, section, name))
+        told.append((row.line, (ident, section, name)))
         cells.append(Cell(row.line, LABELS.get(name, name), unit, text))
+    if twice := first_repeated(told):
+        why = f"{twice[1][2]} of launch {twice[1][0]} stands there twice"
+        raise refusal(table.file, line=twice[0], why=why)
     return by_launch, first
 
 
@@ -200,12 +208,9 @@ def _check_order(table: _Table, rows: Sequence[Row], *, is_repeated: bool) -> No
 
 def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -> None:
     """Refuse a file whose last launch lacks what every other launch has."""
-    sets = [{cell.metric for cell in cells} for cells in by_launch.values()]
-    if len(sets) < 2:
-        return
-    lacking = set.intersection(*sets[:-1]) - sets[-1]
+    lacking = lacking_at_end([{cell.metric for cell in cells} for cells in by_launch.values()])
     if lacking:
-        why = f"the last launch lacks {min(lacking)}, which all others have: the file was cut off"
+        why = f"the last launch lacks {lacking}, which all others have: the file was cut off"
         raise refusal(table.file, line=table.rows[-1].line, why=why)
 
 
@@ -315,13 +320,13 @@ def _cell(told: Mapping[str, str], row: Row, column: str) -> Cell:
 
 
 def _refuse_doubles(table: _Table, group: Sequence[_Member]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for member in group:
-        place = (member.told.get("Section Name", ""), member.told["Metric Name"])
-        if place in seen:
-            why = f"{place[1]} of one kernel stands there twice"
-            raise refusal(table.file, line=member.average.line, why=why)
-        seen.add(place)
+    rows = ((member.average.line, member.told) for member in group)
+    twice = first_repeated(
+        (line, (told.get("Section Name", ""), told["Metric Name"])) for line, told in rows
+    )
+    if twice:
+        why = f"{twice[1][1]} of one kernel stands there twice"
+        raise refusal(table.file, line=twice[0], why=why)
 
 
 def _kernel(
@@ -428,11 +433,8 @@ def _why_no_table(lines: tuple[str, ...]) -> str:
 
 
 def _refuse_double_columns(header: Row, file: str) -> None:
-    seen: set[str] = set()
-    for name in header.cells:
-        if name in seen:
-            raise refusal(file, line=header.line, why=f"column {name!r} stands there twice")
-        seen.add(name)
+    if twice := first_repeated((header.line, name) for name in header.cells):
+        raise refusal(file, line=header.line, why=f"column {twice[1]!r} stands there twice")
 
 
 def _devices_of(table: _Table) -> tuple[Device, ...]:

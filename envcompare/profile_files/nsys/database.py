@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
-import subprocess
 import tempfile
 from array import array
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy as np
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files.activity import Table
-from envcompare.profile_files.rawfiles import SQLITE, first_bytes, refusal
+from envcompare.profile_files.rawfiles import SQLITE, convert, first_bytes, refusal
 from envcompare.text import cause_line
 
 _HEADER_BYTES: Final = 100
@@ -34,7 +33,6 @@ _COLLECT: Final = (
 _REPORTS: Final = frozenset({".nsys-rep", ".qdrep"})
 # nsys says: Report was created in Nsight Systems version (…), newer than your current version
 _NEWER: Final = re.compile(r"\bnewer than\b")
-_LIMIT_S: Final = 600.0
 
 
 class Export:
@@ -251,24 +249,12 @@ def _export(path: Path, database: Path) -> None:
         raise _refusal(path, "this is a report of nsys, and nsys, which exports it, is not on PATH")
     if not path.is_file():
         raise _refusal(path, "there is no such file")
-    try:
-        done = subprocess.run(
-            _command(str(path.resolve()), str(database)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _refusal(path, f"nsys did not export it within {_LIMIT_S:.0f} s") from error
+    argv = _command(str(path.resolve()), str(database))
+    done, newer = convert(argv, file=path.name, newer=_NEWER, hint=_hint(path))
     if done.returncode or not database.is_file():
-        said = done.stdout + done.stderr
-        newer = next((line.strip() for line in said.splitlines() if _NEWER.search(line)), "")
         if newer:
             raise _refusal(path, f"the nsys on PATH is older than the report: {newer}")
-        cause = cause_line(said, brief="") or f"exit code {done.returncode}"
+        cause = cause_line(done.stdout + done.stderr, brief="") or f"exit code {done.returncode}"
         raise _refusal(path, f"nsys cannot export it: {cause}")
 
 
@@ -280,7 +266,9 @@ def _command(report: str, database: str) -> tuple[str, ...]:
 
 
 def _refusal(path: Path, why: str) -> ProfileError:
+    return refusal(path.name, why=why, hint=_hint(path))
+
+
+def _hint(path: Path) -> str:
     command = " ".join(_command(path.name, f"{path.stem}.sqlite"))
-    return refusal(
-        path.name, why=why, hint=f"with the nsys that collected it, or a newer one: {command}"
-    )
+    return f"with the nsys that collected it, or a newer one: {command}"

@@ -6,12 +6,19 @@ A log must be whole and agree with itself, within what rounding allows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from envcompare.profile_files.nvprof.log import Activity, LogReader, Metric, Part, share_slack
-from envcompare.profile_files.rawfiles import SQLITE, first_bytes, read_lines, refusal
+from envcompare.profile_files.rawfiles import (
+    SQLITE,
+    first_bytes,
+    first_repeated,
+    lacking_at_end,
+    read_lines,
+    refusal,
+)
 from envcompare.run_folder.profiles import ApiCall, Copy, Device, Kernel, Note, Profile
 
 _COPY: Final = re.compile(r"\[CUDA memcpy (\w+)(?:-to-(\w+))?\]")
@@ -51,8 +58,8 @@ def read(path: Path) -> Profile:
         raise refusal(path.name, why="it holds no summary and no metrics of nvprof", hint=_AGAIN)
     for part in parts:
         _check(part, file=path.name)
-    if not is_ended:
-        _refuse_cut_log(reader, lines, path.name)
+    if not is_ended and not reader.is_unread:
+        _refuse_cut_end(lines[-1], reader, file=path.name, line=len(lines))
     activities = [row for part in parts for row in part.activities]
     metrics = [row for part in parts for row in part.metrics]
     if activities and metrics:
@@ -75,12 +82,6 @@ def read(path: Path) -> Profile:
             *([Note(kind="unended-line")] if not is_ended else []),
         ),
     )
-
-
-def _refuse_cut_log(reader: LogReader, lines: Sequence[str], file: str) -> None:
-    if not reader.is_unread:
-        last, place = lines[-1], len(lines)
-        _refuse_cut_end(last, reader.last, widths=reader.widths, file=file, line=place)
 
 
 def _refuse_database(path: Path) -> None:
@@ -246,15 +247,14 @@ def _check(part: Part, *, file: str) -> None:
     _check_last_kernel(metrics, file)
 
 
-def _refuse_cut_end(
-    last: str, part: Part, *, widths: Collection[int], file: str, line: int
-) -> None:
+def _refuse_cut_end(last: str, reader: LogReader, *, file: str, line: int) -> None:
     """Refuse a last line without an end that is no whole row; a row that is whole may lack it.
 
     Editors and uploads drop the last end of line; what tells a row that was cut is its own form:
     columns of numbers end where those of all other rows do, and a name closes its brackets. That of
     a kernel ends with its parameters, unless its quotes show that it is whole.
     """
+    part, widths = reader.last, reader.widths
     rows: tuple[Activity | Metric, ...] = (*part.activities, *part.metrics)
     if not rows or rows[-1].line != line:
         is_of_table = last.strip() and last.startswith(_OF_NVPROF) and not _SAID.match(last)
@@ -273,28 +273,17 @@ def _refuse_cut_end(
     if is_cut:
         why = f"the last row has no end, and is not whole: {last.strip()!r}"
         raise refusal(file, line=line, why=why, hint=_CUT)
-    if isinstance(row, Activity) and row.is_kernel and not last.rstrip().endswith('"'):
-        _refuse_unsure_name(row, file)
-
-
-def _refuse_unsure_name(row: Activity, file: str) -> None:
-    if not _WHOLE_NAME.fullmatch(row.name):
+    is_named = isinstance(row, Activity) and row.is_kernel and not last.rstrip().endswith('"')
+    if is_named and not _WHOLE_NAME.fullmatch(row.name):
         why = f"the last row has no end, and its name may be cut: {row.name!r}"
-        raise refusal(file, line=row.line, why=why, hint=_UNSURE)
+        raise refusal(file, line=line, why=why, hint=_UNSURE)
 
 
 def _refuse_doubles(keys: Iterable[tuple[int, tuple[str, ...]]], file: str) -> None:
-    seen: set[tuple[str, ...]] = set()
-    for line, key in keys:
-        if key in seen:
-            cut = any(part.endswith("$") for part in key)
-            raise refusal(
-                file,
-                line=line,
-                why=f"{' / '.join(key)} stands there twice",
-                hint=_NAMES if cut else "",
-            )
-        seen.add(key)
+    if twice := first_repeated(keys):
+        line, key = twice
+        hint = _NAMES if any(part.endswith("$") for part in key) else ""
+        raise refusal(file, line=line, why=f"{' / '.join(key)} stands there twice", hint=hint)
 
 
 def _check_shares(rows: Sequence[Activity], file: str) -> None:
@@ -353,10 +342,6 @@ def _check_last_kernel(metrics: Sequence[Metric], file: str) -> None:
     names: dict[tuple[str, str], set[str]] = {}
     for row in metrics:
         names.setdefault((row.device, row.kernel), set()).add(row.name)
-    sets = list(names.values())
-    if len(sets) < 2:
-        return
-    lacking = set.intersection(*sets[:-1]) - sets[-1]
-    if lacking:
-        why = f"the last kernel lacks {min(lacking)}, which all others have"
+    if lacking := lacking_at_end(list(names.values())):
+        why = f"the last kernel lacks {lacking}, which all others have"
         raise refusal(file, line=metrics[-1].line, why=why, hint=_CUT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
@@ -192,7 +192,8 @@ def share_slack(rows: Iterable[Activity]) -> float:
 class LogReader:
     """Goes through the lines of one file, once; `parts` holds what each process wrote.
 
-    `unread` holds the titles of tables that are not read, with what their rows count, `widths` how
+    `last` is what the last process wrote. `unread` holds the titles of tables that are not read,
+    with what their rows count, and `is_unread` says that the file ends in one; `widths` holds how
     wide the rows above the last one of a table in text are.
     """
 
@@ -202,36 +203,25 @@ class LogReader:
         self.unread: dict[str, list[str]] = {}
         self.widths: set[int] = set()
         self.is_csv = False
+        self.last = Part(line=1, process="")
+        self.is_unread = False
         self._file = file
         self._lines = [text.rstrip("\n") for text in lines]
         self._section: Section = "GPU activities"
-        self._part = Part(line=1, process="")
-        self._skips = False
         self._title = ""
 
     def read(self) -> None:
         """Fill `parts` and `said`; raises ProfileError at the first line that cannot be read."""
         rows = iter(enumerate(self._lines, 1))
         for number, text in rows:
-            said = _SAID.match(text)
-            if said:
-                self._message(number, said[1], said[2])
-            elif self._skips:
+            if self._is_message(number, text):
+                continue
+            if self.is_unread:
                 self._unread(text)
             else:
                 self._table(number, text, rows)
-        if not self._part.is_empty or self._part.sections:
-            self.parts.append(self._part)
-
-    @property
-    def last(self) -> Part:
-        """Return what the last process of the file wrote."""
-        return self._part
-
-    @property
-    def is_unread(self) -> bool:
-        """Say whether the file ends in a table that is not read."""
-        return self._skips
+        if not self.last.is_empty or self.last.sections:
+            self.parts.append(self.last)
 
     def _unread(self, text: str) -> None:
         """Note a row of a table that is not read, by its count and name."""
@@ -249,8 +239,6 @@ class LogReader:
         elif _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
             self.widths = {len(text.rstrip())}
             self._text_metrics(rows, is_events=not _TEXT_METRICS.match(text))
-        elif text.startswith(_NO_CALLS):
-            self._part.sections.add("API calls")
         elif _TRACE.match(text):
             why = "this is a trace of single calls; only summaries and metrics are read"
             self._refuse(number, why, "print a summary: `nvprof --import-profile FILE --csv`")
@@ -262,48 +250,54 @@ class LogReader:
         """Say whether a line looks like a row of a table, of which none is open."""
         if self.is_csv:
             return _CELL.match(text) is not None
-        is_metric = self._part.metrics and _METRIC.match(text)
+        is_metric = self.last.metrics and _METRIC.match(text)
         return bool(is_metric or _ACTIVITY.match(text))
+
+    def _is_message(self, number: int, text: str) -> bool:
+        """Say whether a line is a word of nvprof, and take it in."""
+        said = _SAID.match(text)
+        if said:
+            self._message(number, said[1], said[2])
+        elif not self.is_unread and text.startswith(_NO_CALLS):
+            self.last.sections.add("API calls")
+        else:
+            return False
+        return True
 
     def _message(self, number: int, process: str, text: str) -> None:
         """Begin the report that a line announces."""
         self.said.append((number, text))
         title = text.strip().rstrip('"')
         if title == "API calls:":
-            self._section, self._skips = "API calls", False
-            self._part.announced.add("API calls")
+            self._section, self.is_unread = "API calls", False
+            self.last.announced.add("API calls")
         if title.endswith("result:"):
-            self._skips = title not in {"Profiling result:", "Metric result:", "Event result:"}
+            self.is_unread = title not in {"Profiling result:", "Metric result:", "Event result:"}
             self._title = title.removesuffix(" result:").removesuffix(" profiling")
-        if self._skips:
+        if self.is_unread:
             self.unread.setdefault(self._title, [])
         if title == "Profiling result:":
             self._section = "GPU activities"
             self._begin(number, process)
         if title.startswith(_NO_CALLS):
-            self._part.sections.add("API calls")
+            self.last.sections.add("API calls")
 
     def _ends(self, number: int, text: str) -> bool:
         """Say whether a line ends a table in text: rows are indented, or begin with their share."""
         if _TEXT_SUMMARY.match(text) or _TEXT_METRICS.match(text) or _TEXT_EVENTS.match(text):
             self._refuse(number, "a header within a table: logs were joined, or a line is doubled")
-        said = _SAID.match(text)
-        if said:
-            self._message(number, said[1], said[2])
-        elif text.startswith(_NO_CALLS):
-            self._part.sections.add("API calls")
+        self._is_message(number, text)
         return not text.strip() or _OUTPUT.match(text) is not None
 
     def _begin(self, number: int, process: str) -> None:
-        twice = next((part for part in self.parts if process and part.process == process), None)
-        if twice is None and self._part.process == process and not self._part.is_empty and process:
-            twice = self._part
+        named = (part for part in (*self.parts, self.last) if process and not part.is_empty)
+        twice = next((part for part in named if part.process == process), None)
         if twice is not None:
             why = f"process {process} reports a second time, after line {twice.line}"
             self._refuse(number, why, "import each log once, as nvprof wrote it")
-        if not self._part.is_empty:
-            self.parts.append(self._part)
-        self._part = Part(line=number, process=process)
+        if not self.last.is_empty:
+            self.parts.append(self.last)
+        self.last = Part(line=number, process=process)
 
     def _text_summary(self, rows: Iterator[tuple[int, str]]) -> None:
         for number, text in rows:
@@ -319,7 +313,7 @@ class LogReader:
 
     def _text_metrics(self, rows: Iterator[tuple[int, str]], *, is_events: bool) -> None:
         device = kernel = ""
-        self._part.has_events = self._part.has_events or is_events
+        self.last.has_events = self.last.has_events or is_events
         for number, text in rows:
             named, of_kernel = _DEVICE.match(text), _KERNEL.match(text)
             if not named and self._ends(number, text):
@@ -342,11 +336,11 @@ class LogReader:
 
     def _csv(self, number: int, header: str, rows: Iterator[tuple[int, str]]) -> None:
         columns = csv_row(number, header, file=self._file).cells
-        units: Mapping[str, str] = {}
         is_summary = "Time(%)" in columns
         for name in _SUMMARY if is_summary else _METRICS:
             if name not in columns:
                 self._refuse(number, f"the header has no column {name}")
+        units: dict[str, str] = {}
         for line, text in rows:
             if not text.strip() or _SAID.match(text):
                 self._ends(line, text)
@@ -359,21 +353,17 @@ class LogReader:
             if is_summary and not units:
                 units = self._units(line, told)
             elif is_summary:
-                self._csv_activity(line, told, units)
+                self._section = _SECTIONS.get(told.get("Type", self._section), "other")
+                numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
+                self._add_activity(line, told["Name"], numbers)
             else:
                 parts = tuple(told[name] for name in _METRICS[2:])
                 self._add_metric(line, (told["Device"], told["Kernel"]), parts)
 
-    def _units(self, line: int, told: Mapping[str, str]) -> Mapping[str, str]:
+    def _units(self, line: int, told: dict[str, str]) -> dict[str, str]:
         if told["Time(%)"] != "%" or not told["Time"]:
             self._refuse(line, "the row of units below the header is missing")
         return told
-
-    def _csv_activity(self, line: int, told: Mapping[str, str], units: Mapping[str, str]) -> None:
-        if "Type" in told:
-            self._section = _SECTIONS.get(told["Type"], "other")
-        numbers = tuple(told[name] + units[name] for name in _SUMMARY[1:])
-        self._add_activity(line, told["Name"], numbers)
 
     def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
         self._require_names(line, name)
@@ -381,8 +371,8 @@ class LogReader:
             self._number(line, cells[place], "%" if place == 0 else "ns")
             for place in (0, 1, 3, 4, 5)
         )
-        self._part.sections.add(self._section)
-        self._part.activities.append(
+        self.last.sections.add(self._section)
+        self.last.activities.append(
             Activity(
                 line=line,
                 section=self._section,
@@ -399,7 +389,7 @@ class LogReader:
     def _add_metric(self, line: int, of: tuple[str, str], cells: tuple[str, ...]) -> None:
         self._require_names(line, of[1], cells[1])
         least, most, average = (self._cell(line, cells[1], text) for text in cells[2:])
-        self._part.metrics.append(
+        self.last.metrics.append(
             Metric(
                 line=line,
                 device=of[0],
