@@ -65,8 +65,8 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
     power, method = power_section(cells), method_section(run)
     ends = (method, reproduce_section(run, files))
     if not is_timed(run):
-        found = (answer, why, roofline, sweeps, power, *ends)
-        return tuple(section for section in found if section)
+        untimed = (answer, why, roofline, sweeps, power, *ends)
+        return tuple(section for section in untimed if section)
     every = (
         answer,
         overview_section(run, rows),

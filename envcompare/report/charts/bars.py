@@ -171,11 +171,11 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Return the boxes of one bar, each with as much text as it has room for."""
     ends = list(accumulate((one.size for one in bar.segments), initial=0.0))
-    found = []
+    boxes = []
     for number, (part, segment) in enumerate(zip(parts, bar.segments, strict=True)):
         if not segment.size:
             continue
-        found.append(
+        boxes.append(
             {
                 "x": ends[number],
                 "x2": ends[number + 1],
@@ -191,7 +191,7 @@ def _rows(
                 "tip": segment.tip,
             }
         )
-    return found
+    return boxes
 
 
 def _fitting(letter: str, text: str, *, room: float) -> str:
@@ -293,15 +293,17 @@ def _per(ledger: Ledger) -> str:
 def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return a chart for each cell and page cache whose start-up was measured."""
     groups: dict[tuple[str, bool], list[StartupSummary]] = {}
-    for one in run.startup:
-        groups.setdefault((one.cell, one.page_cache == "cold"), []).append(one)
-    charts = (startup_chart(run, tuple(found)) for found in groups.values())
+    for summary in run.startup:
+        groups.setdefault((summary.cell, summary.page_cache == "cold"), []).append(summary)
+    charts = (startup_chart(run, tuple(summaries)) for summaries in groups.values())
     return tuple(chart for chart in charts if chart is not None)
 
 
-def startup_chart(run: RunComparison, found: tuple[StartupSummary, ...]) -> Chart | None:
+def startup_chart(run: RunComparison, summaries: tuple[StartupSummary, ...]) -> Chart | None:
     """Return the chart of one cell and page cache, None where no phase took time."""
-    tables: dict[str, Parts] = {one.arm: {part.phase: part for part in one.parts} for one in found}
+    tables: dict[str, Parts] = {
+        summary.arm: {part.phase: part for part in summary.parts} for summary in summaries
+    }
     order = dict.fromkeys((run.reference_arm, *compared_arms(run), *tables))
     arms = {arm: tables[arm] for arm in order if arm in tables}
     phases = [name for name in PHASES if any(name in table for table in arms.values())]
@@ -311,7 +313,7 @@ def startup_chart(run: RunComparison, found: tuple[StartupSummary, ...]) -> Char
     scale = TimeScale.of(NS * longest)
     bars = tuple(_startup_bar(arm, table, phases, scale) for arm, table in arms.items())
     parts = tuple(Part(name=PHASES[name], place=_PHASE_COLOURS[name]) for name in phases)
-    first = found[0]
+    first = summaries[0]
     where = shown(cell_labels(run).get(first.cell, first.cell))
     cold = ", cold page cache" if first.page_cache == "cold" else ""
     return Chart(

@@ -78,7 +78,7 @@ def clean_svg(svg: str, words: Words, *, font: str = "") -> str:
 
 def _cleaned(parent: Element) -> list[Element]:
     """Return what is to be seen of an element's children; groups that do nothing dissolve."""
-    found: list[Element] = []
+    cleaned: list[Element] = []
     for child in parent:
         tag = _NAMESPACE.sub("", child.tag)
         if tag not in _ELEMENTS or _is_unseen(child, tag):
@@ -87,11 +87,11 @@ def _cleaned(parent: Element) -> list[Element]:
         made.text = child.text if tag in {"text", "tspan"} else None
         made.extend([*_title(child, tag), *_cleaned(child)])
         if tag != "g":
-            found.append(made)
+            cleaned.append(made)
         elif len(made):
             _gather(made)
-            found.extend([made] if made.attrib else made)
-    return found
+            cleaned.extend([made] if made.attrib else made)
+    return cleaned
 
 
 def _gather(group: Element) -> None:
@@ -134,7 +134,7 @@ def _title(element: Element, tag: str) -> list[Element]:
 
 
 def _rounded(value: str) -> str:
-    return _NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
+    return _NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class ChartBudget:
         if not self.left or self.characters_left <= 0:
             self.refused += 1
             return Markup("")
-        found = drawn(chart)
+        svg = drawn(chart)
         self.left -= 1
-        self.characters_left -= len(found)
-        return found
+        self.characters_left -= len(svg)
+        return svg

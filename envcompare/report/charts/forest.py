@@ -53,14 +53,20 @@ _BEYOND: Final = (  # both ways off the axis, as the marks in the tables have th
 
 def forest_chart(run: RunComparison) -> Chart | None:
     """Return the comparisons in the order of the arms; of many those that moved most."""
-    arms = list(dict.fromkeys(one.arm for one in run.comparisons))
+    arms = list(dict.fromkeys(comparison.arm for comparison in run.comparisons))
     compared = run.compared
     if not compared:
         return None
-    ranked = sorted(compared, key=lambda one: -abs(one.primary.log_ratio) if one.primary else 1)
-    kept = {id(one) for one in ranked[:MOST_ROWS]}
+    ranked = sorted(
+        compared,
+        key=lambda comparison: -abs(comparison.primary.log_ratio) if comparison.primary else 1,
+    )
+    kept = {id(comparison) for comparison in ranked[:MOST_ROWS]}
     chosen = tuple(
-        sorted((one for one in compared if id(one) in kept), key=lambda one: arms.index(one.arm))
+        sorted(
+            (comparison for comparison in compared if id(comparison) in kept),
+            key=lambda comparison: arms.index(comparison.arm),
+        )
     )
     return Chart(
         name=chart_name("forest", run.run_id),
@@ -110,18 +116,18 @@ def _band(on: Axis, height: float, palette: Palette) -> list[alt.Chart]:
 def _intervals(
     chosen: tuple[Comparison, ...], on: Axis, height: float, palette: Palette
 ) -> list[alt.Chart]:
-    found = [
+    records = [
         _row(one, on, palette, y=_LINE * (place + 0.5))
         for place, one in enumerate(chosen)
         if one.primary is not None
     ]
-    lines: alt.Chart = rows(row for row in found if row["low"] is not None).mark_rule(
+    lines: alt.Chart = rows(row for row in records if row["low"] is not None).mark_rule(
         strokeWidth=1.8, aria=False
     )
-    points: alt.Chart = rows(found).mark_point(size=70, strokeWidth=1.6, opacity=1)
+    points: alt.Chart = rows(records).mark_point(size=70, strokeWidth=1.6, opacity=1)
     y = down("y", height)
     return [
-        *_arrows(found, y),
+        *_arrows(records, y),
         lines.encode(x=_x("low", on), x2=alt.X2("high:Q"), y=y, color=own_colour()),
         points.encode(
             x=_x("at", on),
@@ -134,29 +140,29 @@ def _intervals(
     ]
 
 
-def _arrows(found: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
+def _arrows(records: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
     """Return an arrow beside each row whose interval leaves the axis, to the left and right."""
     made = []
     for side, (shape, x) in enumerate(zip(_BEYOND, (-_ASIDE, _WIDTH + _ASIDE), strict=True)):
-        marks: alt.Chart = rows(row for row in found if row["beyond"][side]).mark_point(
+        marks: alt.Chart = rows(row for row in records if row["beyond"][side]).mark_point(
             shape=shape, size=30, strokeWidth=1.4, opacity=1, aria=False
         )
         made.append(marks.encode(x=alt.value(x), y=y, stroke=alt.Stroke("colour:N", scale=None)))
     return made
 
 
-def _row(one: Comparison, on: Axis, palette: Palette, *, y: float) -> dict[str, Any]:
-    primary = one.primary
+def _row(comparison: Comparison, on: Axis, palette: Palette, *, y: float) -> dict[str, Any]:
+    primary = comparison.primary
     assert primary is not None
-    colour = _colour(one.outcome, palette)
+    colour = _colour(comparison.outcome, palette)
     return {
         **placed(primary, on),
         "beyond": on.beyond(primary),
         "y": y,
         "colour": colour,
-        "fill": palette.back if one.outcome == "inconclusive" else colour,
-        "shape": _SHAPES.get(one.outcome, "circle"),
-        "tip": f"{shown(one.arm)}, {shown(one.cell)}: {_figures(one)}",
+        "fill": palette.back if comparison.outcome == "inconclusive" else colour,
+        "shape": _SHAPES.get(comparison.outcome, "circle"),
+        "tip": f"{shown(comparison.arm)}, {shown(comparison.cell)}: {_figures(comparison)}",
     }
 
 
@@ -167,28 +173,28 @@ def _colour(outcome: Outcome, palette: Palette) -> str:
 
 def _verdicts(chosen: tuple[Comparison, ...], height: float, palette: Palette) -> list[alt.Chart]:
     """Write the figures and the verdict of each row at its right."""
-    found = [
+    labels = [
         {"y": _LINE * (place + 0.5), "text": _figures(one)} for place, one in enumerate(chosen)
     ]
-    texts: alt.Chart = rows(found).mark_text(
+    texts: alt.Chart = rows(labels).mark_text(
         align="left", baseline="middle", color=palette.text, aria=False
     )
     return [texts.encode(x=alt.value(_WIDTH + 14), y=down("y", height), text=alt.Text("text:N"))]
 
 
-def _figures(one: Comparison) -> str:
-    word = WORDS[one.outcome]
-    if one.primary is None:
+def _figures(comparison: Comparison) -> str:
+    word = WORDS[comparison.outcome]
+    if comparison.primary is None:
         return word
-    interval = signed_interval(one.primary.low, one.primary.high)
-    mixed = ", confounded" if one.is_confounded else ""
-    return f"{signed_percent(one.primary.log_ratio)} ({interval}) {word}{mixed}"
+    interval = signed_interval(comparison.primary.low, comparison.primary.high)
+    mixed = ", confounded" if comparison.is_confounded else ""
+    return f"{signed_percent(comparison.primary.log_ratio)} ({interval}) {word}{mixed}"
 
 
 def _description(run: RunComparison, chosen: tuple[Comparison, ...], *, left_out: int) -> str:
     counts: dict[str, int] = {}
-    for one in chosen:
-        word = WORDS[one.outcome]
+    for comparison in chosen:
+        word = WORDS[comparison.outcome]
         counts[word] = counts.get(word, 0) + 1
     told = ", ".join(f"{count} {word}" for word, count in counts.items())
     rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""

@@ -53,12 +53,12 @@ def chart_name(kind: str, *parts: str) -> str:
     return f"{slug}-{digest[:6]}"
 
 
-def rows(found: Iterable[Row]) -> alt.Chart:
+def rows(records: Iterable[Row]) -> alt.Chart:
     """Return a chart of these rows; their keys are names of ours, for Vega reads dots in them.
 
     The rows are one text, which Altair need not copy with every mark and encoding.
     """
-    text = json.dumps([dict(row) for row in found])
+    text = json.dumps([dict(row) for row in records])
     return alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
 
 
@@ -108,9 +108,9 @@ def own_colour(field: str = "colour") -> alt.Color:
     return alt.Color(f"{field}:N", scale=None)
 
 
-def names(found: Iterable[Row], height: float, *, colour: str) -> alt.Chart:
+def names(labels: Iterable[Row], height: float, *, colour: str) -> alt.Chart:
     """Return texts left of the data: `name` at `y`."""
-    made: alt.Chart = rows(found).mark_text(
+    made: alt.Chart = rows(labels).mark_text(
         align="right", baseline="middle", color=colour, aria=False
     )
     return made.encode(x=alt.value(-LABEL_GAP), y=down("y", height), text=alt.Text("name:N"))
@@ -122,10 +122,10 @@ def text_width(text: str) -> float:
     return _CHARACTER * len(text) + 5 * wide
 
 
-def padding(found: Iterable[str]) -> dict[str, float]:
+def padding(texts: Iterable[str]) -> dict[str, float]:
     """Return room around a chart whose names at the left may be set in a wider font."""
     return {
-        "left": 6 + _WIDER * max(map(len, found), default=0),
+        "left": 6 + _WIDER * max(map(len, texts), default=0),
         "right": 14,
         "top": 5,
         "bottom": 5,
@@ -180,13 +180,13 @@ def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float
 
 def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
     """Set the entries from left to right, a new line where the next would not fit."""
-    found, x, y = [], 0.0, _LINE / 2
+    entries, x, y = [], 0.0, _LINE / 2
     for key in keys:
         mark = _LINED if key.dash else _MARK
         needed = mark + text_width(key.text)
         if x and x + needed > width:
             x, y = 0.0, y + _LINE
-        found.append(
+        entries.append(
             {
                 "x": x + mark / 2 - 4,
                 "from": x,
@@ -201,4 +201,4 @@ def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
             }
         )
         x += needed + _GAP
-    return found
+    return entries

@@ -74,9 +74,9 @@ class _Line:
     at: tuple[float, float]
 
 
-def roofline_chart(one: CellProfiles, *, where: str) -> Chart | None:
+def roofline_chart(profiles: CellProfiles, *, where: str) -> Chart | None:
     """Return the chart of a cell, None where no point can stand on it."""
-    roofline = one.roofline
+    roofline = profiles.roofline
     if roofline is None:
         return None
     placed = tuple(point for point in roofline.points[:MOST_POINTS] if _is_placed(point))
@@ -84,10 +84,10 @@ def roofline_chart(one: CellProfiles, *, where: str) -> Chart | None:
     if not placed or not roofs:
         return None
     return Chart(
-        name=chart_name("roofline", one.cell),
+        name=chart_name("roofline", profiles.cell),
         title=f"Roofline of {shown(where)}",
         description=_description(roofline, placed),
-        declare=partial(_declared, roofline, roofs, placed, _styles(one)),
+        declare=partial(_declared, roofline, roofs, placed, _styles(profiles)),
     )
 
 
@@ -163,9 +163,9 @@ def _is_drawable(value: float | None) -> bool:
 
 def _drawable(roofline: Roofline) -> tuple[Roof, ...]:
     """Return the roofs of precisions in use, or all of them, the highest first."""
-    found = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
-    used = [roof for roof in found if roof.is_used]
-    return tuple(sorted(used or found, key=lambda roof: -roof.flops_per_s))
+    drawable = [roof for roof in roofline.roofs if _is_drawable(roof.flops_per_s)]
+    used = [roof for roof in drawable if roof.is_used]
+    return tuple(sorted(used or drawable, key=lambda roof: -roof.flops_per_s))
 
 
 def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
@@ -189,7 +189,7 @@ def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: Frame) -> list[_L
 
 def _flats(roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
     """Return the compute roofs; a label that would lie on the one above goes below its line."""
-    found: list[_Line] = []
+    lines: list[_Line] = []
     left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
     for roof in roofs:
         height = roof.flops_per_s
@@ -198,8 +198,8 @@ def _flats(roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
         last = frame.above(height, 8 if is_free else -9)
         text = f"{shown(roof.precision)} {quantity_text(height, 'FLOP/s')}"
         ends = (max(start, left), height), (right, height)
-        found.append(_Line(ends=ends, text=text, at=(right, last)))
-    return found
+        lines.append(_Line(ends=ends, text=text, at=(right, last)))
+    return lines
 
 
 def _roofs(
@@ -233,7 +233,7 @@ def _labels(lines: list[_Line]) -> list[dict[str, Any]]:
 def _points(
     points: tuple[RooflinePoint, ...], looks: dict[str, Style], frame: Frame, palette: Palette
 ) -> alt.Chart:
-    found = [
+    records = [
         {
             "x": point.intensity,
             "y": point.flops_per_s,
@@ -246,7 +246,7 @@ def _points(
         }
         for point in points
     ]
-    marks: alt.Chart = rows(found).mark_point(strokeWidth=1.8, opacity=1)
+    marks: alt.Chart = rows(records).mark_point(strokeWidth=1.8, opacity=1)
     return marks.encode(
         x=_x("x", frame),
         y=_y("y", frame),
@@ -264,19 +264,21 @@ def point_name(point: RooflinePoint) -> str:
     return shown(short_name(point.name))
 
 
-def _styles(one: CellProfiles) -> dict[str, Style]:
+def _styles(profiles: CellProfiles) -> dict[str, Style]:
     """Give each arm its look, the same in every chart of the cell."""
-    drawn = one.roofline.points if one.roofline else ()
-    return styles((one.reference, *(arm.arm for arm in one.arms), *(point.arm for point in drawn)))
+    drawn = profiles.roofline.points if profiles.roofline else ()
+    return styles(
+        (profiles.reference, *(arm.arm for arm in profiles.arms), *(point.arm for point in drawn))
+    )
 
 
 def _keys(arms: dict[str, Style], palette: Palette) -> list[Key]:
-    found = [
+    arm_keys = [
         Key(text=label(arm), colour=palette.of(look.place), shape=look.shape, opacity=_FILLED)
         for arm, look in arms.items()
     ]
     return [
-        *found,
+        *arm_keys,
         Key(text="filled: all kernels", colour=palette.mute, shape="circle", opacity=_FILLED),
         Key(text="open: one kernel", colour=palette.mute, shape="circle", opacity=0.0),
     ]

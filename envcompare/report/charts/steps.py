@@ -97,8 +97,8 @@ def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> 
 
 def _lanes(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> tuple[_Lane, ...]:
     styles, bins = run_styles(run), len(cell.step_edges_s) - 1
-    found = {one.arm: one for one in cell.step_times}
-    drawable = [found[arm] for arm in arms if arm in found and _is_drawable(found[arm], bins)]
+    by_arm = {one.arm: one for one in cell.step_times}
+    drawable = [by_arm[arm] for arm in arms if arm in by_arm and _is_drawable(by_arm[arm], bins)]
     return tuple(
         _Lane(top=_LANE * place, times=times, style=styles[times.arm])
         for place, times in enumerate(drawable)
@@ -132,7 +132,7 @@ def _declared(
 def _densities(
     lanes: tuple[_Lane, ...], edges: tuple[float, ...], place: _Place, palette: Palette
 ) -> alt.Chart:
-    found = [
+    records = [
         {
             "x": x / place.unit_s,
             "y": lane.top + _FLOOR - _PEAK * share,
@@ -142,7 +142,7 @@ def _densities(
         for lane in lanes
         for x, share in _outline(lane.times.counts, edges)
     ]
-    made: alt.Chart = rows(found).mark_line(
+    made: alt.Chart = rows(records).mark_line(
         filled=True, interpolate="monotone", fillOpacity=0.3, aria=False
     )
     y = down("y", place.height)
@@ -215,7 +215,7 @@ def _texts(
         for lane in lanes
         if lane.beyond
     ]
-    found = [
+    layers = [
         names(arms, height, colour=palette.text),
         names(counts, height, colour=palette.mute),
     ]
@@ -223,8 +223,10 @@ def _texts(
         text = rows(beyond).mark_text(
             align="right", baseline="middle", color=palette.mute, aria=False
         )
-        found.append(text.encode(x=alt.value(_WIDTH), y=down("y", height), text=alt.Text("text:N")))
-    return found
+        layers.append(
+            text.encode(x=alt.value(_WIDTH), y=down("y", height), text=alt.Text("text:N"))
+        )
+    return layers
 
 
 def _name(lane: _Lane) -> str:

@@ -94,7 +94,7 @@ class Sweep:
 def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
     """Return every sweep of the run, in the order of its cells."""
     arms = compared_arms(run)
-    found = {(one.cell, one.arm): one for one in run.comparisons}
+    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
     return tuple(
         Sweep(
             host=host,
@@ -104,7 +104,7 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
             values=tuple(sorted(cells)),
             arms=arms,
             points=tuple(
-                SweepPoint(value=value, arm=arm, comparison=found.get((cells[value], arm)))
+                SweepPoint(value=value, arm=arm, comparison=comparisons.get((cells[value], arm)))
                 for arm in arms
                 for value in sorted(cells)
             ),
@@ -130,8 +130,8 @@ def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float
 
 
 def _cells(run: RunComparison) -> dict[str, Cell]:
-    found: dict[str, Cell] = {one.cell: one for one in run.comparisons}
-    return found | {one.id: one for one in run.cells}
+    compared: dict[str, Cell] = {one.cell: one for one in run.comparisons}
+    return compared | {one.id: one for one in run.cells}
 
 
 def _varied(cells: Iterable[Cell]) -> dict[str, list[str]]:
@@ -161,14 +161,14 @@ def _number(value: Scalar) -> float | None:
 
 def sweep_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return a chart for each sweep; all have the same vertical axis."""
-    found = sweeps(run)
-    on = sweep_axis(run, found)
-    return tuple(sweep_chart(run, one, on=on) for one in found)
+    all_sweeps = sweeps(run)
+    on = sweep_axis(run, all_sweeps)
+    return tuple(sweep_chart(run, sweep, on=on) for sweep in all_sweeps)
 
 
-def sweep_axis(run: RunComparison, found: Iterable[Sweep]) -> Axis:
+def sweep_axis(run: RunComparison, all_sweeps: Iterable[Sweep]) -> Axis:
     """Return the axis of changes that all sweeps share."""
-    points = (point.comparison for sweep in found for point in sweep.points)
+    points = (point.comparison for sweep in all_sweeps for point in sweep.points)
     return axis([one for one in points if one is not None], margin=run.margin)
 
 
@@ -237,12 +237,12 @@ def _ground(on: Axis, palette: Palette) -> list[alt.Chart]:
 
 def _lines(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
     """Return the shaded intervals, the lines and the points; a gap stays a gap."""
-    found = _measured(sweep, on, styles, palette)
-    spans = [row for row in found if row["high"] is not None]
+    records = _measured(sweep, on, styles, palette)
+    spans = [row for row in records if row["high"] is not None]
     areas: alt.Chart = rows(spans).mark_area(fillOpacity=0.22, aria=False)
     whiskers: alt.Chart = rows(row for row in spans if row["is_alone"]).mark_rule(aria=False)
-    lines: alt.Chart = rows(found).mark_line(strokeWidth=1.8, aria=False)
-    points: alt.Chart = rows(found).mark_point(filled=True, size=46, opacity=1)
+    lines: alt.Chart = rows(records).mark_line(strokeWidth=1.8, aria=False)
+    points: alt.Chart = rows(records).mark_point(filled=True, size=46, opacity=1)
     x, colour = _x(sweep), own_colour()
     low = _y("low", on)
     return [
@@ -267,11 +267,11 @@ def _lines(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt
 
 def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return a row for each point with an estimate; `piece` holds those with no gap between."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for piece, (arm, points) in enumerate(_pieces(sweep)):
         style = styles[arm]
         for point, primary in points:
-            found.append(
+            records.append(
                 {
                     "x": point.value,
                     **placed(primary, on),
@@ -283,19 +283,19 @@ def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[
                     "tip": f"{shown(arm)}, {_at(sweep, point)}: {_told(point)}",
                 }
             )
-    return found
+    return records
 
 
 def _pieces(sweep: Sweep) -> list[tuple[str, list[tuple[SweepPoint, Estimate]]]]:
     """Return each arm's neighbouring points that have an estimate."""
-    found = []
+    pieces = []
     for (arm, is_measured), group in groupby(
-        sweep.points, key=lambda one: (one.arm, estimate_of(one) is not None)
+        sweep.points, key=lambda point: (point.arm, estimate_of(point) is not None)
     ):
         if is_measured:
-            pairs = [(one, estimate_of(one)) for one in group]
-            found.append((arm, [(one, made) for one, made in pairs if made is not None]))
-    return found
+            pairs = [(point, estimate_of(point)) for point in group]
+            pieces.append((arm, [(point, made) for point, made in pairs if made is not None]))
+    return pieces
 
 
 def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
@@ -306,12 +306,12 @@ def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt
     low, high = on.percents
     pixel = (high - low) / _HEIGHT
     seen: Counter[tuple[float, bool]] = Counter()
-    found = []
+    records = []
     for point in sweep.points:
         for shape, is_above in _shapes(point, on):
             place = _FOOT + _APART * seen[point.value, is_above]
             seen[point.value, is_above] += 1
-            found.append(
+            records.append(
                 {
                     "x": point.value,
                     "at": (high if is_above else low) + pixel * place,
@@ -321,7 +321,7 @@ def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt
                     f"{'' if shape == _LOST else ', beyond the axis'}: {_told(point)}",
                 }
             )
-    marks: alt.Chart = rows(found).mark_point(size=60, strokeWidth=2, opacity=1)
+    marks: alt.Chart = rows(records).mark_point(size=60, strokeWidth=2, opacity=1)
     drawing = marks.encode(
         x=_x(sweep),
         y=_y("at", on),
@@ -329,7 +329,7 @@ def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt
         shape=alt.Shape("shape:N", scale=None),
         description=alt.Description("tip:N"),
     )
-    return [drawing] if found else []
+    return [drawing] if records else []
 
 
 def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
@@ -342,7 +342,7 @@ def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
 
 
 def _keys(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[Key]:
-    found = [
+    keys = [
         Key(
             text=label(arm),
             colour=palette.of(styles[arm].place),
@@ -353,11 +353,11 @@ def _keys(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[Key]
     ]
     drawn = {shape for point in sweep.points for shape, _ in _shapes(point, on)}
     if _LOST in drawn:
-        found.append(Key(text=NOT_MEASURED, colour=palette.mute, shape=_LOST))
+        keys.append(Key(text=NOT_MEASURED, colour=palette.mute, shape=_LOST))
     if beyond := drawn.difference({_LOST}):
         arrow = max(beyond)
-        found.append(Key(text="beyond the axis", colour=palette.mute, shape=arrow, opacity=0.0))
-    return found
+        keys.append(Key(text="beyond the axis", colour=palette.mute, shape=arrow, opacity=0.0))
+    return keys
 
 
 def estimate_of(point: SweepPoint) -> Estimate | None:
@@ -367,10 +367,10 @@ def estimate_of(point: SweepPoint) -> Estimate | None:
 
 def missing_text(point: SweepPoint) -> str:
     """Say why a point has no estimate."""
-    one = point.comparison
-    if one is None:
+    comparison = point.comparison
+    if comparison is None:
         return "not run: the run holds no such comparison"
-    said = verdict(one, label="", margin=0.0)
+    said = verdict(comparison, label="", margin=0.0)
     return shown(said.text)
 
 
@@ -400,9 +400,9 @@ def _description(run: RunComparison, sweep: Sweep) -> str:
 
 
 def _arm_sentence(sweep: Sweep, arm: str) -> str:
-    found = [
+    changes = [
         f"{signed_percent(primary.log_ratio)} at {number_text(one.value)}"
         for one in sweep.points
         if one.arm == arm and (primary := estimate_of(one)) is not None
     ]
-    return f"{shown(arm)}: {listed(found, most=_TOLD) if found else 'not measured'}."
+    return f"{shown(arm)}: {listed(changes, most=_TOLD) if changes else 'not measured'}."

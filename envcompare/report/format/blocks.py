@@ -141,13 +141,13 @@ class Table:
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
         """Return the heads above others, each with how many columns it spans."""
-        found: list[tuple[str, int]] = []
+        groups: list[tuple[str, int]] = []
         for column in self.columns if any(one.group for one in self.columns) else ():
-            if found and column.group and found[-1][0] == column.group:
-                found[-1] = (column.group, found[-1][1] + 1)
+            if groups and column.group and groups[-1][0] == column.group:
+                groups[-1] = (column.group, groups[-1][1] + 1)
             else:
-                found.append((column.group, 1))
-        return tuple(found)
+                groups.append((column.group, 1))
+        return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,9 +248,9 @@ class Section:
     is_title_hidden: bool = False
 
 
-def texts(*found: str, style: str = "") -> tuple[Line, ...]:
+def texts(*paragraphs: str, style: str = "") -> tuple[Line, ...]:
     """Return a paragraph for each text that is not empty."""
-    return tuple(Line(text=text, style=style) for text in found if text)
+    return tuple(Line(text=text, style=style) for text in paragraphs if text)
 
 
 def linked(links: Iterable[Link], *, separator: str = ", ") -> tuple[Span | Link, ...]:

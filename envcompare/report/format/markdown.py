@@ -14,8 +14,8 @@ _ENTITIES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
 
 def flat(text: str, *, strip: bool = True) -> str:
     """Return the text on one line with nothing hidden in it."""
-    found = visible(text.replace("\t", " ").replace("\n", " "))
-    return found.strip() if strip else found
+    line = visible(text.replace("\t", " ").replace("\n", " "))
+    return line.strip() if strip else line
 
 
 def escape(text: str) -> str:

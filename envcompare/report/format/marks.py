@@ -49,8 +49,8 @@ class Axis:
 
     def beyond(self, estimate: Estimate) -> tuple[bool, bool]:
         """Say whether an estimate or its interval leaves the axis to the left, to the right."""
-        found = (estimate.log_ratio, estimate.low, estimate.high)
-        places = [one for one in found if one is not None]
+        figures = (estimate.log_ratio, estimate.low, estimate.high)
+        places = [one for one in figures if one is not None]
         return min(places) < self.low, max(places) > self.high
 
 
@@ -99,10 +99,10 @@ def axis(comparisons: Iterable[Comparison], *, margin: float) -> Axis:
     """Return an axis that holds all intervals, within reason, and the band."""
     band = math.log1p(max(margin, 1e-4))
     ends = [0.0]
-    for one in comparisons:
-        if one.primary is not None:
-            found = one.primary.log_ratio, one.primary.low, one.primary.high
-            ends += [end for end in found if end is not None]
+    for comparison in comparisons:
+        if comparison.primary is not None:
+            figures = comparison.primary.log_ratio, comparison.primary.low, comparison.primary.high
+            ends += [end for end in figures if end is not None]
     low = min(95, math.ceil(-100 * change(-_reach(-min(ends), band))))
     high = math.ceil(100 * change(_reach(max(ends), band)))
     return Axis(
@@ -135,12 +135,12 @@ def mark(estimate: Estimate | None, outcome: Outcome, *, on: Axis) -> Mark | Non
 
 def segments(parts: Iterable[tuple[str, float]], *, longest: float) -> tuple[Segment, ...]:
     """Stack durations into one bar; `longest` fills the width."""
-    found, start = [], 0.0
+    stacked, start = [], 0.0
     for phase, seconds in parts:
         width = 100 * seconds / longest if longest > 0 else 0.0
-        found.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
+        stacked.append(Segment(phase=phase, x=f"{start:.2f}", width=f"{width:.2f}"))
         start += width
-    return tuple(found)
+    return tuple(stacked)
 
 
 def _reach(extent: float, band: float) -> float:

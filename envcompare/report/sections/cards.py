@@ -119,8 +119,8 @@ def _controls(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
 
 def _moved(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
     """Return what is slower or faster, the largest difference first."""
-    moved = (one for one in verdicts if one.amount)
-    return sorted(moved, key=lambda one: -abs(one.log_ratio or 0.0))
+    moved = (verdict for verdict in verdicts if verdict.amount)
+    return sorted(moved, key=lambda verdict: -abs(verdict.log_ratio or 0.0))
 
 
 def _width(cell: CellSummary) -> float:
@@ -153,8 +153,8 @@ def _why_of_profiles(run: RunComparison) -> list[Line]:
 
 def _clock(run: RunComparison, verdicts: tuple[Verdict, ...]) -> list[Line]:
     """Say of the largest differences what the clock saw beside the net time."""
-    found = {(one.cell, one.arm): one for one in run.comparisons}
-    lines = ((one, clock_sentence(found[one.cell_id, one.arm])) for one in _moved(verdicts))
+    comparisons = {(one.cell, one.arm): one for one in run.comparisons}
+    lines = ((one, clock_sentence(comparisons[one.cell_id, one.arm])) for one in _moved(verdicts))
     items = [_item(f"{one.arm}, {one.cell}. {line}") for one, line in lines if line]
     return items[:_MOST_CLOCKS]
 
@@ -176,10 +176,10 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
         is_open = any(one.outcome == "inconclusive" for one in verdicts)
         return _item(_UNDECIDED if is_open else _NOTHING)
     if not clean:
-        found = "Every difference found has a known confounder"
+        opening = "Every difference found has a known confounder"
         if all(one.arm in split for one in moved):
-            return _item(f"{found}; the parts above tell environment and software apart.")
-        return _item(f"{found}; its cause cannot be told apart.")
+            return _item(f"{opening}; the parts above tell environment and software apart.")
+        return _item(f"{opening}; its cause cannot be told apart.")
     most = clean[0]
     return _item(
         f"Largest difference without a known confounder: {most.amount} {most.claim} in",
@@ -201,11 +201,11 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, 
 
 
 def _guards(run: RunComparison) -> list[Line]:
-    found = [_item(text) for text in guard_cautions(run)]
-    if len(found) <= _MOST_ITEMS:
-        return found
-    more = _item(f"{len(found) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
-    return [*found[:_MOST_ITEMS], more]
+    cautions = [_item(text) for text in guard_cautions(run)]
+    if len(cautions) <= _MOST_ITEMS:
+        return cautions
+    more = _item(f"{len(cautions) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
+    return [*cautions[:_MOST_ITEMS], more]
 
 
 def _of_profiles(run: RunComparison) -> list[Line]:
@@ -222,20 +222,20 @@ def _of_profiles(run: RunComparison) -> list[Line]:
 def _confounders(run: RunComparison) -> list[Line]:
     """Name what differs besides the environment, arm by arm, and how to tell it apart."""
     by_arm: dict[str, list[FactDifference]] = {}
-    for one in compared_differences(run):
-        if one.fact_class == "confounder" and not one.part_of:
-            by_arm.setdefault(one.arm, []).append(one)
+    for difference in compared_differences(run):
+        if difference.fact_class == "confounder" and not difference.part_of:
+            by_arm.setdefault(difference.arm, []).append(difference)
     items, said, split = [], [], split_arms(run)
-    for arm, found in by_arm.items():
-        names = list(dict.fromkeys(fact(one.key).name for one in found))
+    for arm, differences in by_arm.items():
+        names = list(dict.fromkeys(fact(one.key).name for one in differences))
         if arm in split:
             text = f"⚠ {arm}: {listed(names, most=4)} differ besides the environment; see"
             items.append(_item(text, href=SPLIT_HREF, link=SPLIT_LINK))
             continue
         # the names of kernels are long, and stand under Why with all they show
-        told = (one.evidence for one in found if not one.key.startswith("kernels."))
+        told = (one.evidence for one in differences if not one.key.startswith("kernels."))
         seen = list(dict.fromkeys(text for text in told if text))
-        remedies = list(dict.fromkeys(one.remedy for one in found if one.remedy))
+        remedies = list(dict.fromkeys(one.remedy for one in differences if one.remedy))
         text = f"{listed(names, most=4)} may be the cause as well as the environment."
         how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""
         said.append((arm, " ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
@@ -283,9 +283,9 @@ def _dropped(run: RunComparison) -> list[Line]:
 
 
 def _varied(run: RunComparison, arm: str) -> list[str]:
-    found = (
+    varied = (
         one
         for one in compared_differences(run)
         if one.arm == arm and one.fact_class == "varied" and not one.part_of
     )
-    return list(dict.fromkeys(fact(one.key).name for one in found))
+    return list(dict.fromkeys(fact(one.key).name for one in varied))

@@ -109,8 +109,8 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
     labels, works, mixed = cell_labels(run), work_labels(run), _mixed(run)
     arms = list(dict.fromkeys(one.arm for one in run.comparisons))
     ordered = sorted(
-        (one for one in run.comparisons if one.outcome != "reference"),
-        key=lambda one: (one.is_control, arms.index(one.arm)),
+        (comparison for comparison in run.comparisons if comparison.outcome != "reference"),
+        key=lambda comparison: (comparison.is_control, arms.index(comparison.arm)),
     )
     rows = []
     for comparison in ordered:

@@ -191,8 +191,8 @@ def _missing_text(key: str) -> str:
 
 def _differing(facts: HostFacts) -> list[_Differing]:
     by_key: dict[str, dict[str, FactDifference]] = {}
-    for one in facts.differences:
-        by_key.setdefault(one.key, {})[one.arm] = one
+    for difference in facts.differences:
+        by_key.setdefault(difference.key, {})[difference.arm] = difference
     rows = [_differing_row(key, by_arm, facts.arms) for key, by_arm in by_key.items()]
     return sorted(rows, key=lambda row: (CLASS_ORDER.index(row.fact_class), row.key))
 
@@ -201,7 +201,7 @@ def _differing_row(
     key: str, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
 ) -> _Differing:
     differences = list(by_arm.values())
-    strongest = min(differences, key=lambda one: CLASS_ORDER.index(one.fact_class))
+    strongest = min(differences, key=lambda difference: CLASS_ORDER.index(difference.fact_class))
     values: list[str | Line] = [fact_text(key, differences[0].reference)]
     for arm in arms[1:]:
         unlike = by_arm.get(arm.arm)
@@ -216,16 +216,20 @@ def _differing_row(
     )
 
 
-def _note(one: FactDifference) -> str:
-    return f"explained with {fact(one.part_of).name}" if one.part_of else one.evidence
+def _note(difference: FactDifference) -> str:
+    return (
+        f"explained with {fact(difference.part_of).name}"
+        if difference.part_of
+        else difference.evidence
+    )
 
 
 def meanings(differences: Iterable[FactDifference]) -> tuple[Line, ...]:
     """Return what each class means, with a line for each confounder and each thing on purpose."""
-    ordered = sorted(differences, key=lambda one: CLASS_ORDER.index(one.fact_class))
+    ordered = sorted(differences, key=lambda difference: CLASS_ORDER.index(difference.fact_class))
     return tuple(
         _meaning(fact_class, list(group))
-        for fact_class, group in groupby(ordered, key=lambda one: one.fact_class)
+        for fact_class, group in groupby(ordered, key=lambda difference: difference.fact_class)
     )
 
 
@@ -241,31 +245,33 @@ def _meaning(fact_class: FactClass, differences: list[FactDifference]) -> Line:
 def _lines(differences: list[FactDifference]) -> tuple[str, ...]:
     """Return "docker: seccomp 0 → 2. Docker filters …": what differs, who feels it, what to do."""
     lines: dict[tuple[str, str], list[str]] = {}  # what differs, by arm and what is said of it
-    for one in differences:
-        if not one.part_of:
-            lines.setdefault((one.arm, _said(one)), []).append(shortened(describe(one), most=80))
+    for difference in differences:
+        if not difference.part_of:
+            lines.setdefault((difference.arm, _said(difference)), []).append(
+                shortened(describe(difference), most=80)
+            )
     arms: dict[tuple[str, str], list[str]] = {}
     for (arm, text), what in lines.items():
         arms.setdefault((", ".join(what), text), []).append(arm)
     return tuple(f"{', '.join(by)}: {what}. {text}".rstrip() for (what, text), by in arms.items())
 
 
-def _said(one: FactDifference) -> str:
-    if one.fact_class == "varied":
-        text = one.sentence if fact(one.key).purpose else ""
-        return f"{text} {SEPARATE}{one.remedy}." if one.remedy else text
-    how = f"{SEPARATE}{one.remedy}." if one.remedy else ""
-    return f"{one.evidence} {how}".strip()
+def _said(difference: FactDifference) -> str:
+    if difference.fact_class == "varied":
+        text = difference.sentence if fact(difference.key).purpose else ""
+        return f"{text} {SEPARATE}{difference.remedy}." if difference.remedy else text
+    how = f"{SEPARATE}{difference.remedy}." if difference.remedy else ""
+    return f"{difference.evidence} {how}".strip()
 
 
-def _stack(one: ArmSummary) -> str:
-    text = f"{one.environment}, stack {one.stack}"
-    if one.reference:
-        text += f", {one.reference}"
-    runs, started = one.facts.get("python.executable"), one.identity.get("started_as")
+def _stack(arm: ArmSummary) -> str:
+    text = f"{arm.environment}, stack {arm.stack}"
+    if arm.reference:
+        text += f", {arm.reference}"
+    runs, started = arm.facts.get("python.executable"), arm.identity.get("started_as")
     if started and runs:
         text += f", started as {started}, which runs {runs}"
-    return text if one.state == "ok" else f"{text}; {one.state}"
+    return text if arm.state == "ok" else f"{text}; {arm.state}"
 
 
 def gpu_sentence(facts: HostFacts) -> str:

@@ -90,9 +90,9 @@ def raw_files_line(
         groups.append((arm, names[:_MOST_RAW]))
     parts: list[Span | Link] = []
     for what, names in groups:
-        found = [link(name, files, text=_short(PurePosixPath(name))) for name in names]
-        if found:
-            shown = linked(one for one in found if one is not None)
+        links = [link(name, files, text=_short(PurePosixPath(name))) for name in names]
+        if links:
+            shown = linked(one for one in links if one is not None)
             parts += [Span(text=f"{what}: "), *shown, Span(text=" · ")]
     start = (Span(text="Files: "),) if parts else ()
     to_row = Link(text="its row in All comparisons", href=f"#{row}")

@@ -78,12 +78,14 @@ def shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
     if len(run.profiles) <= _MOST_CELLS:
         return run.profiles
     moved: dict[str, float] = {}
-    for one in run.comparisons:
-        if one.primary is not None and not one.is_control:
-            moved[one.cell] = max(moved.get(one.cell, 0.0), abs(one.primary.log_ratio))
-    ordered = sorted(run.profiles, key=lambda one: -moved.get(one.cell, 0.0))
-    chosen = {one.cell for one in ordered[:_MOST_CELLS]}
-    return tuple(one for one in run.profiles if one.cell in chosen)
+    for comparison in run.comparisons:
+        if comparison.primary is not None and not comparison.is_control:
+            moved[comparison.cell] = max(
+                moved.get(comparison.cell, 0.0), abs(comparison.primary.log_ratio)
+            )
+    ordered = sorted(run.profiles, key=lambda profiles: -moved.get(profiles.cell, 0.0))
+    chosen = {profiles.cell for profiles in ordered[:_MOST_CELLS]}
+    return tuple(profiles for profiles in run.profiles if profiles.cell in chosen)
 
 
 def rows_each(run: RunComparison) -> int:

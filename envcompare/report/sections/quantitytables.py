@@ -72,31 +72,31 @@ class QuantityLine:
         return any(cell.is_measured for cell in self.cells)
 
 
-def quantity_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+def quantity_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what was counted in the work: everything but power, energy and clocks."""
-    return _measured(_lines(one, lambda row: not is_power(row.name)))
+    return _measured(_lines(profiles, lambda row: not is_power(row.name)))
 
 
-def leading_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+def leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what stands on the first screen: GPUs, builds, then the quantities that matter most.
 
     Of those that are 0 in every arm there is nothing to compare.
     """
-    every = _measured(_lines(one, lambda row: row.unit != "ns" or not is_of_ncu(row)))
+    every = _measured(_lines(profiles, lambda row: row.unit != "ns" or not is_of_ncu(row)))
     lines = (line for line in every if line.quantity in _LEADING and not line.is_zero)
     chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
-    return (*fact_lines(one), *chosen[:_MOST_LEADING])
+    return (*fact_lines(profiles), *chosen[:_MOST_LEADING])
 
 
-def fact_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return GPU and builds of each arm; nothing where no arm used a GPU."""
-    if not any(found.has_gpu_work for arm in one.arms for found in arm.passes):
+    if not any(profile_pass.has_gpu_work for arm in profiles.arms for profile_pass in arm.passes):
         return ()
-    gpus = _fact_line("GPU", (listed(arm.gpus, most=3) for arm in one.arms))
+    gpus = _fact_line("GPU", (listed(arm.gpus, most=3) for arm in profiles.arms))
     built = _fact_line(
-        "builds in kernel names", (", ".join(arm.builds) or "none" for arm in one.arms)
+        "builds in kernel names", (", ".join(arm.builds) or "none" for arm in profiles.arms)
     )
-    return (gpus, built) if any(arm.builds for arm in one.arms) else (gpus,)
+    return (gpus, built) if any(arm.builds for arm in profiles.arms) else (gpus,)
 
 
 def leading_tables(run: RunComparison) -> tuple[Table, ...]:
@@ -181,41 +181,41 @@ def _fact_line(name: str, texts: Iterable[str]) -> QuantityLine:
     return QuantityLine(quantity="", name=name, per="", basis="", cells=cells)
 
 
-def power_lines(one: CellProfiles) -> tuple[QuantityLine, ...]:
+def power_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
     """Return what the GPU drew and at which clocks."""
-    return _measured(_lines(one, lambda row: is_power(row.name)))
+    return _measured(_lines(profiles, lambda row: is_power(row.name)))
 
 
-def unmeasured(one: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str, str], ...]:
+def unmeasured(profiles: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str, str], ...]:
     """Return what has no value as names and arms, by the reason: each reason once."""
-    arms = tuple(arm.arm for arm in one.arms)
-    found: dict[str, dict[str, list[str]]] = {}
-    for line in _lines(one, lambda row: is_power(row.name) is of_power):
+    arms = tuple(arm.arm for arm in profiles.arms)
+    missing: dict[str, dict[str, list[str]]] = {}
+    for line in _lines(profiles, lambda row: is_power(row.name) is of_power):
         for arm, cell in zip(arms, line.cells, strict=True):
             if not cell.is_measured:
-                found.setdefault(cell.note, {}).setdefault(line.name, []).append(arm)
+                missing.setdefault(cell.note, {}).setdefault(line.name, []).append(arm)
     return tuple(
         (listed(names, most=20) + (f" in {listed(of, most=6)}" if of != arms else ""), reason)
-        for reason, by_name in found.items()
+        for reason, by_name in missing.items()
         for of, names in _by_arms(by_name).items()
     )
 
 
-def partly_measured(one: CellProfiles) -> tuple[tuple[str, str], ...]:
+def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
     """Return of the quantities that any arm has what others lack: names and arms, and why."""
-    shown = {line.name for line in quantity_lines(one)}
+    shown = {line.name for line in quantity_lines(profiles)}
     arms = tuple(
         changed(arm, quantities=tuple(row for row in arm.quantities if _name(row) in shown))
-        for arm in one.arms
+        for arm in profiles.arms
     )
-    return unmeasured(changed(one, arms=arms))
+    return unmeasured(changed(profiles, arms=arms))
 
 
 def _by_arms(by_name: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
-    found: dict[tuple[str, ...], list[str]] = {}
+    names_by_arms: dict[tuple[str, ...], list[str]] = {}
     for name, arms in by_name.items():
-        found.setdefault(tuple(dict.fromkeys(arms)), []).append(name)
-    return found
+        names_by_arms.setdefault(tuple(dict.fromkeys(arms)), []).append(name)
+    return names_by_arms
 
 
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
@@ -231,13 +231,15 @@ def _without_reason(cell: Cell) -> Cell:
     return cell if cell.is_measured else replace(cell, note="")
 
 
-def _lines(one: CellProfiles, wanted: Callable[[QuantityRow], bool]) -> tuple[QuantityLine, ...]:
-    rows = [[row for row in arm.quantities if wanted(row)] for arm in one.arms]
+def _lines(
+    profiles: CellProfiles, wanted: Callable[[QuantityRow], bool]
+) -> tuple[QuantityLine, ...]:
+    rows = [[row for row in arm.quantities if wanted(row)] for arm in profiles.arms]
     crowded = _crowded(rows)
-    tables = [_table(found, crowded) for found in rows]
+    tables = [_table(arm_rows, crowded) for arm_rows in rows]
     keys = dict.fromkeys(key for table in tables for key in table)
     return tuple(
-        _line([(arm, table.get(key)) for arm, table in zip(one.arms, tables, strict=True)])
+        _line([(arm, table.get(key)) for arm, table in zip(profiles.arms, tables, strict=True)])
         for key in keys
     )
 
@@ -251,12 +253,12 @@ def _crowded(rows: Iterable[Iterable[QuantityRow]]) -> set[Key]:
 def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, QuantityRow]:
     """Return rows by their key; one that comes again, as of a second GPU, by its place as well."""
     seen: Counter[Key] = Counter()
-    found: dict[Place, QuantityRow] = {}
+    table: dict[Place, QuantityRow] = {}
     for row in rows:
         key = _key(row, crowded)
-        found[key, seen[key]] = row
+        table[key, seen[key]] = row
         seen[key] += 1
-    return found
+    return table
 
 
 def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:

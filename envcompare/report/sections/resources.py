@@ -246,7 +246,9 @@ def picked_section(run: RunComparison) -> Section | None:
 
 def _picked_table(run: RunComparison) -> Table:
     labels = cell_labels(run)
-    ordered = sorted(run.picked, key=lambda one: (one.cell, one.name, one.arm != run.reference_arm))
+    ordered = sorted(
+        run.picked, key=lambda picked: (picked.cell, picked.name, picked.arm != run.reference_arm)
+    )
     return Table(
         label="Numbers the commands printed",
         columns=(
@@ -258,10 +260,12 @@ def _picked_table(run: RunComparison) -> Table:
         ),
         rows=tuple(
             _picked_row(
-                one, labels.get(one.cell, one.cell), is_reference=one.arm == run.reference_arm
+                picked,
+                labels.get(picked.cell, picked.cell),
+                is_reference=picked.arm == run.reference_arm,
             )
-            for one in ordered
-            if not one.arm.endswith(CONTROL_SUFFIX)
+            for picked in ordered
+            if not picked.arm.endswith(CONTROL_SUFFIX)
         ),
     )
 
