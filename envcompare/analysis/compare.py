@@ -402,12 +402,7 @@ def _failures(events: tuple[Event, ...]) -> tuple[FailureRow, ...]:
             host=event.host,
             cell=event.cell,
             arm=event.arm,
-            phase=event.failure.phase,
-            brief=event.failure.brief,
-            details=event.failure.details,
-            hint=event.failure.hint,
-            exit_code=event.failure.exit_code,
-            log=event.failure.log,
+            **msgspec.structs.asdict(event.failure),
         )
         for event in events
         if event.failure is not None

@@ -266,9 +266,9 @@ def read_frames(path: Path) -> RunFrames:
     run = compare_files(files)
     return RunFrames(
         comparisons=comparison_frame(run),
-        samples=sample_frame(files),
-        differences=difference_frame(run),
-        quantities=quantity_frame(run),
+        samples=_sample_frame(files),
+        differences=_difference_frame(run),
+        quantities=_quantity_frame(run),
     )
 
 
@@ -280,12 +280,12 @@ def comparison_frame(run: RunComparison) -> Frame:
     return frame
 
 
-def quantity_frame(run: RunComparison) -> Frame:
+def _quantity_frame(run: RunComparison) -> Frame:
     """Return the quantities of all arms, the reference's as well; QUANTITIES has the columns."""
     return _frame(_quantity_rows(run), QUANTITIES)
 
 
-def difference_frame(run: RunComparison) -> Frame:
+def _difference_frame(run: RunComparison) -> Frame:
     """Return how the fingerprints differ; DIFFERENCES has the columns.
 
     Differences of which cells have other evidence follow those of the whole host.
@@ -300,7 +300,7 @@ def table_frame(run: RunComparison) -> Frame:
 
     TABLE has the columns.
     """
-    quantities = quantity_frame(run)
+    quantities = _quantity_frame(run)
     untimed = quantities[~quantities["is_timed"]]
     cells = {visible(cell.id): cell.stopped_by for cell in run.cells}
     untimed = untimed.assign(margin=run.margin, stopped_by=untimed["cell"].map(cells))
@@ -309,7 +309,7 @@ def table_frame(run: RunComparison) -> Frame:
     return _typed(rows.reindex(columns=list(TABLE)), TABLE)
 
 
-def sample_frame(files: RunFiles) -> Frame:
+def _sample_frame(files: RunFiles) -> Frame:
     """Return every timed step and process; SAMPLES has the columns.
 
     Texts are of the type category, since a run may hold millions of steps.
@@ -418,19 +418,12 @@ def _quantity_rows(run: RunComparison) -> Iterator[Row]:
 
 
 def _of_quantity(row: QuantityRow) -> Row:
-    return asdict(row) | {
+    values = asdict(row)
+    return {f"value_{name}": value for name, value in values.items()} | {
+        **values,
         "metric": row.name,
-        "value_per_step": row.per_step,
-        "value_per_sample": row.per_sample,
-        "value_unit": row.unit,
-        "value_rule": row.rule,
-        "value_scope": row.scope,
-        "value_source": row.source,
         "value_pass": row.kind,
-        "value_agreement": row.agreement,
         "reference_value_per_step": row.reference_per_step,
-        "value_unlike": row.unlike,
-        "value_page": row.page,
     }
 
 

@@ -43,19 +43,19 @@ def net_ns(block: Measured) -> float | None:
     return net if net > 0 else None
 
 
-def stretch(block: Measured) -> float | None:
+def _stretch(block: Measured) -> float | None:
     """Return wall ÷ net: 1 where no other process held the CPU."""
     net = net_ns(block)
     return None if net is None else wall_ns(block) / net
 
 
-def cpu_ns(block: Measured) -> float | None:
+def _cpu_ns(block: Measured) -> float | None:
     """Return the CPU time over the block's steps, or of the whole process, in nanoseconds."""
     used = (block.user_ns, block.sys_ns) if isinstance(block, ProcessRun) else block.cpu_ns
     return float(sum(used)) or None
 
 
-def gpu_ns(block: Measured) -> float | None:
+def _gpu_ns(block: Measured) -> float | None:
     """Return the time between CUDA events over the block's steps in nanoseconds."""
     return float(sum(block.gpu_ns)) if isinstance(block, Block) and block.gpu_ns else None
 
@@ -85,15 +85,15 @@ METRICS: dict[MetricName, Metric] = {
             unit="1",
             better="lower",
             definition="wall ÷ net: how much waiting for a CPU stretched the time",
-            read=stretch,
+            read=_stretch,
         ),
-        Metric(name="cpu", unit="ns", better="lower", definition="CPU time used", read=cpu_ns),
+        Metric(name="cpu", unit="ns", better="lower", definition="CPU time used", read=_cpu_ns),
         Metric(
             name="gpu",
             unit="ns",
             better="lower",
             definition="time between CUDA events around each step",
-            read=gpu_ns,
+            read=_gpu_ns,
         ),
         _of_process("user", "CPU time of the whole process outside the kernel"),
         _of_process("sys", "CPU time of the whole process inside the kernel"),

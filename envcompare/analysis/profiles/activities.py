@@ -123,16 +123,14 @@ def operator_table(record: ProfileRecord) -> OperatorTable:
     device = _sum(one.self_device_ns for one in profile.operators)
     ordered = sorted(profile.operators, key=_own_time, reverse=True)
     cut = ordered[MOST_ROWS:] if len(ordered) > MOST_ROWS + 1 else []
-    rows = [_operator(one, cpu, device) for one in ordered[: len(ordered) - len(cut)]]
-    if cut:
-        rows.append(_rest(cut, cpu, device))
+    groups = [[one] for one in ordered[: len(ordered) - len(cut)]] + [cut] * bool(cut)
     return OperatorTable(
         source=source_of(record),
         kind=record.kind,
         steps=profile.steps,
         self_cpu_ns=cpu,
         self_device_ns=device,
-        rows=tuple(rows),
+        rows=tuple(_operator_row(group, cpu, device) for group in groups),
     )
 
 
@@ -140,34 +138,26 @@ def _own_time(operator: Operator) -> tuple[float, float]:
     return (operator.self_device_ns or 0.0, operator.self_cpu_ns)
 
 
-def _operator(operator: Operator, cpu: float, device: float | None) -> OperatorRow:
-    return OperatorRow(
-        name=operator.name,
-        calls=operator.calls,
-        self_cpu_ns=operator.self_cpu_ns,
-        self_cpu_percent=100 * operator.self_cpu_ns / cpu if cpu else 0.0,
-        cpu_ns=operator.cpu_ns,
-        self_device_ns=operator.self_device_ns,
-        self_device_percent=_percent(operator.self_device_ns, device),
-        device_ns=operator.device_ns,
-        self_cpu_bytes=operator.self_cpu_bytes,
-        self_device_bytes=operator.self_device_bytes,
-    )
+def _operator_row(group: Sequence[Operator], cpu: float, device: float | None) -> OperatorRow:
+    """Return one operator, or what was cut as one line.
 
-
-def _rest(cut: Sequence[Operator], cpu: float, device: float | None) -> OperatorRow:
-    """Return what was cut as one line; totals of operators hold each other and do not add up."""
-    self_cpu = sum(one.self_cpu_ns for one in cut)
-    self_device = _sum(one.self_device_ns for one in cut)
+    Totals of operators hold each other and do not add up.
+    """
+    single = group[0] if len(group) == 1 else None
+    self_cpu = sum(one.self_cpu_ns for one in group)
+    self_device = _sum(one.self_device_ns for one in group)
     return OperatorRow(
-        name=f"{len(cut)} more",
-        calls=sum(one.calls for one in cut),
+        name=single.name if single else f"{len(group)} more",
+        calls=sum(one.calls for one in group),
         self_cpu_ns=self_cpu,
         self_cpu_percent=100 * self_cpu / cpu if cpu else 0.0,
-        cpu_ns=None,
+        cpu_ns=single.cpu_ns if single else None,
         self_device_ns=self_device,
         self_device_percent=_percent(self_device, device),
-        is_rest=True,
+        device_ns=single.device_ns if single else None,
+        self_cpu_bytes=single.self_cpu_bytes if single else None,
+        self_device_bytes=single.self_device_bytes if single else None,
+        is_rest=single is None,
     )
 
 

@@ -44,7 +44,7 @@ def kernel_diff(
     sums = _sums(*both)
     counts = Counter(one.kind for one in sums)
     whole = _added(sums)
-    factor = launch_factor(before, after)
+    factor = _launch_factor(before, after)
     is_of_program = not RUN_KERNELS_ALONE & {before.tool, after.tool}
     return KernelDiff(
         arm=names[1],
@@ -75,7 +75,7 @@ def kernel_diff(
     )
 
 
-def launch_factor(before: Profile, after: Profile) -> float | None:
+def _launch_factor(before: Profile, after: Profile) -> float | None:
     """Return how many times as often the same names in the same shapes were launched.
 
     It is 1 for one program. None stands for other kernels, and for another number of them in a

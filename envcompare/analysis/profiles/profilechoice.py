@@ -64,6 +64,11 @@ def has_kernels(record: ProfileRecord) -> bool:
     return record.profile is not None and bool(record.profile.kernels)
 
 
+def is_kernel_trace(record: ProfileRecord) -> bool:
+    """Tell whether a profile names kernels, with times that can be relied on."""
+    return is_trace(record) and has_kernels(record)
+
+
 def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRecord | None:
     """Return the best profile of one arm that fits, None where there is none."""
     return next((one for one in usable(records) if fits(one)), None)
@@ -164,25 +169,25 @@ def step_cautions(records: Records) -> Iterable[str]:
 
 def launch_cautions(records: Records) -> Iterable[str]:
     """Say where the passes of one arm did not see the launches that its trace saw."""
-    trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
+    trace = choose(records, is_kernel_trace)
     for other in usable(records) if trace is not None else ():
         if trace is None or other is trace or not has_kernels(other):
             continue
-        yield from _against(trace, other, is_partial=covered(trace, other) < _ALMOST_ALL)
+        yield from _against(trace, other, is_partial=_covered(trace, other) < _ALMOST_ALL)
 
 
 def partial_records(by_arm: Mapping[str, Records]) -> frozenset[tuple[str, str]]:
     """Return arm and name of each record that holds fewer launches than its steps have."""
     partial = set()
     for arm, records in by_arm.items():
-        trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
+        trace = choose(records, is_kernel_trace)
         for other in usable(records):
-            if trace is not None and has_kernels(other) and covered(trace, other) < _ALMOST_ALL:
+            if trace is not None and has_kernels(other) and _covered(trace, other) < _ALMOST_ALL:
                 partial.add((arm, other.name))
     return frozenset(partial)
 
 
-def covered(trace: ProfileRecord, other: ProfileRecord) -> float:
+def _covered(trace: ProfileRecord, other: ProfileRecord) -> float:
     """Return launches of a profile ÷ those that its steps have in the trace; 1 if not known."""
     whole, part = profile_of(trace), profile_of(other)
     if not whole.steps or not part.steps or not _launches(whole):
@@ -193,7 +198,7 @@ def covered(trace: ProfileRecord, other: ProfileRecord) -> float:
 def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) -> Iterable[str]:
     traced, seen = _families(profile_of(trace)), _families(profile_of(other))
     arm, names = other.arm, (source_of(trace), source_of(other))
-    ratio = covered(trace, other)
+    ratio = _covered(trace, other)
     if is_partial:
         yield (
             f"In {arm}, {names[1]} holds {100 * ratio:.3g} % of the launches of its steps; its "

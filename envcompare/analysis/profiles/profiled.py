@@ -108,7 +108,7 @@ def explain(
     strays = tuple(dict.fromkeys(_stray(sources)))
     explained = []
     for cell in data:
-        profiles = cell_profiles(_cell(sources, cell, differences.get(cell.cell.id, ()), settled))
+        profiles = _cell_profiles(_cell(sources, cell, differences.get(cell.cell.id, ()), settled))
         if profiles is not None:
             explained.append(replace(profiles, cautions=(*profiles.cautions, *strays)))
     return tuple(explained)
@@ -136,10 +136,10 @@ def _cell(
     data: CellData,
     differences: tuple[FactDifference, ...],
     settled: Mapping[Key, Primary],
-) -> ProfiledCell:
+) -> _ProfiledCell:
     cell, arms = data.cell, sources.run.arms
     facts = sources.facts.get(cell.id, {})
-    return ProfiledCell(
+    return _ProfiledCell(
         cell=cell,
         reference=next(arm.id for arm in arms if arm.is_reference),
         arms=tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control)),
@@ -189,7 +189,7 @@ _UNKNOWN_ORIGIN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfiledCell:
+class _ProfiledCell:
     """All that a run folder holds of one cell to explain its times."""
 
     cell: CellRecord
@@ -211,7 +211,7 @@ class ProfiledCell:
         return tuple(one for one in self.records if one.arm == arm)
 
 
-def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
+def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
     """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
     profiled = {arm: records for arm in (cell.reference, *cell.arms) if (records := cell.of(arm))}
     partial = partial_records(profiled)
@@ -258,8 +258,10 @@ def cell_profiles(cell: ProfiledCell) -> CellProfiles | None:
 
 
 def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
-    trace = choose(records, is_trace) or choose(records, _has_api_calls)
-    operators = choose(records, _has_operators)
+    trace = choose(records, is_trace) or choose(
+        records, lambda record: bool(profile_of(record).api_calls)
+    )
+    operators = choose(records, lambda record: bool(profile_of(record).operators))
     profiles = [profile_of(one) for one in usable(records)]
     return ArmProfiles(
         arm=arm,
@@ -272,20 +274,12 @@ def _arm(arm: str, records: Records, rows: Rows) -> ArmProfiles:
     )
 
 
-def _has_api_calls(record: ProfileRecord) -> bool:
-    return record.profile is not None and bool(record.profile.api_calls)
-
-
-def _has_operators(record: ProfileRecord) -> bool:
-    return record.profile is not None and bool(record.profile.operators)
-
-
-def _devices(cell: ProfiledCell) -> tuple[str, ...]:
+def _devices(cell: _ProfiledCell) -> tuple[str, ...]:
     devices = (one for record in usable(cell.records) for one in profile_of(record).devices)
     return tuple(dict.fromkeys(one.name for one in devices if one.name))
 
 
-def _kernel_diffs(cell: ProfiledCell) -> Iterable[KernelDiff]:
+def _kernel_diffs(cell: _ProfiledCell) -> Iterable[KernelDiff]:
     for arm in cell.arms:
         both = cell.of(cell.reference), cell.of(arm)
         pair = choose_pair(*both, _has_timed_kernels) or choose_pair(*both, has_kernels)
@@ -306,7 +300,7 @@ def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
     return " against ".join(dict.fromkeys((source_of(before), source_of(after))))
 
 
-def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
+def _ledgers(cell: _ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
     """Return the ledgers of the arms, and why a profiled arm has none."""
     ledgers, reasons = [], []
     for arm in cell.arms:
@@ -318,7 +312,7 @@ def _ledgers(cell: ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
     return tuple(ledgers), tuple(reasons)
 
 
-def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
+def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str:
     """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
     pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
@@ -341,7 +335,7 @@ def _ledger(cell: ProfiledCell, arm: str) -> Ledger | str:
     return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
 
 
-def _timed_change(cell: ProfiledCell, arm: str) -> int | None:
+def _timed_change(cell: _ProfiledCell, arm: str) -> int | None:
     """Return the change of a step that the verdict rests on, in ns; None where none was timed."""
     step = _steps_ns(cell).get(cell.reference)
     if arm not in cell.log_ratios or step is None:
@@ -349,7 +343,7 @@ def _timed_change(cell: ProfiledCell, arm: str) -> int | None:
     return round(step * math.expm1(cell.log_ratios[arm]))
 
 
-def _steps_ns(cell: ProfiledCell) -> dict[str, float]:
+def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
     """Return the mean step of each arm on the clock."""
     blocks = {
         arm: [one for one in found if isinstance(one, Block)] for arm, found in cell.blocks.items()
@@ -361,7 +355,7 @@ def _steps_ns(cell: ProfiledCell) -> dict[str, float]:
     }
 
 
-def _modes(cell: ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
+def _modes(cell: _ProfiledCell, arm: str) -> tuple[Modes, Modes] | None:
     """Return CPU time outside and inside the kernel as the host pass of both arms counted it."""
     before, after = _mode(cell.of(cell.reference)), _mode(cell.of(arm))
     return (before, after) if before and after else None
@@ -375,7 +369,7 @@ def _mode(records: Records) -> Modes | None:
     return Modes(user, system) if user is not None and system is not None else None
 
 
-def _build_differences(cell: ProfiledCell) -> Iterable[FactDifference]:
+def _build_differences(cell: _ProfiledCell) -> Iterable[FactDifference]:
     """Yield what names show; of an arm that was timed, imported names accuse nothing for sure."""
     recorded = tuple(one for one in cell.records if not _is_imported(one))
     for arm in cell.arms:
@@ -389,7 +383,7 @@ def _build_differences(cell: ProfiledCell) -> Iterable[FactDifference]:
         yield from (_unsure(one) for one in differences if one.key not in known)
 
 
-def _differences_of(cell: ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
+def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[FactDifference, ...]:
     told = {
         one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
     }
@@ -412,7 +406,7 @@ def _is_imported(record: ProfileRecord) -> bool:
     return record.kind == "imported"
 
 
-def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
+def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
     profiles = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
     return Side(
         names=frozenset(kernel.name for one in profiles for kernel in one.kernels),
@@ -423,7 +417,7 @@ def _side(cell: ProfiledCell, arm: str, records: Records) -> Side:
     )
 
 
-def _told_gpu(cell: ProfiledCell, arm: str) -> frozenset[str]:
+def _told_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
     """Return the GPU that the fingerprint of an arm names."""
     name = cell.facts.get(arm, {}).get(GPU)
     return frozenset({str(name)} if name else ())

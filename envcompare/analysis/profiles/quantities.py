@@ -46,7 +46,7 @@ Key = tuple[str, str, Tool | None, int | None, int]
 """Name, pass, tool and GPU, and which of several that one profile has of these."""
 
 
-def tolerance(name: str) -> float:
+def _tolerance(name: str) -> float:
     """Return how far a ratio may be from 1 and the two still be called equal."""
     if name.startswith(("memcpy_", "memset_")) and name.endswith("_bytes"):
         return _BYTES_OF_COPIES
@@ -123,7 +123,7 @@ def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterabl
                 )
 
 
-def clashes(
+def _clashes(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]] = ()
 ) -> dict[Key, str]:
     """Return what records of one arm, pass and tool contradict each other in, and how."""
@@ -150,7 +150,7 @@ def several_cautions(records: Records, partial: Container[tuple[str, str]] = ())
     trace = choose(records, is_trace)
     for (_, tool), same in groups.items():
         if len(same) > 1:
-            clashing = len(clashes(same, partial))
+            clashing = len(_clashes(same, partial))
             tables = f"its kernels and its ledger are those of {same[0].name}; "
             which = (
                 f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
@@ -174,7 +174,7 @@ def _rows(
         for key, row in _of_record(record, partial):
             if key not in rows or rows[key].value is None:
                 rows[key] = row
-    clashing = clashes(held, partial)
+    clashing = _clashes(held, partial)
     if not clashing:
         return _with_intensity(rows, [profile_of(record) for record in held])
     return rows | {key: _refused(rows[key], reason) for key, reason in clashing.items()}
@@ -255,7 +255,7 @@ def _row(
         value=value,
         per_step=per_step,
         per_sample=per_step / batch if per_step is not None and batch else None,
-        tolerance=tolerance(quantity.name),
+        tolerance=_tolerance(quantity.name),
     )
 
 

@@ -21,7 +21,7 @@ from envcompare.analysis.model.profiling import Roof, Roofline, RooflinePoint
 from envcompare.analysis.profiles.profilechoice import (
     choose,
     has_kernels,
-    is_trace,
+    is_kernel_trace,
     profile_of,
     usable,
 )
@@ -265,28 +265,22 @@ def kernel_work(records: Records) -> tuple[tuple[Work, ...], str]:
 
     A kernel of the trace that no counters saw has no FLOPs: it is left out and said.
     """
-    trace = choose(records, lambda record: is_trace(record) and has_kernels(record))
+    trace = choose(records, is_kernel_trace)
     if trace is None:
         return (), _why(records, (TRACE,), "no profile holds the time of kernels")
-    counters = [one for one in usable(records) if _counts_flops(one)]
+    counters = [one for one in usable(records) if any(map(_flops, profile_of(one).kernels))]
     if not counters:
         return (), _why(records, ("ncu-flops",), "no profile holds the FLOPs of kernels")
-    traffic = [one for one in usable(records) if _counts_bytes(one)]
+    traffic = [
+        record
+        for record in usable(records)
+        if any(BYTES in one.metrics for one in profile_of(record).kernels)
+    ]
     flops, moved = _tables(counters), _tables(traffic)
     kernels = profile_of(trace).kernels
     made = [_work(kernel, _find(flops, kernel), _find(moved, kernel)) for kernel in kernels]
     counted = sorted((one for one in made if one), key=lambda kernel: -kernel.time_ns)
     return tuple(counted), _uncounted(counted, kernels, has_bytes=bool(traffic), records=records)
-
-
-def _counts_flops(record: ProfileRecord) -> bool:
-    return record.profile is not None and any(_flops(one) for one in record.profile.kernels)
-
-
-def _counts_bytes(record: ProfileRecord) -> bool:
-    return record.profile is not None and any(
-        BYTES in one.metrics for one in record.profile.kernels
-    )
 
 
 def _sums(kernel: Kernel) -> dict[str, float]:

@@ -38,7 +38,7 @@ from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, trend
 _SKIPPED = "the run ended before this cell"
 
 
-class OfCell(Protocol):
+class _OfCell(Protocol):
     """What belongs to a cell."""
 
     @property
@@ -46,7 +46,7 @@ class OfCell(Protocol):
         """The id of the cell; empty for what belongs to none."""
 
 
-Kind = TypeVar("Kind", bound=OfCell)
+Kind = TypeVar("Kind", bound=_OfCell)
 
 
 def by_cell(records: Iterable[Kind]) -> dict[str, list[Kind]]:
@@ -122,18 +122,13 @@ class CellData:
 
     def failure(self, arm: str) -> Failure | None:
         """Return why an arm has no result here: its own failure, or that of the whole host."""
-        of_cell = [
+        failures = [
             e.failure
-            for e in self.events
-            if e.what == "cell-failed" or (e.what == "arm-failed" and e.arm == arm)
+            for events, whole in ((self.host_events, "host-failed"), (self.events, "cell-failed"))
+            for e in events
+            if e.what == whole or (e.what == "arm-failed" and e.arm == arm)
         ]
-        hosts = [
-            e.failure
-            for e in self.host_events
-            if e.what == "host-failed" or (e.what == "arm-failed" and e.arm == arm)
-        ]
-        failures = [failure for failure in (*hosts, *of_cell) if failure is not None]
-        return failures[-1] if failures else None
+        return next((failure for failure in reversed(failures) if failure is not None), None)
 
 
 def to_estimate(
@@ -166,7 +161,7 @@ def plain_estimate(
     return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=False)
 
 
-def noise_floor(data: CellData) -> Estimate | None:
+def _noise_floor(data: CellData) -> Estimate | None:
     """Return the reference against itself at 99 %: what this cell calls a difference by chance."""
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     if control is None:
@@ -212,10 +207,10 @@ def summarise_cell(data: CellData) -> CellSummary:
         measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
         elapsed_s=data.elapsed_s,
         stopped_by=data.stopped_by,
-        noise_floor=noise_floor(data),
+        noise_floor=_noise_floor(data),
         step_times=times,
         step_edges_s=edges,
-        drifts=find_drifts(
+        drifts=_find_drifts(
             data.readings,
             tuple(arm.id for arm in data.run.arms),
             reference=data.reference.id,
@@ -321,7 +316,7 @@ def _times_ns(block: Measured) -> tuple[int, ...]:
 Generations = Sequence[Sequence[float]]
 
 
-def find_drifts(
+def _find_drifts(
     readings: Readings, arms: Sequence[str], *, reference: str, metric: MetricName
 ) -> tuple[Drift, ...]:
     """Test the times of each arm, and its log ratio to the reference, for a trend over rounds.

@@ -253,7 +253,7 @@ class Curve:
 
     def covers(self, blocks: Sequence[Block]) -> npt.NDArray[np.bool_]:
         """Tell of each block whether readings stand before, behind and close together within."""
-        starts, ends = bounds(blocks)
+        starts, ends = _bounds(blocks)
         if len(self.t_ns) < 2:
             return np.zeros(len(starts), dtype=np.bool_)
         inside = (starts >= self.t_ns[0]) & (ends <= self.t_ns[-1])
@@ -264,18 +264,18 @@ class Curve:
 
     def integral(self, blocks: Sequence[Block]) -> Floats:
         """Return the integral over each block, by trapezoids; the blocks are covered."""
-        starts, ends = bounds(blocks)
+        starts, ends = _bounds(blocks)
         return self._until(ends) - self._until(starts)
 
     def change(self, blocks: Sequence[Block]) -> Floats:
         """Return by how much it grew in each block; the blocks are covered."""
-        starts, ends = bounds(blocks)
+        starts, ends = _bounds(blocks)
         t_ns, values = self.t_ns, self.values
         return np.asarray(np.interp(ends, t_ns, values) - np.interp(starts, t_ns, values))
 
     def within(self, blocks: Sequence[Block]) -> Floats:
         """Return the readings that fall on a block."""
-        starts, ends = bounds(sorted(blocks, key=lambda block: block.t0_ns))
+        starts, ends = _bounds(sorted(blocks, key=lambda block: block.t0_ns))
         if not len(starts):
             return self.values[:0]
         place = np.searchsorted(starts, self.t_ns, side="right") - 1
@@ -292,7 +292,7 @@ class Curve:
         return np.asarray(sums[place] + (self.values[place] + slope * seconds / 2) * seconds)
 
 
-def bounds(blocks: Sequence[Block]) -> tuple[Floats, Floats]:
+def _bounds(blocks: Sequence[Block]) -> tuple[Floats, Floats]:
     """Return where blocks start and end on the clock of the host, in ns."""
     starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
     walls = np.array([sum(block.wall_ns) for block in blocks], dtype=np.float64)
@@ -335,7 +335,7 @@ def _energy(
     if not seen:
         return tuple(_missing(name, NOT_COVERED) for name in names)
     joules = float(np.sum(curve.change(seen) if is_counted else curve.integral(seen)))
-    starts, ends = bounds(seen)
+    starts, ends = _bounds(seen)
     is_instant = all(reading.has_instant_power for reading in readings)
     steps = sum(block.k for block in seen)
     source = COUNTER if is_counted else INSTANT if is_instant else SOURCE

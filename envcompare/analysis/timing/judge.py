@@ -20,7 +20,7 @@ from envcompare.analysis.model.comparison import (
     Reason,
 )
 from envcompare.analysis.timing.cells import CellData, plain_estimate, to_estimate
-from envcompare.run_folder.records import ArmRecord, Design, Failure
+from envcompare.run_folder.records import ArmRecord, Design
 from envcompare.stats.intervals import (
     ALPHA,
     Evidence,
@@ -119,9 +119,8 @@ def judge(
     `primary` is the arm's, as settled over the whole run; the control has none of its own.
     """
     settled = _control(data, arm) if arm.is_control else primary
-    failure = data.failure(arm.id)
-    if settled is None or (failure is not None and failure.phase == "checksum"):
-        return _without_result(data, arm, cell, failure)
+    if settled is None or _did_other_work(data, arm.id):
+        return _without_result(data, arm, cell)
     return _with_result(data, arm, cell, settled)
 
 
@@ -132,26 +131,27 @@ def _control(data: CellData, arm: ArmRecord) -> Primary | None:
     return None if ratio is None else Primary(interval=ratio)
 
 
-def _base(data: CellData, arm: ArmRecord) -> dict[str, object]:
-    return {
-        "cell": data.cell.id,
-        "host": data.cell.host,
-        "workload": data.cell.workload,
-        "parameters": data.cell.parameters,
-        "arm": arm.id,
-        "environment": arm.environment,
-        "stack": arm.stack,
-        "is_control": arm.is_control,
-    }
+def _base(data: CellData, arm: ArmRecord) -> Comparison:
+    return Comparison(
+        cell=data.cell.id,
+        host=data.cell.host,
+        workload=data.cell.workload,
+        parameters=data.cell.parameters,
+        arm=arm.id,
+        environment=arm.environment,
+        stack=arm.stack,
+        is_control=arm.is_control,
+        outcome="not-run",
+        failure=data.failure(arm.id),
+    )
 
 
-def _without_result(
-    data: CellData, arm: ArmRecord, cell: CellSummary, failure: Failure | None
-) -> Comparison:
+def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Comparison:
     outcome: Outcome = "failed"
-    if failure is not None:
-        outcome = "not-run" if failure.phase in {"environment", "plan"} else "failed"
-        reason = Reason(kind="failed", brief=failure.brief)
+    base = _base(data, arm)
+    if base.failure is not None:
+        outcome = "not-run" if base.failure.phase in {"environment", "plan"} else "failed"
+        reason = Reason(kind="failed", brief=base.failure.brief)
     elif (lost := data.failure(data.reference.id)) is not None:
         reason = Reason(kind="reference-failed", arm=data.reference.id, brief=lost.brief)
     elif cell.state != "ok" and cell.reason:
@@ -159,7 +159,7 @@ def _without_result(
         outcome, reason = "not-run", Reason(kind="cell-ended", brief=cell.reason)
     else:
         outcome, reason = "not-run", Reason(kind="no-complete-round")
-    return Comparison(**_base(data, arm), outcome=outcome, reason=reason, failure=failure)  # type: ignore[arg-type]
+    return msgspec.structs.replace(base, outcome=outcome, reason=reason)
 
 
 def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Primary) -> Comparison:
@@ -182,8 +182,8 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         for name in _SECONDARY
         if name != metric
     )
-    return Comparison(
-        **_base(data, arm),  # type: ignore[arg-type]
+    return msgspec.structs.replace(
+        _base(data, arm),
         outcome=outcome,
         leaning=leaning(primary.log_ratio),
         primary=primary,
@@ -192,7 +192,6 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         forecast_generations=more,
         forecast_s=None if more is None else more * _seconds_a_generation(cell),
         control_failed=control_failed and not arm.is_control,
-        failure=data.failure(arm.id),
     )
 
 

@@ -43,7 +43,7 @@ from envcompare.analysis.two_runs.mismatches import (
     mismatches,
 )
 from envcompare.errors import ConfigError
-from envcompare.run_folder.records import ArmRecord, Event, FactDifference
+from envcompare.run_folder.records import ArmRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.verdicts import Ends, difference, verdict
 
@@ -95,7 +95,7 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         after=_side(after),
         reference_arm=after.comparison.reference_arm,
         margin=after.comparison.margin,
-        changes=tuple(judge_change(before, after, (first[key], second[key])) for key in common),
+        changes=tuple(_judge_change(before, after, (first[key], second[key])) for key in common),
         left_out=(
             *(LeftOut(cell=c, arm=a, only_in="before") for c, a in first if (c, a) not in second),
             *(LeftOut(cell=c, arm=a, only_in="after") for c, a in second if (c, a) not in first),
@@ -218,7 +218,7 @@ Both = tuple[Comparison, Comparison]
 _WORDS: Final[tuple[When, When]] = ("before", "after")
 
 
-def judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
+def _judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
     """Return the change of one comparison, with what else of its arm changed."""
     second = both[1]
     base = Change(
@@ -231,7 +231,7 @@ def judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
         before=both[0].primary,
         after=second.primary,
         is_described=all((second.cell, second.arm) in run.fingerprints for run in (before, after)),
-        differences=_differences(before, after, (second.cell, second.arm)),
+        differences=changed_facts(before, after, (second.cell, second.arm)),
         failure=second.failure,
         remarks=tuple(_remarks(before, after, both)),
     )
@@ -265,6 +265,7 @@ def _unmeasured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Ch
 
 def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Change:
     runs = before.comparison, after.comparison
+    moments = tuple(zip(_WORDS, runs, both, strict=True))
     assert base.before is not None
     assert base.after is not None
     first, second = base.before, base.after
@@ -274,14 +275,10 @@ def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Chan
     outcome: Outcome = verdict(low, high, margin=runs[1].margin)
     reasons = tuple(
         _of_run(word, reason)
-        for word, run, one in zip(_WORDS, runs, both, strict=True)
+        for word, run, one in moments
         if (reason := _lacking(run, one)) is not None
     )
-    floors = {
-        word: end
-        for word, run, one in zip(_WORDS, runs, both, strict=True)
-        if (end := _floor(run, one)) is not None
-    }
+    floors = {word: end for word, run, one in moments if (end := _floor(run, one)) is not None}
     claim = claimed(outcome, mean, margin=runs[1].margin)
     if not reasons and floors and outcome != "inconclusive" and claim <= sum(floors.values()):
         reasons = tuple(
@@ -329,14 +326,6 @@ def _floor(run: RunComparison, comparison: Comparison) -> float | None:
     """Return the far end of the control of a cell where it failed."""
     floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
     return failed_control_end(next(floors, None))
-
-
-def _differences(before: ReadRun, after: ReadRun, key: Key) -> tuple[FactDifference, ...]:
-    mine, theirs = before.fingerprints.get(key), after.fingerprints.get(key)
-    if mine is None or theirs is None:
-        return ()
-    is_stabilised = before.record.design.stabilise and after.record.design.stabilise
-    return changed_facts(mine, theirs, is_stabilised=is_stabilised)
 
 
 def _remarks(before: ReadRun, after: ReadRun, both: Both) -> Iterable[str]:

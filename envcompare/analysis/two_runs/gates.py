@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
+    Change,
     Comparison,
+    Estimate,
     Finding,
     GateFinding,
     GateResult,
@@ -119,21 +121,38 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     """Return what gates read of a run; the control compares nothing and is left out."""
     described = {(one.host, one.arm) for one in run.arms if one.facts}
     return tuple(
-        Claim(
-            cell=one.cell,
-            arm=one.arm,
-            outcome=one.outcome,
+        _claim(
+            one,
+            one.primary,
             is_described={(one.host, one.arm), (one.host, run.reference_arm)} <= described,
-            log_ratio=one.primary.log_ratio if one.primary else None,
-            low=one.primary.low if one.primary else None,
-            high=one.primary.high if one.primary else None,
-            is_firm=not one.control_failed,
-            is_confounded=one.is_confounded,
             reasons=(one.reason,) if one.reason else (),
             phase=phase_of(run, one),
-            failure=one.failure.brief if one.failure else "",
         )
         for one in run.compared
+    )
+
+
+def _claim(
+    judged: Comparison | Change,
+    ratio: Estimate | Change | None,
+    *,
+    is_described: bool,
+    reasons: tuple[Reason, ...],
+    phase: Phase | None,
+) -> Claim:
+    return Claim(
+        cell=judged.cell,
+        arm=judged.arm,
+        outcome=judged.outcome,
+        log_ratio=ratio.log_ratio if ratio else None,
+        low=ratio.low if ratio else None,
+        high=ratio.high if ratio else None,
+        is_firm=not judged.control_failed,
+        is_confounded=judged.is_confounded,
+        is_described=is_described,
+        reasons=reasons,
+        phase=phase,
+        failure=judged.failure.brief if judged.failure else "",
     )
 
 
@@ -157,20 +176,7 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
     What only the run before holds was not run any more; what is new has no change to be judged.
     """
     changed = (
-        Claim(
-            cell=one.cell,
-            arm=one.arm,
-            outcome=one.outcome,
-            log_ratio=one.log_ratio,
-            low=one.low,
-            high=one.high,
-            is_firm=not one.control_failed,
-            is_confounded=one.is_confounded,
-            is_described=one.is_described,
-            reasons=one.reasons,
-            phase=one.phase,
-            failure=one.failure.brief if one.failure else "",
-        )
+        _claim(one, one, is_described=one.is_described, reasons=one.reasons, phase=one.phase)
         for one in run.changes
     )
     lost = (

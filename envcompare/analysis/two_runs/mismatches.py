@@ -85,9 +85,22 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
 
 
 def changed_facts(
+    before: ReadRun, after: ReadRun, place: tuple[str, str]
+) -> tuple[FactDifference, ...]:
+    """Return the facts of one arm in one cell that differ between the runs, software first.
+
+    There are none where one of the runs holds no fingerprint.
+    """
+    mine, theirs = before.fingerprints.get(place), after.fingerprints.get(place)
+    if mine is None or theirs is None:
+        return ()
+    is_stabilised = before.record.design.stabilise and after.record.design.stabilise
+    return _changed(mine, theirs, is_stabilised=is_stabilised)
+
+
+def _changed(
     before: FingerprintRecord, after: FingerprintRecord, *, is_stabilised: bool
 ) -> tuple[FactDifference, ...]:
-    """Return the facts of one arm that are not the same in both runs, software first."""
     differences = compare_fingerprints(before, after, ArmsContext())
     drawn = {"env.PYTHONHASHSEED"} if is_stabilised else set()
     kept = [
@@ -182,8 +195,7 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
         first, second = ("not known" if one is None else "known" for one in (mine, theirs))
         yield _mismatch("fingerprint", (first, second), f"the fingerprint {first} → {second}")
         return
-    is_stabilised = before.record.design.stabilise and after.record.design.stabilise
-    for difference in told_facts(changed_facts(mine, theirs, is_stabilised=is_stabilised)):
+    for difference in told_facts(changed_facts(before, after, at)):
         yield _mismatch(
             difference.key, (difference.reference, difference.value), fact_text(difference)
         )

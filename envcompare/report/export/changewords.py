@@ -12,14 +12,16 @@ import msgspec
 
 from envcompare.analysis.model.comparison import (
     Change,
+    Finding,
     GateFinding,
     GateResult,
+    Outcome,
     RunChange,
     RunComparison,
     RunSide,
 )
 from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
-from envcompare.report.export.summary import INCOMPLETE, TerminalLine
+from envcompare.report.export.summary import INCOMPLETE, Role, TerminalLine
 from envcompare.report.format.markdown import escape, flat, table
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
@@ -45,6 +47,7 @@ _LACKS: Final = {
 }  # fmt: skip
 _NOT_DESCRIBED: Final = "what was around it, or around the reference, was not recorded"
 _NOT_DESCRIBED_TWICE: Final = "what was around it was not recorded in both runs"
+_ROLES: Final[dict[Finding, Role]] = {"hit": "headline", "unjudged": "warning", "open": "note"}
 _CLAIMS: Final = {"slower": "is {} slower than", "faster": "takes {} less time than"}
 
 
@@ -91,16 +94,9 @@ def gate_lines(results: Iterable[GateResult]) -> tuple[TerminalLine, ...]:
     lines: list[TerminalLine] = []
     for result in results:
         for finding in result.findings:
-            match finding.finding:
-                case "hit":
-                    line = TerminalLine(
-                        role="headline", outcome="failed", columns=(finding.sentence,)
-                    )
-                case "unjudged":
-                    line = TerminalLine(role="warning", columns=(finding.sentence,))
-                case _:
-                    line = TerminalLine(role="note", columns=(finding.sentence,))
-            lines.append(line)
+            outcome: Outcome | None = "failed" if finding.finding == "hit" else None
+            role = _ROLES[finding.finding]
+            lines.append(TerminalLine(role=role, outcome=outcome, columns=(finding.sentence,)))
         lines.append(TerminalLine(role="note", columns=(result.sentence,)))
     return tuple(lines)
 
@@ -314,10 +310,11 @@ def _sentence(run: RunChange, change: Change, labels: dict[str, str]) -> str:
 def _claim(run: RunChange, change: Change) -> str:
     interval = signed_interval(change.low, change.high)
     match change.outcome:
-        case "slower":
-            return f"{_amount(change)} slower than before ({_ends(change)})"
-        case "faster":
-            return f"{_amount(change)} less time than before ({_ends(change)})"
+        case "slower" | "faster":
+            size = unsigned_percent(change.log_ratio or 0.0)
+            words = "slower" if change.outcome == "slower" else "less time"
+            ends = unsigned_interval(change.low, change.high)
+            return f"{size} {words} than before ({ends})"
         case "equivalent":
             real = f", {REAL_INSIDE}" * excludes_zero(change.low, change.high)
             return f"equivalent within ±{margin_percent(run.margin)} ({interval}){real}"
@@ -333,14 +330,6 @@ def _moments(change: Change) -> tuple[str, str]:
         for side in (change.before, change.after)
     )
     return was, now
-
-
-def _amount(change: Change) -> str:
-    return unsigned_percent(change.log_ratio or 0.0)
-
-
-def _ends(change: Change) -> str:
-    return unsigned_interval(change.low, change.high)
 
 
 def _row(change: Change, labels: dict[str, str]) -> TerminalLine:

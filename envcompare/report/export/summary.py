@@ -64,10 +64,10 @@ def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
     if rows:
         lines.append(TerminalLine(role="head", columns=table_head(run)))
         lines += [
-            TerminalLine(role="row", outcome=one.outcome, columns=table_row(run, one))
+            TerminalLine(role="row", outcome=one.outcome, columns=_table_row(run, one))
             for one in rows
         ]
-    for head, quantities in quantity_tables(run):
+    for head, quantities in _quantity_tables(run):
         lines.append(TerminalLine(role="head", columns=head))
         lines += [TerminalLine(role="row", columns=row) for row in quantities]
     lines += [TerminalLine(role="note", columns=(text,)) for text in notes(run)]
@@ -79,16 +79,16 @@ def markdown(run: RunComparison) -> str:
     leading = headlines(run)
     parts = [f"### {escape(title(run))}", *(f"> ⚠ {escape(text)}" for text in warnings(run))]
     parts += [_headline_markdown(one) for one in leading]
-    rows = [table_row(run, verdict) for one in leading for verdict in one.verdicts]
+    rows = [_table_row(run, verdict) for one in leading for verdict in one.verdicts]
     if rows:
         head = table_head(run)
         parts.append(table(head, rows))
-    parts += [table(head, quantities) for head, quantities in quantity_tables(run)]
+    parts += [table(head, quantities) for head, quantities in _quantity_tables(run)]
     parts.append("\n".join(f"- {escape(text)}" for text in notes(run)))
     return "\n\n".join(parts) + "\n"
 
 
-def quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, ...]], ...]:
+def _quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, ...]], ...]:
     """Return head and rows of the quantities of each cell, where nothing was timed."""
     if is_timed(run):
         return ()
@@ -150,7 +150,7 @@ def table_head(run: RunComparison) -> tuple[str, ...]:
     )
 
 
-def table_row(run: RunComparison, verdict: Verdict) -> tuple[str, ...]:
+def _table_row(run: RunComparison, verdict: Verdict) -> tuple[str, ...]:
     """Return one row of the short table."""
     text = f"{verdict.symbol} {verdict.text}"
     if not verdict.amount and verdict.figures:
