@@ -41,7 +41,7 @@ from envcompare.report.charts.layers import (
 from envcompare.report.charts.palette import Palette
 from envcompare.report.format.numbers import NS, TimeScale, duration
 from envcompare.report.wording.labels import cell_labels, compared_arms
-from envcompare.report.wording.profilewords import PART_NAMES, part_label
+from envcompare.report.wording.profilewords import PART_NAMES
 
 WIDTH: Final = 480
 _LANE: Final = 32.0
@@ -267,7 +267,7 @@ def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) ->
 def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> Segment:
     time = part.arm_ns if is_arm else part.reference_ns
     text = scale.number(time)  # as in the table
-    tip = f"{part_label(part.part)}, {shown(name)}: {text} {scale.unit}"
+    tip = f"{PART_NAMES[part.part]}, {shown(name)}: {text} {scale.unit}"
     return Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
 
 
