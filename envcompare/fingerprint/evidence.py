@@ -15,8 +15,8 @@ from envcompare.fingerprint.facts import (
 )
 from envcompare.fingerprint.pair import (
     FingerprintPair,
-    entries,
     entry_name,
+    loaded_from,
     part_name,
     stem,
 )
@@ -167,8 +167,8 @@ def _used(name: str, arms: tuple[str, ...] | None, *, verb: str) -> Evidence:
             return Evidence(text=f"Whether this workload {verb} {name} was not measured.")
         case ():
             return Evidence(is_felt=False, text=f"{start} was not {verb} by this workload.")
-        case (one,):
-            where = f"in {one} alone"
+        case (arm,):
+            where = f"in {arm} alone"
         case _:
             where = "in both arms"
     return Evidence(is_felt=True, text=f"{start} was {verb} by this workload {where}.")
@@ -199,7 +199,7 @@ def _library_path(pair: FingerprintPair, key: str) -> Evidence:
     if None in paths:
         return Evidence(text="Whether a library was loaded from there was not measured.")
     folders = tuple(f"{folder.rstrip('/')}/" for folder in before ^ after)
-    loaded = [one.partition(" ")[2] for side in paths for one in entries(side)]
+    loaded = (path for side in paths for _, path in loaded_from(side))
     used = sorted({path.rpartition("/")[2] for path in loaded if path.startswith(folders)})
     if used:
         return Evidence(text=f"{used[0]} was loaded from there.")

@@ -64,8 +64,8 @@ class FingerprintPair:
 
     def path(self, library: str) -> str:
         """Return where a loaded library lies in the one or the other arm; empty if not known."""
-        both = (one for value in self.values("loaded_paths") for one in entries(value))
-        return next((one for one in both if one.startswith(f"{library} ")), "").partition(" ")[2]
+        both = (place for value in self.values("loaded_paths") for place in loaded_from(value))
+        return next((path for name, path in both if name == library), "")
 
     def arms_with(self, has: tuple[bool, bool]) -> tuple[str, ...]:
         """Return the names of the arms for which it holds."""
@@ -85,6 +85,12 @@ def entries(value: FingerprintValue) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, tuple) else (str(value),)
 
 
+def loaded_from(value: FingerprintValue) -> tuple[tuple[str, str], ...]:
+    """Return name and path of each file in a list of "basename path"."""
+    places = (entry.partition(" ") for entry in entries(value))
+    return tuple((name, path) for name, _, path in places)
+
+
 def entry_name(entry: str) -> str:
     """Return the name in "name==version" and in "basename digest"."""
     return entry.partition("==")[0].partition(" ")[0]
@@ -98,3 +104,10 @@ def stem(entry: str) -> str:
 def part_name(entry: str) -> str:
     """Return the package, as name==version, or the file in "part digest" and "part file digest"."""
     return entry.partition(" ")[0]
+
+
+def part_file(entry: str) -> str:
+    """Return the file in "part file digest"; empty where a part is told as a whole."""
+    part, _, rest = entry.partition(" ")
+    file = rest.rpartition(" ")[0]
+    return "" if file == part else file

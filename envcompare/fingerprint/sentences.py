@@ -13,7 +13,13 @@ from envcompare.fingerprint.facts import (
     Way,
     fact,
 )
-from envcompare.fingerprint.pair import FingerprintPair, entries, entry_name
+from envcompare.fingerprint.pair import (
+    FingerprintPair,
+    entries,
+    entry_name,
+    part_file,
+    part_name,
+)
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
 from envcompare.text import visible_line
 
@@ -57,9 +63,8 @@ def _parts(differing: tuple[str, ...]) -> str:
     """Name the first packages with their first file: "torch 2.13.0: torch/__init__.py"."""
     files: dict[str, dict[str, None]] = {}
     for entry in differing:
-        part, _, rest = entry.partition(" ")
-        file = rest.rpartition(" ")[0]
-        files.setdefault(part, {}).update({file: None} if file and file != part else {})
+        file = part_file(entry)
+        files.setdefault(part_name(entry), {}).update({file: None} if file else {})
     words = [_of_part(part, tuple(names)) for part, names in files.items()]
     more = f" and {len(words) - _MOST_PARTS} more" if len(words) > _MOST_PARTS else ""
     return visible_line("; ".join(words[:_MOST_PARTS]) + more)
