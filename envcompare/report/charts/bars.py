@@ -30,9 +30,9 @@ from envcompare.report.charts.layers import (
     down,
     label,
     layered,
-    names,
     own_colour,
     padding,
+    row_texts,
     rows,
     shown,
     text_width,
@@ -159,7 +159,7 @@ def stacked(
             color=own_colour("ink"),
         ),
         totals.encode(x=x, y=y, text=alt.Text("text:N")),
-        names(_names(bars), height, colour=palette.text),
+        row_texts(_names(bars), height, colour=palette.text),
     )
     drawing = layered(layers, width=WIDTH, height=height)
     keyed = with_key(drawing, _keys(parts, palette), width=WIDTH, below=_AXIS)
@@ -211,7 +211,7 @@ def _totals(bars: Sequence[Bar]) -> list[dict[str, Any]]:
 
 
 def _names(bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    return [{"y": _LANE * (place + 0.5), "name": bar.name} for place, bar in enumerate(bars)]
+    return [{"y": _LANE * (place + 0.5), "text": bar.name} for place, bar in enumerate(bars)]
 
 
 def _keys(parts: Sequence[Part], palette: Palette) -> list[Key]:

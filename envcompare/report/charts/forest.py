@@ -19,10 +19,10 @@ from envcompare.report.charts.layers import (
     down,
     label,
     layered,
-    names,
     own_colour,
     padding,
     placed,
+    row_texts,
     rows,
     shown,
 )
@@ -80,17 +80,17 @@ def _declared(run: RunComparison, chosen: tuple[Comparison, ...], palette: Palet
     on, height = axis(chosen, margin=run.margin), _LINE * len(chosen)
     labels = cell_labels(run)
     left = [
-        {"y": _LINE * (place + 0.5), "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
+        {"y": _LINE * (place + 0.5), "text": f"{label(one.arm, most=_LONGEST_ARM)}, "
          f"{label(labels.get(one.cell, one.cell), most=_LONGEST_CELL)}"}
         for place, one in enumerate(chosen)
     ]  # fmt: skip
     layers = [
         *_band(on, height, palette),
         *_intervals(chosen, on, height, palette),
-        names(left, height, colour=palette.text),
-        *_verdicts(chosen, height, palette),
+        row_texts(left, height, colour=palette.text),
+        _verdicts(chosen, height, palette),
     ]
-    room = padding(str(row["name"]) for row in left)
+    room = padding(str(row["text"]) for row in left)
     return layered(layers, width=_WIDTH, height=height, room=room)
 
 
@@ -171,15 +171,12 @@ def _colour(outcome: Outcome, palette: Palette) -> str:
     return colours.get(outcome, palette.even)
 
 
-def _verdicts(chosen: tuple[Comparison, ...], height: float, palette: Palette) -> list[alt.Chart]:
+def _verdicts(chosen: tuple[Comparison, ...], height: float, palette: Palette) -> alt.Chart:
     """Write the figures and the verdict of each row at its right."""
     labels = [
         {"y": _LINE * (place + 0.5), "text": _figures(one)} for place, one in enumerate(chosen)
     ]
-    texts: alt.Chart = rows(labels).mark_text(
-        align="left", baseline="middle", color=palette.text, aria=False
-    )
-    return [texts.encode(x=alt.value(_WIDTH + 14), y=down("y", height), text=alt.Text("text:N"))]
+    return row_texts(labels, height, colour=palette.text, x=_WIDTH + 14, align="left")
 
 
 def _figures(comparison: Comparison) -> str:

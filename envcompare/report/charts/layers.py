@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import altair as alt
 
@@ -108,12 +108,19 @@ def own_colour(field: str = "colour") -> alt.Color:
     return alt.Color(f"{field}:N", scale=None)
 
 
-def names(labels: Iterable[Row], height: float, *, colour: str) -> alt.Chart:
-    """Return texts left of the data: `name` at `y`."""
+def row_texts(
+    labels: Iterable[Row],
+    height: float,
+    *,
+    colour: str,
+    x: float = -LABEL_GAP,
+    align: Literal["left", "right"] = "right",
+) -> alt.Chart:
+    """Return the `text` of each row at its `y`: left of the data, or from or up to `x` px."""
     made: alt.Chart = rows(labels).mark_text(
-        align="right", baseline="middle", color=colour, aria=False
+        align=align, baseline="middle", color=colour, aria=False
     )
-    return made.encode(x=alt.value(-LABEL_GAP), y=down("y", height), text=alt.Text("name:N"))
+    return made.encode(x=alt.value(x), y=down("y", height), text=alt.Text("text:N"))
 
 
 def text_width(text: str) -> float:

@@ -27,9 +27,9 @@ from envcompare.report.charts.layers import (
     down,
     label,
     layered,
-    names,
     own_colour,
     padding,
+    row_texts,
     rows,
     shown,
 )
@@ -208,24 +208,19 @@ def _upright(
 def _texts(
     lanes: tuple[_Lane, ...], piece: str, height: float, palette: Palette
 ) -> list[alt.Chart]:
-    arms = [{"y": lane.top + _FLOOR - 10, "name": _name(lane)} for lane in lanes]
-    counts = [{"y": lane.top + _FLOOR + 5, "name": _count(lane, piece)} for lane in lanes]
+    arms = [{"y": lane.top + _FLOOR - 10, "text": _name(lane)} for lane in lanes]
+    counts = [{"y": lane.top + _FLOOR + 5, "text": _count(lane, piece)} for lane in lanes]
     beyond = [
         {"y": lane.top + _BEYOND, "text": f"+{lane.beyond} beyond the axis"}
         for lane in lanes
         if lane.beyond
     ]
     layers = [
-        names(arms, height, colour=palette.text),
-        names(counts, height, colour=palette.mute),
+        row_texts(arms, height, colour=palette.text),
+        row_texts(counts, height, colour=palette.mute),
     ]
     if beyond:
-        text = rows(beyond).mark_text(
-            align="right", baseline="middle", color=palette.mute, aria=False
-        )
-        layers.append(
-            text.encode(x=alt.value(_WIDTH), y=down("y", height), text=alt.Text("text:N"))
-        )
+        layers.append(row_texts(beyond, height, colour=palette.mute, x=_WIDTH))
     return layers
 
 
