@@ -162,7 +162,7 @@ def test_the_profile_fails_with_its_reason(attacked: Done, arm: str) -> None:
     torch = record(attacked, arm, "torch")
     assert (torch["state"], torch["lacks"]["why"]) == ("missing", "failed")
     assert REASONS[arm] in ": ".join(torch["lacks"]["problem"].values())
-    assert torch["hint"]
+    assert torch["lacks"]["problem"]["hint"]
     assert record(attacked, arm, "host")["state"] == "ok"
 
 
