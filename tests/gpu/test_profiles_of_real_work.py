@@ -107,7 +107,7 @@ def profiles(records: Records, workload: str, kind: str) -> dict[str, Profile]:
         if record.profile is None or record.profile.steps is None:
             assert record.lacks is not None
             problem = record.lacks.problem
-            pytest.skip(f"{kind} of {arm}: {problem.reason}; try: {problem.hint}")
+            pytest.skip(f"{kind} of {arm}: {problem.brief}; try: {problem.hint}")
     return {arm: one.profile for arm, one in found.items() if one.profile is not None}
 
 
