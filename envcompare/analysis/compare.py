@@ -226,7 +226,7 @@ def _check_names(
         raise RunFolderError(
             f"{folder.path / name} does not belong to the run {run.run_id}",
             details=f"it holds {what}, which run.json does not name",
-            hint="restore both files from a copy: one of them is of another run, or was changed",
+            hint="restore both files from a copy: one is from another run, or was changed",
         )
 
 

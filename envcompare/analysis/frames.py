@@ -58,7 +58,9 @@ _PLACE: Final = {
     "parameters": Column(
         "text", "Parameters of the workload as `k=v,k=v`, sorted; empty where all are defaults"
     ),
-    "parameters_json": Column("text", "The same as a JSON object, which tells numbers from text"),
+    "parameters_json": Column(
+        "text", "The same as a JSON object, which distinguishes numbers from text"
+    ),
 }
 _ARM: Final = {
     "arm": Column("text", "The environment that is compared"),
@@ -457,7 +459,7 @@ def _typed(frame: Frame, columns: Mapping[str, Column]) -> Frame:
 
 
 def _values(values: pd.Series, kind: Kind) -> pd.Series:
-    """Return the values of a column; an empty text and what is no finite number are missing."""
+    """Return the values of a column; an empty text and what is not a finite number are missing."""
     if kind == "text":
         shown = {text: visible(text) or None for text in values.dropna().unique()}
         return values.map(shown.get, na_action="ignore").astype(_DTYPES[kind])

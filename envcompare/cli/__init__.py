@@ -23,16 +23,16 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 @click.group(context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="envcompare")
-@click.option("--debug", is_flag=True, help="Show a traceback with an error.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @click.pass_context
 def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
-    """Say whether the same ML work is slower in another environment, by how much, and why.
+    """Measure whether the same ML work is slower in another environment, by how much, and why.
 
     \b
     envcompare run --envs vm,docker,singularity          on this machine
     envcompare run --envs vm,docker --hosts me@gpu01     over SSH
-    envcompare doctor                                    what is usable here, and the remedy
+    envcompare doctor                                    what works here, and how to fix the rest
     """
     context.obj = Display(is_quiet=quiet)
     context.meta["debug"] = debug
@@ -82,7 +82,7 @@ def _told(error: Exception) -> EnvcompareError:
     return RunFolderError(
         f"{os.fsdecode(error.filename)} cannot be used",
         details=str(error.strerror),
-        hint="see that its name is right and that this user may read it, or choose another place",
+        hint="check that the path is right and that you may read it, or choose another path",
     )
 
 

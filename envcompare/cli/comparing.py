@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     "texts",
     multiple=True,
     metavar="GATE",
-    help="Exit 1 where this holds: slower:2%, faster:2%, inconclusive, confounded, failed; several "
-    "with commas, or repeated.",
+    help="Exit 1 if this applies: slower:2%, faster:2%, inconclusive, confounded, failed; separate "
+    "several with commas, or repeat the option.",
 )
 @click.option(
     "--format",
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
     type=click.Choice(["text", "md", "json"]),
     default="text",
     show_default=True,
-    help="md is for a pull-request comment.",
+    help="md is meant for a pull-request comment.",
 )
 @click.option(
     "--allow-mismatch",
     is_flag=True,
-    help="Compare two runs though their reference, code or settings differ; it is said.",
+    help="Compare two runs even if their reference, code or settings differ; the output says so.",
 )
 def compare(
     runs: tuple[Path, ...], *, texts: tuple[str, ...], form: str, allow_mismatch: bool
 ) -> None:
-    """Judge a run by gates, or say how the ratios of two runs differ; nothing is written.
+    """Check a run against gates, or show how the ratios of two runs differ; write nothing.
 
     \b
     envcompare compare results/RUN --fail-on slower:2%    exit 1 where an arm is slower by more
     envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
 
-    slower:2% holds where the whole interval lies beyond 2 %; slower alone where that is the
-    verdict. Of two runs it is the change of each ratio to the reference that is judged, and never
-    a time, since two runs are two moments. Exit 3 or 4 where a gate could not judge all of it,
-    be it that only BEFORE holds it, and where a run is not complete.
+    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict.
+    With two runs, gates judge the change of each ratio to the reference, never a time, because
+    conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
+    example what only BEFORE contains, or if a run is incomplete.
     """
     from envcompare.analysis.two_runs.gates import parse_gates
 
     gates = parse_gates(texts)
     if not 1 <= len(runs) <= 2:
         raise ConfigError(
-            f"compare takes one run or two, and not {len(runs)}",
+            f"compare takes one run or two, not {len(runs)}",
             hint="envcompare compare RUN, or envcompare compare BEFORE AFTER",
         )
     if len(runs) == 2:
@@ -69,8 +69,8 @@ def compare(
     if allow_mismatch:
         raise ConfigError(
             "--allow-mismatch is for two runs",
-            details="one run has nothing that it could mismatch",
-            hint="name a second run, or leave the option out",
+            details="a single run has nothing to mismatch with",
+            hint="name a second run, or omit the option",
         )
     sys.exit(_judge_one(runs[0], gates, form=form))
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     metavar="RUN",
     help="Continue an interrupted run. All other options except --allow-mismatch come from that "
-    "run. It is refused (exit 2) if software, kernel, driver or data changed; a change that shows "
-    "only inside an arm ends that arm (exit 4). A restart of a host is noted in the report.",
+    "run. Refused (exit 2) if software, kernel, driver or data changed; a change that is visible "
+    "only inside an arm ends that arm (exit 4). A reboot of a host is noted in the report.",
 )
 @click.pass_obj
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
@@ -73,7 +73,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
 @taking(EXPERIMENT)
 @click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
 def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
-    """Print the resolved experiment, its cells, arms and first orders; run nothing."""
+    """Print the resolved experiment with its cells, arms and first orders; run nothing."""
     from envcompare.cli.planning import plan_lines
 
     experiment, planned, _ = _planned(values, accept_many=yes)
@@ -88,13 +88,13 @@ def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="json holds every fact that differs, with its class and both values.",
+    help="json lists every fact that differs, with its class and both values.",
 )
 def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
-    """Say for each host and environment whether it is usable, and the line that mends it.
+    """Check whether each host and environment is usable, and show how to fix what is not.
 
-    Where the stacks of a host are made already, run a step in each arm and say how they differ.
-    Exit 3 where something needed is missing or stacks differ that should be the same.
+    If the stacks of a host are already built, run a step in each arm and show how they differ.
+    Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
     from envcompare.doctor.examining import examine
     from envcompare.doctor.model import Examination, overall_exit_code
@@ -128,7 +128,7 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
 )
 @click.pass_obj
 def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
-    """Make image, SIF and venv from one set of locked wheels, on every host that needs them."""
+    """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
     from envcompare.runner import preparing
 
     experiment, hosts = _places(values)
@@ -148,9 +148,9 @@ def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # 
 )
 @click.pass_obj
 def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> None:  # noqa: ANN401
-    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data, and its images.
+    """Remove what envcompare keeps on every host: venvs, wheels, SIFs, data and images.
 
-    What runs left there that were killed goes as well. A host that a run is using stays as it is.
+    What killed runs left behind is removed too. A host that a run is using is left alone.
     """
     from envcompare.cli.planning import places_of
     from envcompare.run_folder.results import RunFolder

@@ -64,7 +64,7 @@ def _presets() -> tuple[_Decorator[Any], ...]:
             continue
         budget_s = preset.budget_s
         budget = f"{budget_s / 60:g} min" if budget_s >= usual.budget_s else f"{budget_s:g} s"
-        text = f"Margin {100 * preset.margin:g} %, {budget} a cell"
+        text = f"Margin {100 * preset.margin:g} %, {budget} per cell"
         if preset.min_restarts > usual.min_restarts:
             text += f", {preset.min_restarts} restarts"
         flags.append(click.option(f"--{name}", "preset", flag_value=name, help=f"{text}."))
@@ -83,7 +83,7 @@ _CONFIG = click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="TOML file that holds what the flags hold. [default: envcompare.toml if there]",
+    help="TOML file with the same settings as the flags. [default: envcompare.toml if it exists]",
 )
 _COMMAND = (
     click.option(
@@ -92,7 +92,7 @@ _COMMAND = (
         metavar="'PROGRAM ARG …'",
         multiple=True,
         help="Any program of your own, timed as a whole process; may be repeated. The "
-        "report shows it as typed, with any secret in it.",
+        "report shows it as typed, including any secrets.",
     ),
     click.option(
         "--measure",
@@ -104,9 +104,11 @@ _COMMAND = (
     click.option(
         "--command-dir",
         metavar="DIR",
-        help="Folder of the host the command runs in. [default: the current folder]",
+        help="Folder on the host in which the command runs. [default: the current folder]",
     ),
-    click.option("--command-timeout", type=float, metavar="SECONDS", help="Limit of one process."),
+    click.option(
+        "--command-timeout", type=float, metavar="SECONDS", help="Time limit for one process."
+    ),
 )
 IMPORT = (
     click.argument("tool", type=click.Choice(GPU_TOOLS)),
@@ -130,11 +132,17 @@ IMPORT = (
         "--steps",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Steps of the workload that the files cover; needed for figures of a step.",
+        help="Steps of the workload that the files cover; needed for per-step figures.",
     ),
-    click.option("--workload", metavar="NAME", help="Name of the work, or workload of the run."),
-    click.option("--cell", metavar="ID", help="Cell of the run, where it has several."),
-    click.option("--reference", metavar="NAME", help="Compare with it. [default: the first]"),
+    click.option(
+        "--workload",
+        metavar="NAME",
+        help="Name of the workload; in a measured run, one of its workloads.",
+    ),
+    click.option("--cell", metavar="ID", help="Cell of the run, if it has several."),
+    click.option(
+        "--reference", metavar="NAME", help="Environment to compare with. [default: the first]"
+    ),
     click.option(
         "--copy/--no-copy",
         "is_copied",
@@ -146,7 +154,7 @@ IMPORT = (
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("results"),
         metavar="DIR",
-        help="Where new run folders go. [default: results]",
+        help="Parent of new run folders. [default: results]",
     ),
 )
 _REACHING = (_CONFIG, *_flags("stack", "ssh"))

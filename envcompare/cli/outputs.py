@@ -56,7 +56,7 @@ def check_figures(folder: Path) -> None:
     if _is_part(real_path(folder)):
         raise ConfigError(
             f"--figures {str(folder)!r} is a part of a run",
-            hint="name another folder; one of its own inside the run folder is fine",
+            hint="name another folder; a separate one inside the run folder is fine",
         )
 
 
@@ -64,7 +64,7 @@ def check_terminal(form: str) -> None:
     """Raise ConfigError where bytes that are no text would go to a terminal."""
     if is_terminal():
         raise ConfigError(
-            f"{form} is no text and does not go to a terminal",
+            f"{form} is binary and is not written to a terminal",
             hint=f"add --output FILE.{form}, or `> FILE.{form}`",
         )
 

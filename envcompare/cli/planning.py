@@ -21,8 +21,8 @@ from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
 PROFILES: dict[ProfileChoice, str] = {
-    "auto": "after the timing of a cell, beside its budget; on a GPU nsys and ncu where they are",
-    "trace": "after the timing of a cell, beside its budget; no hardware counters of a GPU",
+    "auto": "after the timing of a cell, outside its budget; on a GPU with nsys and ncu if there",
+    "trace": "after the timing of a cell, outside its budget; without GPU hardware counters",
     "none": "none",
 }
 _SHOWN_CELLS = 20
@@ -78,7 +78,7 @@ def resumed(
     for before, now, what in same:
         if before != now:
             raise ConfigError(
-                f"{folder.path} cannot be resumed: {what} is another",
+                f"{folder.path} cannot be resumed: {what} differs",
                 details=f"{before!r} then, {now!r} now",
                 hint="start a new run; what was measured stays readable",
             )
@@ -100,7 +100,7 @@ def _check_whole(folder: RunFolder) -> None:
     held = folder.count_samples()
     if held < written:
         raise RunFolderError(
-            f"{folder.path} cannot be resumed: samples of it were lost",
+            f"{folder.path} cannot be resumed: some of its samples were lost",
             details=f"samples.jsonl holds {held} of the {written} that events.jsonl counts",
             hint="restore samples.jsonl from a copy, or start a new run; "
             "`envcompare report` shows what there is",

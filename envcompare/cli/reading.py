@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     type=click.Choice(["html", "md", "json", "csv", "parquet"]),
     default="html",
     show_default=True,
-    help="html is written beside the run; all others go to stdout.",
+    help="html is written to the run folder; all other formats go to stdout.",
 )
 @click.option(
-    "--output", type=PATH, metavar="FILE", help="Write to this file, and not into the run folder."
+    "--output", type=PATH, metavar="FILE", help="Write to this file instead of the run folder."
 )
 @click.option(
     "--figures",
     type=PATH,
     metavar="DIR",
-    help="Write every chart as SVG, PNG and PDF; a character that no font here has is a box in the "
-    "last two.",
+    help="Write every chart as SVG, PNG and PDF; characters that no installed font has become "
+    "boxes in PNG and PDF.",
 )
 @click.pass_obj
 def report(display: Display, /, run_folder: Path, figures: Path | None, **asked: Any) -> None:  # noqa: ANN401
-    """Draw the report of a run folder again; needs no torch, no Docker and no SSH.
+    """Redraw the report of a run folder; needs no torch, no Docker and no SSH.
 
     \b
-    envcompare report results/RUN                                 the page, beside the run
+    envcompare report results/RUN                                 the page, in the run folder
     envcompare report results/RUN --output page.html              the page elsewhere
     envcompare report results/RUN --format md                     for a pull request
     envcompare report results/RUN --format csv --output all.csv   a row for each number
     envcompare report results/RUN --figures figures/              every chart, for a paper
 
-    A page that does not lie in the run folder links to no file of it.
+    A page outside the run folder has no links to files in it.
     """
     from envcompare.run_folder.results import RunFolder
 
@@ -109,7 +109,7 @@ def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComp
         put(render(comparison, files=names).encode(), output)
     show_summary(comparison, path)
     if is_opened and click.launch(str(path)):
-        print_lines(["it was not opened: no program for that was found here"])
+        print_lines(["the page was not opened: no program to open it was found here"])
     return comparison
 
 
@@ -152,7 +152,7 @@ def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
 @taking(IMPORT)
 @click.pass_obj
 def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
-    """Put profiler files of any origin into a run folder and compare them; nothing is timed.
+    """Import profiler files of any origin into a run folder and compare them; nothing is timed.
 
     \b
     envcompare import nsys --env vm vm.sqlite            makes a run folder and prints its name
@@ -160,10 +160,10 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     envcompare import ncu --env docker dram.csv flops.csv --into results/RUN --steps 20
     envcompare import nvprof --env vm old.log            kineto takes trace.json and .json.gz
 
-    One call adds the files of one environment; the environment that is named first is the
-    reference. Files of ncu or nvprof in one call are passes over the same launches; each file of
-    nsys or kineto, as of a rank, is a profile of its own. The files must cover the same work in
-    each environment; where they do not cover as many steps, say with --steps how many each covers.
+    Each call adds the files of one environment; the environment named first is the reference.
+    Several ncu or nvprof files in one call are passes over the same launches; each nsys or kineto
+    file, such as one per rank, is a separate profile. The files must cover the same work in each
+    environment; if they cover different numbers of steps, give the number of each with --steps.
     """
     from envcompare.importing import import_files
     from envcompare.importing.place import Request

@@ -85,7 +85,7 @@ def parse_arms(items: tuple[str, ...], environments: Mapping[str, Traits]) -> tu
         if arm.id in seen:
             raise ConfigError(
                 f"the arm {arm.id} is named twice",
-                details="the reference is measured a second time by itself, as the control",
+                details="the reference is automatically measured a second time, as the control",
                 hint="give each arm its own name, as in old=docker:app:1,new=docker:app:2",
             )
         seen.add(arm.id)
@@ -96,9 +96,9 @@ def check_image(name: str, *, flag: str) -> None:
     """Raise ConfigError for what can be the name or the ID of no image."""
     if not _IMAGE.fullmatch(name):
         raise ConfigError(
-            f"{flag}: `{name}` is no valid image name",
-            details="a name is of small letters and digits, as in [HOST[:PORT]/]NAME[:TAG]",
-            hint="`docker images` lists the names there are",
+            f"{flag}: `{name}` is not a valid image name",
+            details="a name has lowercase letters and digits, as in [HOST[:PORT]/]NAME[:TAG]",
+            hint="`docker images` lists the available names",
         )
 
 
@@ -132,7 +132,7 @@ def _arm(item: str, environments: Mapping[str, Traits]) -> Arm:
     if not _ARM_ID.fullmatch(identity):
         raise ConfigError(
             f"the arm name `{identity}` is not usable",
-            details="arm names stand in file names: small letters, digits and hyphens",
+            details="arm names are used in file names: lowercase letters, digits and hyphens",
             hint="for example new=docker:app:2",
         )
     return Arm(
@@ -175,5 +175,5 @@ def chosen_reference(name: str | None, arms: tuple[Arm, ...]) -> str:
         return arms[0].id
     ids = tuple(arm.id for arm in arms)
     if name not in ids:
-        raise ConfigError(f"--reference {name} is no arm of this run", hint=closest(name, ids))
+        raise ConfigError(f"--reference {name} is not an arm of this run", hint=closest(name, ids))
     return name

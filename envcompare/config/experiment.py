@@ -170,7 +170,7 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError(
             "--generation fork and --device cuda exclude each other",
             details="a process cannot be forked once CUDA is in use",
-            hint="leave --generation out: the tool chooses rebuild on a GPU",
+            hint="leave --generation out: envcompare chooses rebuild on a GPU",
         )
     if settings.cold_start and not settings.startup:
         raise ConfigError(
@@ -194,8 +194,8 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
         if not first <= last < _MAX_CPUS:
             raise ConfigError(
-                f"--pin {value} is no CPU list",
-                details=f"`{item}` is no CPU and no range of CPUs from 0 to {_MAX_CPUS - 1}",
+                f"--pin {value} is not a CPU list",
+                details=f"`{item}` is neither a CPU nor a range of CPUs from 0 to {_MAX_CPUS - 1}",
                 hint="for example --pin 0,2-3",
             )
         cpus.update(range(first, last + 1))
@@ -209,7 +209,7 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
 def _rest(settings: Settings) -> dict[str, Any]:
     if not re.fullmatch(r"3\.\d+", settings.python or ""):
         raise ConfigError(
-            f"--python {settings.python} is no minor version of Python", hint="for example 3.11"
+            f"--python {settings.python} is not a minor version of Python", hint="for example 3.11"
         )
     if settings.base_image is not None:
         check_image(settings.base_image, flag="--base-image")

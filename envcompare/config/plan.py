@@ -73,7 +73,7 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
     if len(cells) > MAX_CELLS and not accept_many:
         raise ConfigError(
             f"the plan has {len(cells)} cells",
-            details=f"above {MAX_CELLS} it is asked for, since each takes up to "
+            details=f"more than {MAX_CELLS} cells need --yes, since each takes up to "
             f"{experiment.budget_s:.0f} s",
             hint="give fewer values to --set, or add --yes",
         )

@@ -102,7 +102,7 @@ class Settings(
     stacks: Annotated[
         _Words | None,
         Option(
-            "image, host, or image,host: every plain ENV of --envs in each.",
+            "image, host, or image,host: every plain ENV of --envs runs with each.",
             "STACK,…",
             default=("image",),
             group="where",
@@ -114,7 +114,7 @@ class Settings(
     hosts: Annotated[
         _Words | None,
         Option(
-            "user@host[:port], names from ~/.ssh/config, or a file with one host a line.",
+            "user@host[:port], names from ~/.ssh/config, or a file with one host per line.",
             "HOST,…",
             default_text="this machine",
             group="where",
@@ -144,58 +144,64 @@ class Settings(
     ] = None
     preset: Annotated[Preset | None, Option("", default="default")] = None
     margin: Annotated[
-        float | None, Option("Differences below it count as equal.", "PERCENT", range=_PERCENT)
+        float | None,
+        Option("Differences smaller than this count as equal.", "PERCENT", range=_PERCENT),
     ] = None
     target: Annotated[
         float | None,
-        Option("Half-width to reach.", "PERCENT", range=_PERCENT, default_text="margin/2"),
+        Option(
+            "Half-width that each interval should reach.",
+            "PERCENT",
+            range=_PERCENT,
+            default_text="margin/2",
+        ),
     ] = None
-    budget: Annotated[float | None, Option("Time a cell may take.", "SECONDS", range=_SECONDS)] = (
+    budget: Annotated[float | None, Option("Time limit for a cell.", "SECONDS", range=_SECONDS)] = (
         None
     )
-    seed: Annotated[int | None, Option("Seed of every random choice.")] = None
+    seed: Annotated[int | None, Option("Seed for every random choice.")] = None
     screen: Annotated[
         bool | None,
         Option(
-            "Find what differs among many comparisons: Benjamini-Hochberg at 5 %.", default=False
+            "Screen many comparisons for differences: Benjamini-Hochberg at 5 %.", default=False
         ),
     ] = None
     threads: Annotated[
         int | None,
         Option(
-            "Computing threads in every arm.",
+            "Compute threads in every arm.",
             default=1,
             range=NumberRange(text=f"a whole number from 1 to {_MAX_THREADS}", most=_MAX_THREADS),
         ),
     ] = None
     pin: Annotated[
-        str | tuple[int, ...] | None, Option("CPU set of all arms, as in 0,2-3.", "CPUS")
+        str | tuple[int, ...] | None, Option("CPU set for all arms, as in 0,2-3.", "CPUS")
     ] = None
     generation: Annotated[
-        Generation | None, Option("How a generation starts fresh.", default="auto")
+        Generation | None, Option("How each generation gets a fresh start.", default="auto")
     ] = None
-    device: Annotated[Device | None, Option("What the workload computes on.", default="auto")] = (
-        None
-    )
-    startup: Annotated[bool | None, Option("Measure the start-up too.", default=True)] = None
+    device: Annotated[
+        Device | None, Option("Device that the workload computes on.", default="auto")
+    ] = None
+    startup: Annotated[bool | None, Option("Also measure the start-up.", default=True)] = None
     cold_start: Annotated[
         bool | None,
         Option(
-            "Also measure the start-up with a cold page cache, which root has to empty.",
+            "Also measure the start-up with a cold page cache; only root can empty it.",
             default=False,
         ),
     ] = None
     profile: Annotated[
         ProfileChoice | None,
         Option(
-            "What to profile after the timing, in workers of its own: all that the host "
-            "allows, all but hardware counters, or nothing.",
+            "What to profile after the timing, in separate workers: everything that the host "
+            "allows, everything except hardware counters, or nothing.",
             default="auto",
         ),
     ] = None
     quiet_gate: Annotated[
         bool | None,
-        Option("Wait for a quiet machine, a fifth of the budget at most.", default=True),
+        Option("Wait for a quiet machine, for at most a fifth of the budget.", default=True),
     ] = None
     quiet_pressure: Annotated[
         float | None,
@@ -220,18 +226,18 @@ class Settings(
         Option("Fix the allocator's thresholds and the hash seed in every arm.", default=True),
     ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
-    out: Annotated[str | None, Option("Where run folders go.", "DIR", default="results")] = None
-    data: Annotated[str | None, Option("Folder of real data on the host.", "DIR")] = None
-    download: Annotated[bool | None, Option("Fetch the real data on the host.", default=False)] = (
-        None
-    )
+    out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
+    data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None
+    download: Annotated[
+        bool | None, Option("Download the real data on the host.", default=False)
+    ] = None
     base_image: Annotated[
-        str | None, Option("Base of the workload image.", "IMAGE", group="stack")
+        str | None, Option("Base image of the workload image.", "IMAGE", group="stack")
     ] = None
     variant: Annotated[
         Variant | None,
         Option(
-            "Build of torch in the wheels; auto is what each host can use.",
+            "Build of torch in the wheels; auto picks what each host can use.",
             default="auto",
             group="stack",
         ),
@@ -249,16 +255,16 @@ class Settings(
         Option("Python version of the locked wheels.", "3.X", default="3.11", group="stack"),
     ] = None
     vm_python: Annotated[
-        str | None, Option("Interpreter of vm, on the host.", "PATH", group="stack")
+        str | None, Option("Python interpreter of vm, on the host.", "PATH", group="stack")
     ] = None
     host_python: Annotated[
-        str | None, Option("Interpreter of the stack `host`.", "PATH", group="stack")
+        str | None, Option("Python interpreter of the stack `host`.", "PATH", group="stack")
     ] = None
     allow_mismatch: Annotated[
         bool | None,
         Option(
-            "Go on where software that should be the same differs, between environments or "
-            "since the run was interrupted, and say so.",
+            "Continue, and say so in the report, if software that should be the same differs "
+            "between environments or changed while the run was interrupted.",
             default=False,
             off="refuse-mismatch",
             group="stack",
@@ -271,7 +277,7 @@ class Settings(
     accept_new_host_keys: Annotated[
         bool | None,
         Option(
-            "Accept the key of a host that is not known yet; a changed key never is.",
+            "Accept the key of an unknown host; a changed key is never accepted.",
             default=False,
             off="check-host-keys",
             group="ssh",
@@ -280,7 +286,7 @@ class Settings(
     connect_timeout: Annotated[
         float | None,
         Option(
-            "Time limit to connect.",
+            "Time limit for connecting.",
             "SECONDS",
             default=10.0,
             range=_SECONDS,
@@ -331,7 +337,7 @@ def check_ranges(settings: Settings) -> None:
         raise ConfigError(
             f"{flag} {value} is out of range",
             details=f"it must be {option.range.text}",
-            hint=f"give {flag} such a number, or leave it out",
+            hint=f"give {flag} a number in this range, or leave it out",
         )
 
 
@@ -369,9 +375,9 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
         return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
     value = content.get(re.split(r"[.\[]", key)[0])
     return ConfigError(
-        f"{source}: the value of `{key}` is of the wrong kind",
+        f"{source}: the value of `{key}` has the wrong type",
         details=f"{what}; found {value!r}",
-        hint=f"correct `{key}`; `envcompare run --help` tells what each key holds",
+        hint=f"correct `{key}`; `envcompare run --help` shows what each key takes",
     )
 
 

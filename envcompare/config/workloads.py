@@ -110,7 +110,7 @@ def _command(
     if has_values:
         raise ConfigError(
             f"--set names {name}, but a command has no parameters",
-            hint="write its arguments into the command; each command makes a cell of its own",
+            hint="write its arguments into the command; each command makes a separate cell",
         )
     return Workload(name=name, program=parse_program(name, table))
 
@@ -143,14 +143,14 @@ def _values(key: str, value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     values = value if isinstance(value, tuple) else (value,)
     if not values or len(set(values)) < len(values):
         raise ConfigError(
-            f"{key} has no value, or one of them twice",
-            hint="each value makes a cell of its own: name each once",
+            f"{key} has no value, or the same value twice",
+            hint="each value makes a cell: give each value once",
         )
     for each in values:
         if isinstance(each, float) and not math.isfinite(each):
             raise ConfigError(
-                f"{key}={each} is no finite number",
-                details="the run folder is JSON, which holds no other",
+                f"{key}={each} is not a finite number",
+                details="the run folder is JSON, which has no other numbers",
                 hint="give a finite number",
             )
     return values
@@ -160,7 +160,7 @@ def _check_type(key: str, value: Scalar, default: Scalar) -> None:
     accepted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
     if isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, accepted):
         raise ConfigError(
-            f"{key}={value} is of the wrong kind",
+            f"{key}={value} has the wrong type",
             details=f"it is {type(value).__name__}; the default is {default!r}",
             hint=f"give a value like {default!r}",
         )
@@ -225,7 +225,7 @@ def parse_program(name: str, table: WorkloadTable) -> Program:
     """Check a table and return its program; raises ConfigError naming the workload."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"`{name}` is no name for a command",
+            f"`{name}` is not a valid command name",
             hint="use letters, digits, dots, underscores and hyphens",
         )
     argv = _words(table.command) if isinstance(table.command, str) else table.command or ()
@@ -299,8 +299,8 @@ def _words(text: str) -> tuple[str, ...]:
     for word in words:
         if word in _SHELL_WORDS:
             raise ConfigError(
-                f"the command {text!r} holds `{word}`, but no shell runs it",
-                hint="give it to one: --command \"sh -c '…'\"",
+                f"the command {text!r} holds `{word}`, but it does not run in a shell",
+                hint="start a shell: --command \"sh -c '…'\"",
             )
     return ("env", *words) if words and _SETTING.fullmatch(words[0]) else tuple(words)
 
@@ -325,7 +325,7 @@ def _patterns(items: tuple[str, ...]) -> dict[str, str]:
             raise ConfigError(
                 f"two --measure are called `{name}`",
                 details=f"{patterns[name]} and {pattern}",
-                hint="give each measure a name of its own, or leave one out",
+                hint="give each measure its own name, or leave one out",
             )
         patterns[name] = pattern
     return patterns
@@ -348,7 +348,7 @@ def _pattern(name: str, text: str) -> str:
         groups = re.compile(text.encode()).groups  # output is searched as bytes
     except re.error as error:
         raise ConfigError(
-            f"the measure {name} is no regular expression", details=f"{text}: {error}", hint=hint
+            f"the measure {name} is not a regular expression", details=f"{text}: {error}", hint=hint
         ) from error
     if groups < 1:
         raise ConfigError(f"the measure {name} has no group", details=text, hint=hint)

@@ -147,7 +147,7 @@ def _room(transport: Transport) -> Finding:
     room = None if free is None else f"{free / 1e9:.0f} GB free"
     lack = Problem(
         brief=f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
-        hint="free some, or set XDG_CACHE_HOME there to another disk",
+        hint="free some space, or set XDG_CACHE_HOME there to another disk",
     )
     is_enough = free is None or free >= _ROOM_BYTES
     check = Check(version=room, problem=None if is_enough else lack)

@@ -148,5 +148,5 @@ def _unless(default: _Given, given: _Given) -> str:
 
 def _hint(error: EnvcompareError) -> str:
     if isinstance(error, WorkloadError):
-        return "mend the workload or its data; `envcompare run` keeps the log of its workers"
+        return "fix the workload or its data; `envcompare run` keeps the log of its workers"
     return error.hint

@@ -92,7 +92,7 @@ _SYMPTOMS = (
         pattern=r"(?:Cannot connect to the Docker daemon|failed to connect to the docker API) at "
         r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
         brief="no Docker daemon answers at {match}",
-        hint="start it, or correct DOCKER_HOST or the docker context there, which names it",
+        hint="start it, or correct DOCKER_HOST or the docker context there",
     ),
     Symptom(
         pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
@@ -102,8 +102,8 @@ _SYMPTOMS = (
     ),
     Symptom(
         pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
-        brief="Docker client and daemon do not fit: {match}",
-        hint="bring both to the same release",
+        brief="Docker client and daemon are incompatible: {match}",
+        hint="install the same release of both",
     ),
     Symptom(
         pattern=r"Unable to find image '([^']+)' locally|No such image: (\S+?)\.?(?:\s|$)",
@@ -128,7 +128,7 @@ _SYMPTOMS = (
     Symptom(
         pattern=r'exec: "?([^":\n]+)"?: (?:executable file not found|stat [^\n]+no such file)',
         brief="{match} is not in the image",
-        hint="name an image that holds it",
+        hint="name an image that contains it",
     ),
 )
 ENGINE = Engine(
@@ -359,7 +359,8 @@ def _unusable(result: CommandResult) -> Check:
             "install Docker Engine (Debian, Ubuntu: sudo apt-get install docker.io)",
         )
     unknown = Problem(
-        brief=last_line(result.stderr), hint="run docker version on the host and mend what it says"
+        brief=last_line(result.stderr),
+        hint="run docker version on the host and fix what it reports",
     )
     return Check(problem=recognise(_SYMPTOMS, result.stderr) or unknown)
 

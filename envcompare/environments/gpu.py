@@ -57,7 +57,7 @@ _REASONS = {
         "the NVIDIA driver is loaded but /dev/nvidia0 is missing",
         "run nvidia-smi once as root, or give the devices to this container or VM",
     ),
-    5: ("the NVIDIA driver does not answer", "run nvidia-smi on the host and mend what it says"),
+    5: ("the NVIDIA driver does not answer", "run nvidia-smi on the host and fix what it reports"),
 }
 
 
@@ -69,7 +69,7 @@ def driver_version(text: str) -> str | None:
 
 def check_driver(transport: Transport) -> Check:
     """Say whether driver, device files and nvidia-smi are in order."""
-    what, hint = "the NVIDIA driver", "run nvidia-smi on the host and mend what it says"
+    what, hint = "the NVIDIA driver", "run nvidia-smi on the host and fix what it reports"
     result = ask(transport, Command(argv=("sh", "-c", _PROBE)), what=what, hint=hint)
     if isinstance(result, Check):
         return result
@@ -87,7 +87,7 @@ def find(transport: Transport) -> Check:
     driver = check_driver(transport)
     if not driver.is_usable:
         return driver
-    what, hint = "the loader's cache", "run ldconfig -p on the host and mend what it says"
+    what, hint = "the loader's cache", "run ldconfig -p on the host and fix what it reports"
     result = ask(transport, files_command("/dev"), what=what, hint=hint)
     return result if isinstance(result, Check) else replace(driver, gpu=read_files(result.stdout))
 

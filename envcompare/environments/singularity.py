@@ -90,7 +90,8 @@ _SYMPTOMS = (
     Symptom(
         pattern=DISK_FULL,
         brief="no space is left on the disk",
-        hint="free some, or set XDG_CACHE_HOME to another disk; envcompare clean removes the cache",
+        hint="free some space, or set XDG_CACHE_HOME to another disk; "
+        "envcompare clean removes the cache",
     ),
     Symptom(
         pattern=r"mount source (\S+) doesn't exist",
@@ -107,7 +108,7 @@ _SYMPTOMS = (
         pattern=r"image format not recognized|trying to read the squashfs image"
         r"|squashfuse_ll exited|while loading (?:container|SIF)|not a valid SIF"
         r"|can't find a valid|no such partition|unknown file system",
-        brief="the image is damaged or cut short",
+        brief="the image is damaged or truncated",
         hint="copy it again and compare sha256sum, or build it again",
     ),
     Symptom(
@@ -118,7 +119,7 @@ _SYMPTOMS = (
     Symptom(
         pattern=r'"([^"\n]+)": executable file not found|stat (\S+): no such file or directory',
         brief="{match} is not in the image",
-        hint="name an image that holds it",
+        hint="name an image that contains it",
     ),
 )
 
@@ -352,7 +353,7 @@ def _check_start(check: Check, stderr: str) -> Check:
     """Judge what the probe wrote: an image that lacks the probe was mounted and entered."""
     if not _STARTED.search(stderr):
         unknown = Problem(
-            brief=last_line(stderr), hint="run any image by hand and mend what it says"
+            brief=last_line(stderr), hint="run any image by hand and fix what it reports"
         )
         problem = recognise(_SYMPTOMS, stderr) or unknown
         return Check(version=check.version, problem=problem)

@@ -89,7 +89,7 @@ def started(
     """
     name = dict(identity).get("image.name", prepared.reference)
     brief = f"{name} cannot be used on {request.transport.name}"
-    hint = "run python3 in it by hand and mend what it says"
+    hint = "run python3 in it by hand and fix what it reports"
     try:
         result = inside(where, request.transport, prepared, run_id=request.run_id)("-c", _WHICH)
     except CommandTimeoutError as error:

@@ -98,7 +98,7 @@ def runs_python(pair: FingerprintPair) -> bool | None:
 
 def _python(pair: FingerprintPair, _key: str) -> Evidence:
     who = "The command runs it, and one" if runs_python(pair) else "A workload"
-    return Evidence(is_felt=True, text=f"{who} bound by Python feels it.")
+    return Evidence(is_felt=True, text=f"{who} bound by Python is affected.")
 
 
 def _priority(_pair: FingerprintPair, _key: str) -> Evidence:

@@ -21,10 +21,10 @@ EXPLAINING: Final[tuple[FactClass, ...]] = CLASS_ORDER[:2]
 """What may explain a difference in speed, beside what an environment does on purpose."""
 
 MEANINGS: Final[dict[FactClass, str]] = {
-    "identity": "Tells the arms apart; it cannot change the speed.",
-    "host": "Cannot differ on one host: this arm is shown something else than the host itself.",
-    "varied": "The environment does this on purpose; it belongs to what is compared.",
-    "confounder": "A difference in speed is then real; its cause cannot be told apart.",
+    "identity": "Identifies the arm; it cannot change the speed.",
+    "host": "Cannot differ on one host: this arm sees something other than the host itself.",
+    "varied": "The environment does this on purpose; it is part of what is compared.",
+    "confounder": "A difference in speed is then real, but its cause cannot be determined.",
     "possible-influence": "It may change the speed; whether it does here is not known.",
 }
 NOT_SET: Final = "not set"
@@ -117,13 +117,11 @@ INSTALLED: Final = (
 
 _BUILD: Final = "the build of Python"
 _CLOCK: Final = "the kernel shows no clock control, as in many virtual machines"
-_NOT_LOADED: Final = "the process that was asked loaded no such library"
-_NOT_IMPORTED: Final = "the process that was asked did not import it"
-_NOT_SEEN: Final = "the command was not seen while it ran"
-_OF_A_COMMAND: Final = "of a plain command it is not seen"
-_UNFILTERED: Final = (
-    "measure an arm without a filter beside it, as in `--envs vm,docker,singularity`"
-)
+_NOT_LOADED: Final = "the inspected process loaded no such library"
+_NOT_IMPORTED: Final = "the inspected process did not import it"
+_NOT_SEEN: Final = "the command could not be inspected while it ran"
+_OF_A_COMMAND: Final = "it cannot be seen for a plain command"
+_UNFILTERED: Final = "also measure an arm without a filter, as in `--envs vm,docker,singularity`"
 _COMPARE: Final = "compare the data with the original"
 
 FACTS: Final[tuple[Fact, ...]] = (
@@ -170,70 +168,74 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("vulnerabilities", "host"),
     # what environments do on purpose
     Fact("capabilities", "varied", is_plural=True, purpose=Purpose(
-        "A container holds fewer rights than the user outside",
-        "no step of a workload feels it, unless a privileged call of its own is refused",
+        "A container has fewer privileges than the user outside",
+        "this affects no step, unless the workload makes a privileged call that is refused",
     )),
     Fact("capabilities.effective", name="capabilities"),
     Fact("cgroup", "varied", missing="no such control group is shown", way="limit",
          with_what="CPUs", purpose=Purpose(
-        "A container has a control group of its own",
-        "a workload feels it beside others that want the same CPUs, or at a limit",
+        "A container has its own control group",
+        "this affects a workload when others want the same CPUs, or at a limit",
     )),
     Fact("env.HOME", "varied"),
     Fact("env.NVIDIA", "varied"),
     Fact("env.PATH", "varied"),
-    Fact("gid", "varied", purpose=Purpose("The worker has another group", "no step feels it")),
+    Fact("gid", "varied", purpose=Purpose(
+        "The worker has another group ID", "this affects no step",
+    )),
     Fact("limits", "varied", purpose=Purpose(
-        "The engine sets its own resource limits, the login has others",
-        "only a workload that reaches a limit feels it, and then it fails",
+        "The engine and the login set different resource limits",
+        "this affects only a workload that reaches a limit, and makes it fail",
         "set `default-ulimits` of the engine (daemon.json) to those of the login",
     )),
-    Fact("lsm", "varied", missing="no security module gives one", purpose=Purpose(
-        "A container has a security label of its own (AppArmor, SELinux)",
-        "a workload that opens many files or sockets feels it",
+    Fact("lsm", "varied", missing="no security module sets one", purpose=Purpose(
+        "A container has its own security label (AppArmor, SELinux)",
+        "this affects a workload that opens many files or sockets",
         "`docker run --security-opt apparmor=unconfined` by hand, around the same command",
     )),
     Fact("lsm.label", name="the security label"),
     Fact("mount", "varied", purpose=Purpose(
-        "A container is shown data and scratch folder as mounts of its own",
-        "a workload that reads or writes many files feels it",
+        "A container sees the data and scratch folders through its own mounts",
+        "this affects a workload that reads or writes many files",
         "`--stacks image,host` shows every arm the same files",
     )),
     Fact("mount.data", name="the file system of the data", missing="no data was given"),
     Fact("mount.python", name="the file system of the interpreter", purpose=Purpose(
         "A container reads the interpreter and its packages from layers or a packed image",
-        "the start-up feels it, most of all with a cold page cache, and no step after it",
+        "this affects the start-up, above all with a cold page cache, and no step after it",
         "`--sif-compression none` or `sandbox` for a SIF, `--cold-start` to see it",
     )),
     Fact("mount.scratch", name="the file system of the scratch folder"),
     Fact("no_new_privs", "varied", purpose=Purpose(
-        "Apptainer, and Docker with `no-new-privileges`, forbid a process to gain rights",
-        "no step of a workload feels it",
+        "Apptainer, and Docker with `no-new-privileges`, do not let a process gain privileges",
+        "this affects no step of a workload",
     )),
     Fact("os", "varied", purpose=Purpose(
-        "Each arm is shown the files of a distribution of its own",
-        "only its interpreter and libraries can be felt, which have lines of their own",
+        "Each arm sees the files of its own distribution",
+        "only its interpreter and libraries can affect the speed; they are listed separately",
     )),
     Fact("os.release", name="the distribution"),
     Fact("seccomp", "varied", purpose=Purpose(
-        "Docker filters system calls (seccomp); a plain process and Apptainer by itself do not",
-        "a workload that does little but small system calls feels it",
+        "Docker filters system calls (seccomp); a plain process and Apptainer by default do not",
+        "this affects a workload that does little but small system calls",
         f"{_UNFILTERED}, or let the engine start with `dockerd --seccomp-profile unconfined`",
     )),
     Fact("seccomp.filters", name="the number of seccomp filters", group=_SECCOMP),
     Fact("seccomp.mode", name="seccomp", group=_SECCOMP),
     Fact("shm", "varied", purpose=Purpose(
-        "Docker gives a container 64 MB at /dev/shm unless it is told otherwise",
-        "data loaders with worker processes feel it when it is full, and then fail",
+        "Docker gives a container 64 MB at /dev/shm unless configured otherwise",
+        "this affects data loaders with worker processes, which fail when it is full",
         "set `default-shm-size` of the engine (daemon.json) to the host's size",
     )),
     Fact("shm.bytes", name="the size of /dev/shm"),
     Fact("speculation", "varied", purpose=Purpose(
         "Before Linux 5.16 a seccomp filter turns on controls of speculative execution",
-        "code with many indirect branches, such as an interpreter, feels it",
+        "this affects code with many indirect branches, such as an interpreter",
         _UNFILTERED,
     )),
-    Fact("uid", "varied", purpose=Purpose("The worker has another user", "no step feels it")),
+    Fact("uid", "varied", purpose=Purpose(
+        "The worker has another user ID", "this affects no step",
+    )),
     # software
     Fact("cuda", "confounder", is_absent=True, missing=_NOT_LOADED),
     Fact("cuda.cublas", name="cuBLAS", seen_by=_CUBLAS),
@@ -282,7 +284,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("torch.build_sha256", name="the build of torch", group=_TORCH),
     Fact("torch.cpu_capability", group=_CAPABILITY),
     Fact("torch.cuda", name="the CUDA that torch is built for", group=_TORCH,
-         missing="torch is built without it, or was not imported where it was asked"),
+         missing="torch is built without it, or was not imported in the inspected process"),
     Fact("torch.cudnn", seen_by=_CUDNN, way="code"),
     Fact("torch.deterministic", way="code"),
     Fact("torch.float32_precision", way="code"),
@@ -309,7 +311,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("cgroup.cpuset", "possible-influence", "the CPU set", is_limit=True, seen_by="cpu set",
          group=_CPUS),
     Fact("cgroup.io_weight", name="the I/O weight",
-         missing="no control group shows a weight of I/O"),
+         missing="no control group shows an I/O weight"),
     Fact("cgroup.memory_limit_bytes", "possible-influence", "the memory limit", is_limit=True,
          seen_by="memory", with_what="memory limit"),
     Fact("cpu.affinity", "possible-influence", "the CPU set", is_limit=True, seen_by="cpu set",
@@ -324,8 +326,8 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.GOMP", "confounder", seen_by=_RUNTIME),
     Fact("env.KMP", "confounder", seen_by=_RUNTIME),
     Fact("env.LD_LIBRARY_PATH", seen_by="library path", purpose=Purpose(
-        "Apptainer puts its own folder on the path of the loader, for a driver's libraries",
-        "no step feels it here, since no library was loaded from there",
+        "Apptainer adds its own folder to the loader's path, for the driver's libraries",
+        "this affects no step here, since no library was loaded from there",
     )),
     Fact("env.LD_PRELOAD", "confounder", seen_by="preload", group=_ALLOCATOR),
     Fact("env.MALLOC", "confounder", seen_by="allocator"),
@@ -342,7 +344,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("env.PYTORCH", seen_by=_TORCH_FILES),
     Fact("env.TORCH", seen_by=_TORCH_FILES),
     Fact("gpu", "confounder", is_absent=True, way="gpu",
-         missing="the process that was asked uses no GPU, or the driver does not say",
+         missing="the inspected process uses no GPU, or the driver does not report it",
          seen_by=Library("the library of the GPU driver", ("libcuda.",))),
     Fact("gpu.count", "possible-influence"),
     Fact("gpu.driver", name="the GPU driver"),
@@ -355,7 +357,7 @@ FACTS: Final[tuple[Fact, ...]] = (
          with_what="`chrt`"),
     Fact("thp", "possible-influence", "transparent huge pages", is_plural=True),
     Fact("thp.is_disabled", "confounder", "the process's ban on transparent huge pages",
-         is_plural=False, missing="the kernel does not say, as before Linux 5.0", way="start",
+         is_plural=False, missing="the kernel does not report it (before Linux 5.0)", way="start",
          with_what="prctl(PR_SET_THP_DISABLE)"),
     Fact("threads", "confounder", way="threads"),
     Fact("threads.alive", "possible-influence", missing=_OF_A_COMMAND),

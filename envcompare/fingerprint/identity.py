@@ -116,7 +116,7 @@ def refusal(folder: Path, noted: tuple[IdentityChange, ...]) -> ConfigError:
             f"resume again, {_GO_ON} it could not be verified",
         )
     return ConfigError(
-        f"{folder} cannot be resumed: {what} changed since it was begun",
+        f"{folder} cannot be resumed: {what} changed since it was started",
         details=details,
         hint=f"{' and '.join(_remedies(changed))}, {_GO_ON} both are mixed",
     )

@@ -23,7 +23,7 @@ from envcompare.fingerprint.pair import (
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
 from envcompare.text import visible_line
 
-SEPARATE: Final = "To separate: "  # what a remedy follows in a sentence
+SEPARATE: Final = "To separate the causes: "  # what a remedy follows in a sentence
 _DIGESTS: Final = frozenset(
     {"sha256", "flags", "git", "flags_sha256", "build_sha256", "libpython_sha256"}
 )
@@ -35,7 +35,7 @@ _GIVEN: Final = ("--envs", "--stacks", "--reference", "--hosts", "--format")
 _BY_HAND: Final[dict[Way, str]] = {
     "gpu": "give every arm the same GPU; `envcompare doctor` names what is missing",
     "code": "set it to the same value in the code of the workload",
-    "start": "start every arm without {}: look at the image's `python3`, the engine and the login",
+    "start": "start every arm without {}: check the image's `python3`, the engine and the login",
 }
 _SINGLE: Final = ("variable", "thread variable", "limit", "start")
 """What makes a property the same by itself, without another stack."""
@@ -158,9 +158,9 @@ def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
     if missing and not fact(difference.key).is_absent:
         verb, they = ("were", "they") if fact(difference.key).is_plural else ("was", "it")
         name = fact(difference.key).name
-        return f"{name} {verb} not measured in {missing[0]}: {they} may differ or not."
+        return f"{name} {verb} not measured in {missing[0]}, so {they} may or may not differ."
     if difference.evidence:
-        return f"{difference.evidence} A possible influence, and no more than that."
+        return f"{difference.evidence} This is only a possible influence."
     return MEANINGS["possible-influence"]
 
 
@@ -224,13 +224,13 @@ def _software(pair: FingerprintPair, key: str) -> str:
     arms = pair.context.arms
     if arms and arms[0].environment == arms[1].environment and arms[0].stack == arms[1].stack:
         return (
-            f"both arms are {arms[0].environment}, so the difference is of their software: compare "
-            "images that differ in this alone"
+            f"both arms are {arms[0].environment}, so the difference is in their software: compare "
+            "images that differ only in this"
         )
     if arms and (text := _beside_built(pair)):
         return text
     if key.startswith("site_packages."):
-        return "remove the venv, image or SIF that was changed; `envcompare build` makes it anew"
+        return "remove the venv, image or SIF that was changed; `envcompare build` builds it again"
     split = f"`{_command(pair, '--stacks image,host')}`"
     return f"{split} measures how much is the software{_made_same(pair, key)}"
 
@@ -245,7 +245,7 @@ def _beside_built(pair: FingerprintPair) -> str:
     rest = tuple(_arm_text(arm) for arm in arms if arm is not named)
     envs = dict.fromkeys((*rest, named.environment, _arm_text(named)))
     command = _envcompare(pair, ",".join(envs))
-    return f"`{command}` measures {named.environment} with the software of the tool as well"
+    return f"`{command}` measures {named.environment} with envcompare's own software as well"
 
 
 def _made_same(pair: FingerprintPair, key: str) -> str:

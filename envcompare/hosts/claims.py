@@ -172,7 +172,7 @@ def refusal(claim: Claim, host: str) -> UnusableError:
     return UnusableError(
         f"the run {claim.run_id} is still running on {host}",
         details=f"{where} holds its folder",
-        hint=f"wait until it has ended; where it hangs end {where}, then try again",
+        hint=f"wait until it has ended; if it hangs, end {where}, then try again",
     )
 
 

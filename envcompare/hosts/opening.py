@@ -90,8 +90,8 @@ def _identity(host: HostSpec, asked: Transport) -> re.Match[str]:
     if identity is None:
         raise UnusableError(
             f"{host.label} does not answer as a POSIX host",
-            details=f"to `id -u` and `id -g` it said: {spoken(answer.stdout + answer.stderr)}",
-            hint="the login shell there must run `id -u`, and print nothing beside it",
+            details=f"to `id -u` and `id -g` it answered: {spoken(answer.stdout + answer.stderr)}",
+            hint="the login shell there must run `id -u` and print nothing else",
         )
     return identity
 

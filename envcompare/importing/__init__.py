@@ -131,7 +131,7 @@ def _refuse_irregular(path: Path) -> None:
         raise ConfigError(
             f"{path} is not a regular file",
             details=what,
-            hint="write what the profiler says into a file, and import that",
+            hint="write the profiler's output to a file, and import that",
         )
 
 

@@ -181,5 +181,5 @@ def _check_name(name: str, what: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"`{name}` cannot name {what.partition(',')[0]}",
-            hint=f"letters, digits and . _ @ - name {what}",
+            hint=f"use letters, digits and . _ @ - to name {what}",
         )

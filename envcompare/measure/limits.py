@@ -74,7 +74,7 @@ def too_short(arm: str, step_s: float) -> Failure | None:
         return None
     return Failure(
         phase="step",
-        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, and reading the clocks up to 1 µs of it",
+        brief=f"{arm}: a step takes {step_s * 1e6:.2g} µs, up to 1 µs of it for reading the clocks",
         details=f"below {_MIN_STEP_S * 1e6:.0f} µs a step the clock itself would be measured",
         hint="put more work into a step, for example 1000 rounds of what it does now",
     )
@@ -154,7 +154,7 @@ class ClockWatch:
             return ""
         return (
             f"it took {wall_ns / 1e9:.3g} s, not {usual_ns / 1e9:.3g} s, and used only "
-            f"{used_ns / 1e9:.3g} s of it: the clock jumped or the machine stood still"
+            f"{used_ns / 1e9:.3g} s of it: the clock jumped or the machine stalled"
         )
 
 

@@ -155,7 +155,7 @@ class ProcessPass:
             self.context.note(
                 "caution",
                 text=f"the first round counts, though files may not have been in memory yet: the "
-                f"budget holds fewer than {_WANTED_ROUNDS} more; raise --budget",
+                f"budget allows fewer than {_WANTED_ROUNDS} more; raise --budget",
             )
 
     def _keep(self, run: ProcessRun) -> None:
@@ -256,7 +256,7 @@ class ProcessPass:
             details=worker.tail(),
             hint="raise --command-timeout"
             if is_command_limit
-            else "raise --budget, or give it less to do",
+            else "raise --budget, or reduce its work",
             log=worker.log_name,
         )
 

@@ -245,7 +245,7 @@ class Worker:
                 "process",
                 f"{_LATE.get(op, f'no answer to `{op}` within')} {limit_s:.0f} s",
                 details="that is far longer than it took before, or than it may take",
-                hint=f"{hint}; where it needs that long raise --budget" if op in _LATE else hint,
+                hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             ) from error
         if line == _END or _is_flood(line):
             self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
@@ -287,7 +287,7 @@ class Worker:
             f"{fault.brief}{step}",
             details=fault.traceback,
             hint=fault.hint
-            or f"read {self.log_name} in the run folder; then mend the workload or its data",
+            or f"read {self.log_name} in the run folder; then fix the workload or its data",
         )
 
     def _ended(self, op: str) -> EnvcompareError:
@@ -310,7 +310,7 @@ class Worker:
             f"the worker ended during `{op}` with exit code {code}"
             + (" (killed; out of memory is the usual cause)" if code == 137 else ""),
             details=tail,
-            hint="read its log; where memory ran out give it less to do, as by a smaller batch",
+            hint="read its log; if memory ran out, reduce its work, such as by a smaller batch",
             exit_code=code,
         )
 

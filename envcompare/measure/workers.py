@@ -24,7 +24,8 @@ from envcompare.stats.metrics import look
 _T = TypeVar("_T")
 _RETRIES = 1  # a worker that merely died is launched once more, in the next restart
 _UNCHECKED = (
-    "the first loss is no finite number in any arm: that all do the same work cannot be checked"
+    "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
+    "same work"
 )
 _PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 
@@ -286,7 +287,7 @@ def work_of(hello: Hello) -> Values:
 
 
 def _agree(value: float | None, expected: float | None, tolerance: float) -> bool:
-    """Tell whether two losses are the same; None is a loss that is no finite number."""
+    """Tell whether two losses are the same; None is a loss that is not a finite number."""
     if value is None or expected is None:
         return value is expected
     return abs(value - expected) <= tolerance * abs(expected)

@@ -80,7 +80,7 @@ def read(
     if len(paths) != 1 and not (paths and tool in SEVERAL):
         raise ConfigError(
             f"{len(paths)} files for one profile of {tool}",
-            hint="import one file at a time; each gets a name of its own",
+            hint="import one file at a time; each gets its own name",
         )
     for path in paths:
         _refuse_other_tool(tool, path)

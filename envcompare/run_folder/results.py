@@ -122,8 +122,8 @@ class RunFolder:
         if version < SCHEMA:
             raise ConfigError(
                 f"{self.path} cannot be {refused}: it has schema {version}",
-                details=f"this envcompare writes schema {SCHEMA}, and a run folder holds one "
-                "schema alone",
+                details=f"this envcompare writes schema {SCHEMA}, and a run folder has only "
+                "one schema",
                 hint="start a new run folder; `envcompare report` and `envcompare compare` still "
                 "read this one",
             )
@@ -201,7 +201,7 @@ class RunFolder:
         if why:
             raise RunFolderError(
                 f"{self.path / 'run.json'} cannot be used: {why}",
-                details="one environment has to be the reference, and each has its own name",
+                details="one environment must be the reference, and each must have its own name",
                 hint="restore the file from a copy, or measure or import again",
             )
         return run

@@ -175,7 +175,7 @@ class CellRun:
         for arm, failure in roster.failed.items():
             problem = Problem(brief=failure.brief, hint=failure.hint)
             profiles.decline((arm,), Lacking(why="arm-failed", problem=problem))
-        self.job.display.say(f"  {self.cell.id}: profiling (beside the budget)")
+        self.job.display.say(f"  {self.cell.id}: profiling (outside the budget)")
         self.job.display.say(f"  {self.cell.id}: {profiles.measure()}")
         roofs = read_roofs(self.job.folder)
         if not any(roof.host == self.cell.host and roof.is_measured for roof in roofs):

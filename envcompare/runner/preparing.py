@@ -149,7 +149,9 @@ def _everywhere(
             for session in (task.session for task in tasks if task.session is not None):
                 session.close()
     if interruption.is_requested:
-        raise InterruptedRunError("interrupted", hint="the same command goes on from here")
+        raise InterruptedRunError(
+            "interrupted", hint="run the same command again to continue from here"
+        )
     return Outcome(
         lines=[line for task in tasks for line in task.outcome.lines],
         errors=[error for task in tasks for error in task.outcome.errors],

@@ -131,9 +131,9 @@ def _label(wanted: Recipe, base: Image, tag: str, local: ImageStore) -> Image:
     image = find_built(local, wanted)
     if image is None:
         raise StackError(
-            f"{wanted.tag} was built and is not there",
+            f"{wanted.tag} was built but is missing",
             details="the engine finds no image with its labels",
-            hint="run it again, and see that nothing else removes images meanwhile",
+            hint="run it again, and make sure that nothing else removes images meanwhile",
         )
     return image
 

@@ -102,7 +102,7 @@ def remove_cache(transport: Transport) -> bool:
         raise StackError(
             f"cannot remove {path} on {transport.name}",
             details=result.tail(1),
-            hint="remove by hand what is of envcompare there",
+            hint="remove envcompare's files there by hand",
         )
     return not result.stdout
 

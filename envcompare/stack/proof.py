@@ -184,10 +184,10 @@ def mismatch(
             )
     if tree and mine.meant and tree != mine.meant:
         return StackError(
-            f"{arm} on {host} has other software than its image was built with",
+            f"{arm} on {host} has different software from what its image was built with",
             details=f"its site-packages have the hash {tree[:16]}, the label of the image says "
             f"{mine.meant[:16]}",
-            hint=f"{_removal(mine)}, then run again; --allow-mismatch takes it as it is",
+            hint=f"{_removal(mine)}, then run again; --allow-mismatch accepts it as it is",
         )
     return None
 

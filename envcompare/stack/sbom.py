@@ -59,7 +59,7 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     keys = sorted(set(locks))
     if len(keys) != 1:
         raise StackError(
-            f"{target} is not written: it holds the wheels of one lock",
+            f"{target} is not written: it can list the wheels of one lock only",
             details="the hosts have wheels of different variants" if keys else _NO_LOCK,
             hint=_ONE_VARIANT if keys else _NO_LOCK_HINT,
         )
@@ -75,5 +75,8 @@ def write(locks: Iterable[str], target: Path, *, local: Transport) -> None:
     result = run(local, command, timeout_s=CONTENT_S)
     if not result.succeeded:
         raise failure(
-            local, f"writing {target}", result.stderr, hint="see that the folder can be written to"
+            local,
+            f"writing {target}",
+            result.stderr,
+            hint="check that the folder can be written to",
         )

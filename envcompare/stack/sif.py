@@ -162,7 +162,7 @@ def _check_length(transport: Transport, path: str) -> None:
     promised = promised_bytes(header)
     if promised is not None and length < promised:
         raise StackError(
-            f"{path} on {transport.name} is cut short",
+            f"{path} on {transport.name} is truncated",
             details=f"it has {length} bytes, its header promises {promised}",
             hint="copy it again and compare sha256sum",
         )

@@ -103,9 +103,7 @@ def make_folder(transport: Transport, layout: Layout) -> str:
     command = Command(argv=("sh", "-c", _UNPACK, "sh", folder))
     result = run(transport, command, stdin=packed, timeout_s=CONTENT_S)
     if not result.succeeded:
-        raise failure(
-            transport, "unpacking the skeleton", result.stderr, hint="see what the disk says"
-        )
+        raise failure(transport, "unpacking the skeleton", result.stderr, hint="check the disk")
     return folder
 
 

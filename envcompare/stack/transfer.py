@@ -91,7 +91,7 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
         there = look_up(store, identity)
     if there is None or there.layers != image.layers:
         raise StackError(
-            f"{store.transport.name} holds another image than was sent",
+            f"{store.transport.name} has a different image from the one sent",
             details=f"{image.name} is {image.id} here and {there.id if there else 'missing'} there",
             hint=f"{store.engine.program} image rm {image.name} on {store.transport.name}, then "
             "run again",

@@ -147,8 +147,8 @@ def check_whole(wheelhouse: Wheelhouse) -> None:
         if not path.is_file() or file_sha256(path) != digest:
             raise StackError(
                 f"the wheel {name} is damaged",
-                details=f"{path} has another SHA-256 than its lock",
-                hint=f"rm -r {wheelhouse.folder}, then run again: it is filled anew",
+                details=f"{path} does not have the SHA-256 in its lock",
+                hint=f"rm -r {wheelhouse.folder}, then run again: it is filled again",
             )
 
 
@@ -176,7 +176,7 @@ def _known(cache: Path, key: str, progress: Progress) -> Wheelhouse | None:
     folder = cache / key / "wheelhouse"
     known = _read(folder, key)
     if known is None and folder.exists():
-        progress.say(f"{folder} is not what was locked, so it is filled anew")
+        progress.say(f"{folder} is not what was locked, so it is filled again")
     return known
 
 
@@ -326,8 +326,8 @@ def check_driver(host: str, driver: str | None, wheels: Iterable[str]) -> None:
     if driver and int(driver.split(".")[0]) < oldest:
         raise StackError(
             f"the NVIDIA driver of {host} is too old for the wheels",
-            details=f"they bring CUDA {cuda[0]}.{cuda[1]}, and NVIDIA names driver {oldest} as the "
-            f"oldest for CUDA {cuda[0]}; it has {driver}",
+            details=f"they contain CUDA {cuda[0]}.{cuda[1]}, and NVIDIA names driver {oldest} as "
+            f"the oldest for CUDA {cuda[0]}; it has {driver}",
             hint="install a newer driver there, or use --variant cpu",
         )
 

@@ -224,7 +224,7 @@ def _listed(path: str, line: str) -> RemoteFile:
             return RemoteFile(path=path, type=kind)
         return RemoteFile(path=path, type=kind, names=int(words[0]), size_bytes=int(words[3]))
     except (ValueError, IndexError) as error:
-        raise not_copied(path, "here", f"the host said of it: {spoken(line)}") from error
+        raise not_copied(path, "here", f"the host reported: {spoken(line)}") from error
 
 
 def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:

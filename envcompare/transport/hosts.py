@@ -189,7 +189,7 @@ def _port(text: str, place: str, port: str | None) -> int | None:
 
 
 def _wrong(text: str, place: str, why: str) -> ConfigError:
-    return ConfigError(f"{place}: {text[:80]!r} is no host", details=why, hint=_FORMS)
+    return ConfigError(f"{place}: {text[:80]!r} is not a host", details=why, hint=_FORMS)
 
 
 def _labels(items: Iterable[Destination]) -> list[str]:

@@ -289,7 +289,7 @@ def _read_config(path: Path | None, alias: str) -> Values:
         raise TransportError(
             f"the SSH configuration {source} cannot be read",
             details=str(error),
-            hint="mend it, or install the OpenSSH client",
+            hint="fix it, or install the OpenSSH client",
         ) from error
     values = cast("Mapping[str, str | list[str]]", lookup)
     return {key: (text,) if isinstance(text, str) else tuple(text) for key, text in values.items()}

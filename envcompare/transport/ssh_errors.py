@@ -35,7 +35,7 @@ def silent(settings: SshSettings, timeout_s: float) -> TransportError:
     return TransportError(
         f"host '{settings.destination}' did not answer within {timeout_s:g} s",
         details=f"no answer from {_address(settings)}",
-        hint="check that the host is up and that no firewall stands between",
+        hint="check that the host is up and that no firewall blocks the connection",
     )
 
 
@@ -45,7 +45,7 @@ def broken(settings: SshSettings, error: BaseException) -> TransportError:
     return TransportError(
         f"no SSH session with host '{settings.destination}'",
         details=f"{_address(settings)}: {reason}",
-        hint=f"see what `ssh -v {_ssh_arguments(settings)} true` says",
+        hint=f"see what `ssh -v {_ssh_arguments(settings)} true` prints",
     )
 
 
@@ -69,7 +69,7 @@ def changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportErr
     return TransportError(
         f"the host key of '{settings.destination}' has changed",
         details=f"it offers {key.type} {key.fingerprint}; {place} names another key: "
-        "either the host was set up anew or someone stands between",
+        "either the host was reinstalled or someone intercepts the connection",
         hint="ask who runs the host; only if the new key is right, remove the old one with "
         f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
     )

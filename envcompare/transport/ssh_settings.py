@@ -102,7 +102,7 @@ def _parse_jump(item: str) -> Destination:
         raise TransportError(
             f"the jump host '{item}' cannot be read",
             details="ProxyJump takes user@host:port",
-            hint="mend ProxyJump in the SSH configuration",
+            hint="fix ProxyJump in the SSH configuration",
         )
     port = match["port"]
     return Destination(
@@ -142,7 +142,7 @@ def _unreadable(destination: Destination, config: Path | None, why: str) -> Tran
     return TransportError(
         f"the SSH configuration for {destination} cannot be read",
         details=why,
-        hint=f"mend {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
+        hint=f"fix {config or '~/.ssh/config'}; `ssh -G {destination.alias}` shows the same",
     )
 
 

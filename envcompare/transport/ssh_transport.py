@@ -54,7 +54,7 @@ def _input(channel: Channel) -> BinaryIO:
                 with sending(channel):
                     channel.sendall(data[start : start + _PIECE_BYTES])
         except (OSError, EOFError) as error:
-            raise BrokenPipeError("the command does not read any more") from error
+            raise BrokenPipeError("the command no longer reads its input") from error
 
     def end() -> None:
         with suppress(OSError, EOFError), sending(channel):
@@ -209,7 +209,7 @@ def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:
     close_in_order(channel)
     raise TransportError(
         f"host '{host}' starts no command",
-        details=f"its login shell said: {said[-300:].decode(errors='replace') or 'nothing'}",
+        details=f"its login shell printed: {said[-300:].decode(errors='replace') or 'nothing'}",
         hint=f"check that `ssh {host} true` works, and that the host runs Linux",
     )
 
@@ -280,5 +280,5 @@ def _not_forwarded(destination: Destination, remote: str, why: str) -> Transport
     return TransportError(
         f"the socket {remote} of host '{destination}' cannot be reached from here",
         details=why,
-        hint=f"check that `ssh {destination.alias} true` works without a question",
+        hint=f"check that `ssh {destination.alias} true` works without a prompt",
     )

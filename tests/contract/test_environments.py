@@ -408,7 +408,7 @@ def test_a_damaged_image_file_is_called_that(place: Place, harm: str) -> None:
     result = place.run("true", reference=damaged)
     explanation = place.environment.explain(result.exit_code, result.stderr)
     assert explanation is not None, result
-    assert explanation.brief.startswith("the image is damaged or cut short"), result
+    assert explanation.brief.startswith("the image is damaged or truncated"), result
 
 
 def _unique_sleep() -> str:

@@ -228,7 +228,7 @@ def test_another_build_of_python_is_not_the_software_that_was_asked_for(
     shell(host, "rm -r ~/planted")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "✕ stack of docker: not the software of vm, as it should be" in done.stdout
-    assert "the build of Python differs. A workload bound by Python feels it." in done.stdout
+    assert "the build of Python differs. A workload bound by Python is affected." in done.stdout
     assert f"--envs vm,docker --base-image {BASE} --vm-python {path}" in done.stdout
     assert "--stacks image,host` measures how much is the software" in done.stdout
     assert allowed.returncode == 0
@@ -259,7 +259,7 @@ def test_a_file_changed_after_it_was_installed_is_found(small: Small, host: Tran
          "1 thread computes and one arm has 0.5 CPUs for it."),
         (("--cpus", "1.5"), "cgroup.cpu_quota", "possible-influence", "1.5 CPUs are enough"),
         (("--security-opt", "seccomp=unconfined"), "seccomp.mode", "varied",
-         "a workload that does little but small system calls feels it"),
+         "this affects a workload that does little but small system calls"),
         (("--shm-size", "128m"), "shm.bytes", "varied", "data loaders"),
     ],
 )  # fmt: skip
@@ -338,7 +338,7 @@ def test_a_wrapper_around_the_python_of_an_image_is_in_effect(
     assert done.returncode == 0, done.stdout + done.stderr
     shown = " ".join(done.stdout.split())
     assert "Besides the environment, the priority (nice) 0 → 10 differs." in shown
-    assert "without `nice` or `renice`: look at the image's `python3`" in shown
+    assert "without `nice` or `renice`: check the image's `python3`" in shown
     assert "the CPU set" in shown
 
 

@@ -389,7 +389,7 @@ class TestResumedWithOtherSoftware:
         samples = (folder / "samples.jsonl").read_bytes()
         events = (folder / "events.jsonl").read_bytes()
         said = resume(folder, exit_code=2)
-        assert f"own on {lab.alias} changed since it was begun" in said
+        assert f"own on {lab.alias} changed since it was started" in said
         assert f"the {values[0]}, now {values[1]}" in said
         assert (folder / "samples.jsonl").read_bytes() == samples
         assert (folder / "events.jsonl").read_bytes() == events

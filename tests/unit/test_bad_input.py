@@ -34,7 +34,7 @@ def test_step_faster_than_the_clock_is_refused(tmp_path: Path) -> None:
     """The clock itself would be measured; the next step is to put more work into a step."""
     found = tried(tmp_path, "DoesNothing")
     assert (found.docker.outcome, found.docker.primary) == ("failed", None)
-    assert "µs, and reading the clocks up to 1 µs of it" in found.failures()
+    assert "µs, up to 1 µs of it for reading the clocks" in found.failures()
     assert "put more work into a step" in found.failures()
 
 

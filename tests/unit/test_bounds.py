@@ -42,7 +42,7 @@ def test_numbers_that_are_no_amount_are_refused(key: str, value: float) -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), (0.1, float("inf"))])
 def test_parameters_are_finite(value: float | tuple[float, ...]) -> None:
     """They too are written into the run folder."""
-    with pytest.raises(ConfigError, match="is no finite number") as caught:
+    with pytest.raises(ConfigError, match="is not a finite number") as caught:
         resolved(set={"cnn": {"lr": value}})
     refused(caught.value)
 

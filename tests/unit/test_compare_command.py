@@ -290,7 +290,7 @@ def test_another_reference_is_refused_unless_allowed_and_then_said(
     for form in ("text", "md"):
         said = compare(before, after, "--allow-mismatch", "--format", form)
         assert said.code == 0
-        assert "Compared in spite of a mismatch" in said.words
+        assert "Compared despite a mismatch" in said.words
         assert "torch 2.13.0 → 2.14.0" in said.words
     document = compare(before, after, "--allow-mismatch", "--format", "json").out
     assert json.loads(document)["mismatches"][0]["key"] == "torch.version"
@@ -393,7 +393,7 @@ def test_results_that_a_full_disk_refuses_are_no_gate_that_was_hit(
         (("a", "a", "a"), 2, "one run or two"),
         (("a", "a"), 2, "both are the same run"),
         (("a", "--allow-mismatch"), 2, "two runs"),
-        (("a", "--fail-on", "slower:2"), 2, "slower:2 is no gate"),
+        (("a", "--fail-on", "slower:2"), 2, "slower:2 is not a gate"),
         (("a", "--format", "html"), 2, "html"),
         (("nowhere",), 5, "nowhere is not a run folder"),
         (("a", "nowhere"), 5, "nowhere is not a run folder"),

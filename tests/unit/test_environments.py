@@ -227,7 +227,7 @@ COMPLAINTS = {
     "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited: "
     "Something went wrong trying to read the squashfs image.": (
         *("singularity", 255),
-        "the image is damaged or cut short",
+        "the image is damaged or truncated",
     ),
     "FATAL:   while mounting /nonexist: mount source /nonexist doesn't exist": (
         *("singularity", 255),

@@ -136,7 +136,7 @@ def test_the_sentence_of_a_confounder_names_what_differs_and_how_to_separate_it(
     assert difference.sentence == (
         "Besides the environment, cuDNN 9.1 → 9.5 differs. "
         "Whether this workload loaded cuDNN was not measured. "
-        "A difference in speed is then real; its cause cannot be told apart."
+        "A difference in speed is then real, but its cause cannot be determined."
     )
     assert difference.remedy == (
         "`envcompare run --stacks image,host` measures how much is the software; "
@@ -154,7 +154,7 @@ def test_another_build_of_python_says_who_feels_it() -> None:
     """The build of the interpreter matters to workloads that are bound by Python."""
     found = one_difference("python.sha256", "aa", "bb")
     assert found.fact_class == "confounder"
-    assert "the build of Python differs. A workload bound by Python feels it." in found.sentence
+    assert "the build of Python differs. A workload bound by Python is affected." in found.sentence
     assert "--vm-python" in found.remedy
 
 
@@ -224,8 +224,8 @@ def test_many_entries_are_named_by_the_first_three() -> None:
     [
         ("env.LD_PRELOAD", "not set"),
         ("threads.omp", "not set"),
-        ("cuda.cudnn", "not measured: the process that was asked loaded no such library"),
-        ("cgroup.io_weight", "not measured: no control group shows a weight of I/O"),
+        ("cuda.cudnn", "not measured: the inspected process loaded no such library"),
+        ("cgroup.io_weight", "not measured: no control group shows an I/O weight"),
         ("python.libpython_sha256", "not measured: the interpreter loads none"),
         ("mystery", "not measured"),
     ],

@@ -43,7 +43,7 @@ def test_a_package_confounds_where_it_was_imported() -> None:
     assert found["packages"].evidence == "pillow was imported by this workload in both arms."
     assert found["packages.not_imported"].fact_class == "possible-influence"
     assert found["packages.not_imported"].sentence == (
-        "They were not imported by this workload. A possible influence, and no more than that."
+        "They were not imported by this workload. This is only a possible influence."
     )
 
 
@@ -153,7 +153,7 @@ def test_what_a_plain_command_loads_is_not_known_where_it_was_not_seen() -> None
 @pytest.mark.parametrize(
     ("program", "fact_class", "evidence"),
     [
-        ("python3.11 1", "confounder", "The command runs it, and one bound by Python feels it."),
+        ("python3.11 1", "confounder", "The command runs it, and one bound by Python is affected."),
         ("ffmpeg 1", "possible-influence", "The command was not seen to run Python."),
     ],
 )

@@ -42,14 +42,16 @@ def test_what_no_image_can_be_called_is_a_wrong_flag(name: str) -> None:
     """It ends with 2 before anything is started, and is never a flag to an engine."""
     with pytest.raises(ConfigError) as caught:
         resolved(Settings(base_image=name), Settings())
-    assert caught.value.brief == f"--base-image: `{name}` is no valid image name"
+    assert caught.value.brief == f"--base-image: `{name}` is not a valid image name"
 
 
 def test_an_image_of_the_users_is_checked_as_well() -> None:
     """The item is named; a SIF is a file and may be called anything."""
     with pytest.raises(ConfigError) as caught:
         resolved(Settings(envs="vm,mine=docker:Bad Name"), Settings())
-    assert caught.value.brief == ("--envs mine=docker:Bad Name: `Bad Name` is no valid image name")
+    assert caught.value.brief == (
+        "--envs mine=docker:Bad Name: `Bad Name` is not a valid image name"
+    )
     resolved(Settings(envs="vm,mine=singularity:/tmp/My File.sif"), Settings())
 
 

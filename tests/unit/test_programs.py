@@ -90,8 +90,8 @@ def test_words_arrive_as_they_were_quoted(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"commands": ("a | b",)}, "no shell runs it"),
-        ({"commands": ("a && b",)}, "no shell runs it"),
+        ({"commands": ("a | b",)}, "does not run in a shell"),
+        ({"commands": ("a && b",)}, "does not run in a shell"),
         ({"commands": ("echo 'x",)}, "cannot be split"),
         ({"commands": ("",)}, "is empty"),
         ({"commands": ("ls",), "measures": ("x",)}, "not understood"),

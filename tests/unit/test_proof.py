@@ -123,7 +123,9 @@ def test_an_arm_alone_is_held_against_the_label_of_its_image() -> None:
     sandbox = replace(_prepared("/cache/key/sandbox"), meant="b" * 64)
     error = mismatch("singularity", sandbox, {}, host="h1")
     assert error is not None
-    assert error.brief == "singularity on h1 has other software than its image was built with"
+    assert (
+        error.brief == "singularity on h1 has different software from what its image was built with"
+    )
     assert error.details == (
         f"its site-packages have the hash {'a' * 16}, the label of the image says {'b' * 16}"
     )

@@ -50,7 +50,7 @@ def test_the_card_names_the_confounder_what_was_seen_and_the_command() -> None:
     text = caution(EXAMPLE)
     assert (
         "⚠ docker: the build of Python may be the cause as well as the environment. A workload "
-        "bound by Python feels it. To separate: `envcompare run" in text
+        "bound by Python is affected. To separate: `envcompare run" in text
     )
     assert "--envs vm,docker --stacks image,host` measures how much is the software" in text
     assert text.count("the build of Python") == 1
@@ -59,7 +59,7 @@ def test_the_card_names_the_confounder_what_was_seen_and_the_command() -> None:
 def test_the_table_says_what_was_seen_and_what_is_told_with_what() -> None:
     """Each row that differs has its class and the reason of it."""
     notes = {row.cells[0]: row.cells[1].below[0] for row in differing(EXAMPLE)}
-    assert notes["python.sha256"] == "A workload bound by Python feels it."
+    assert notes["python.sha256"] == "A workload bound by Python is affected."
     assert notes["python.flags"] == "explained with the build of Python"
     assert notes["loaded_libraries"] == "None of them computes."
 
@@ -87,7 +87,7 @@ def test_arms_that_share_what_is_done_on_purpose_share_its_line() -> None:
 def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:
     """Page and Markdown say it before anything is relied on; the control is not named again."""
     run = with_mismatch("docker")
-    sentence = "docker on lab01 was run on in spite of a mismatch: site-packages of it has"
+    sentence = "docker on lab01 was measured despite a mismatch: site-packages of it has"
     assert sentence in caution(run)
     assert sentence in re.sub(r"<[^>]+>", "", render(run))
     assert sentence in markdown(run).replace("\\", "")
@@ -96,6 +96,8 @@ def test_a_mismatch_that_was_run_on_with_is_said_everywhere() -> None:
 
 def test_an_arm_that_could_not_be_proven_is_never_passed_for_equal() -> None:
     """Where it was made from the wheels; an image of the user's was never meant to be the same."""
-    sentence = "that docker on lab01 has the same software is not proven: what is installed could"
+    sentence = (
+        "it is not proven that docker on lab01 has the same software: what is installed could"
+    )
     assert sentence in caution(identified("docker", unproven="no answer", lock="1" * 64))
     assert "not proven" not in caution(identified("docker", unproven="no answer", lock=""))

@@ -189,7 +189,7 @@ def test_a_decided_difference_without_a_candidate_says_so() -> None:
     """Nothing differs, or nothing is known of what differs: two sentences, never none."""
     none = with_candidates(SLOWER)
     assert headlines(none)[0].candidates == (
-        "No candidate was found besides the environment itself, among all that envcompare records."
+        "Besides the environment itself, envcompare found no possible cause in what it records."
     )
     unknown = run_of(msgspec.structs.replace(SLOWER, candidates=None))
     assert headlines(unknown)[0].candidates == (

@@ -228,7 +228,7 @@ def test_a_refused_profile_gives_its_reason_and_what_mends_it() -> None:
     assert why_sentences(run) == ()
     assert missing_sentence(run) == (
         "Where a step spends its time is not measured: no nsys on lab01. "
-        "To mend it: install nsight-systems."
+        "To fix it: install nsight-systems."
     )
     assert "no nsys on lab01. Try: install nsight-systems" in text_of(render(run), "why")
 

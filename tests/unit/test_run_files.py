@@ -84,7 +84,7 @@ def test_a_run_that_lost_samples_is_not_resumed(tmp_path: Path) -> None:
     ends = tuple(Event(t=t, what="run-ended", values={"samples": n}) for t, n in ((1, 3), (3, 1)))
     cut = read(tmp_path, block(), events=(ends[0], resumption, ends[1]))
     assert (cut.is_complete, cut.lost) == (False, 2)
-    with pytest.raises(RunFolderError, match="samples of it were lost") as raised:
+    with pytest.raises(RunFolderError, match="some of its samples were lost") as raised:
         resumed(RunFolder.open(tmp_path / cut.run.run_id))
     assert "holds 1 of the 3" in raised.value.details
 

@@ -125,7 +125,7 @@ def test_wrong_line_of_a_file_is_named(tmp_path: Path) -> None:
     """An error in a file names file and line."""
     path = tmp_path / "hosts"
     path.write_text("gpu01\ngpu 02\n")
-    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: 'gpu 02' is no host")):
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:2: 'gpu 02' is not a host")):
         parse_hosts([str(path)])
 
 

@@ -133,7 +133,7 @@ def test_a_wheelhouse_that_is_not_what_its_key_says_is_filled_again(
     (first.folder / name).write_bytes(content)
     told: list[str] = []
     assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(told.append)) == first
-    assert told[0] == f"{first.folder} is not what was locked, so it is filled anew"
+    assert told[0] == f"{first.folder} is not what was locked, so it is filled again"
     assert (first.folder / name).read_bytes() == before
 
 

@@ -120,7 +120,7 @@ def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: st
     with pytest.raises(StackError) as caught:
         wheelhouse.check_driver("gpu01", driver, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
     assert caught.value.details == (
-        "they bring CUDA 13.0, and NVIDIA names driver 580 as the oldest for CUDA 13; "
+        "they contain CUDA 13.0, and NVIDIA names driver 580 as the oldest for CUDA 13; "
         f"it has {driver}"
     )
     assert "--variant cpu" in caught.value.hint

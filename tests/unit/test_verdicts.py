@@ -130,7 +130,7 @@ def test_the_clock_sentence_splits_the_clock_into_work_and_waiting() -> None:
         ),
     )
     assert clock_sentence(one) == (
-        "On the clock: +9.1 % (+7.0 to +11.2 %); waiting for a CPU (stretch): "
+        "Wall time: +9.1 % (+7.0 to +11.2 %); waiting for a CPU (stretch): "
         "+0.6 % (−1.2 to +2.5 %); not widened."
     )
 
@@ -154,7 +154,7 @@ def test_a_confounder_is_named_and_the_difference_stays_real() -> None:
     found = confounder_sentence((cudnn,), outcomes=frozenset({"slower"}))
     assert found == (
         "Besides the environment, cuDNN 9.1 → 9.5 differs. "
-        "The difference is real; its cause cannot be told apart."
+        "The difference is real, but its cause cannot be determined."
     )
 
 
@@ -166,7 +166,7 @@ def test_a_confounder_of_an_equal_speed_claims_no_difference() -> None:
     )
     assert found.caution == (
         "Besides the environment, the build of Python differs. "
-        "Equal speed is said of environment and software together."
+        "The equal speed is that of environment and software together."
     )
 
 
@@ -178,7 +178,7 @@ def test_the_control_says_what_the_run_cannot_see() -> None:
     run = msgspec.structs.replace(run, comparisons=(opened, *others))
     assert control_sentence(cell, label="cnn", run=run) == (
         "A/A control in cnn: vm against itself gave +0.1 % (−0.4 to +0.6 %, 99 % interval). "
-        "Differences under about 0.6 % may escape this run."
+        "Differences under about 0.6 % may go unnoticed in this run."
     )
 
 
@@ -207,8 +207,8 @@ def test_a_control_without_an_interval_sets_no_bound() -> None:
     floor = msgspec.structs.replace(cell.noise_floor, low=None, high=None)
     once = msgspec.structs.replace(cell, noise_floor=floor)
     assert control_sentence(once, label="cnn", run=example()) == (
-        "A/A control in cnn: vm against itself gave +0.1 %, no interval; what may escape is not "
-        "known."
+        "A/A control in cnn: vm against itself gave +0.1 %, no interval; what may go unnoticed is "
+        "not known."
     )
 
 

@@ -75,7 +75,7 @@ _SIGNS: Final = (
     _Sign(
         key="kernels.nccl",
         told_by=("cuda.nccl",),
-        meaning="NCCL renamed its kernels after 2.18, so that this is another version",
+        meaning="NCCL renamed its kernels after 2.18, so this is another version",
         generations=(("NCCL up to 2.18", r"ncclkernel_"), ("NCCL after 2.18", r"nccldevkernel_")),
     ),
     _Sign(

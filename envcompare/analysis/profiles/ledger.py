@@ -56,7 +56,7 @@ _EXPOSED: Final = (
     "has the share of the remaining busy time that its sum has of all sums."
 )
 _NO_TIME_LINE: Final = (
-    "There is no time line: activities are added up as if none overlapped, and idle time is not "
+    "There is no timeline: activities are added up as if none overlapped, and idle time is not "
     "known."
 )
 
@@ -205,8 +205,8 @@ _PARALLEL: Final = "They ran side by side and are scaled to the time on the cloc
 _CLOCKS_APART: Final = 1.02  # CPU time over the time that is left, by the grain of the clocks
 _MODES_NS: Final = 1e9  # of CPU time, below which the kernel's ticks cannot tell modes apart
 _TOO_SHORT: Final = (
-    "Own work and work inside the kernel are not told apart: the pass that counted host events "
-    "was shorter than 1 s."
+    "Time in the program and time in the kernel are not separated: the pass that counted host "
+    "events was shorter than 1 s."
 )
 
 
@@ -231,7 +231,7 @@ def timing_ledger(
     if not before or not after:
         return "no block was measured in one of the arms"
     if any(isinstance(one, Block) and one.gpu_ns for one in (*before, *after)):
-        return "the work runs on a GPU, so that only a trace tells its parts"
+        return "the work runs on a GPU, so only a trace shows its parts"
     is_told = modes is not None and min(map(sum, modes)) >= _MODES_NS
     split = modes if modes and is_told else (None, None)
     divisions = [_on_clock(each, split[place]) for place, each in enumerate((before, after))]
@@ -304,7 +304,7 @@ def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[st
             yield f"{words} in a step: {rates[0]:.4g} in the reference, {rates[1]:.4g} here."
     for name, words in (("wait_ns", "the wait for a CPU"), ("throttled_ns", "a CPU quota")):
         if any(getattr(block, name) is None for blocks in sides for block in blocks):
-            yield f"The kernel did not tell {words}; it stands in the rest."
+            yield f"The kernel did not report {words}; it is included in the rest."
 
 
 def _rate(blocks: Sequence[Block], name: str) -> float | None:

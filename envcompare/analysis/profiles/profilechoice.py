@@ -162,8 +162,8 @@ def step_cautions(records: Records) -> Iterable[str]:
         told = record.profile.steps if record.profile else None
         if told and record.steps and told != record.steps:
             yield (
-                f"{record.name} of {record.arm} is said to hold {record.steps} steps and itself "
-                f"counts {told}: its own count is used."
+                f"{record.name} of {record.arm} is declared to hold {record.steps} steps and "
+                f"itself counts {told}: its own count is used."
             )
 
 

@@ -206,7 +206,7 @@ SMEARED = (
     "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
     "part of their neighbours': arms look more alike than they are"
 )
-NO_READINGS = "no GPU was sampled beside the timing pass"
+NO_READINGS = "no GPU was sampled during the timing pass"
 NOT_COVERED = "no reading falls on its blocks"
 NOT_SAID = "the GPU does not say it"
 NO_BATCH = "the samples in a step are not known"

@@ -110,14 +110,14 @@ def _check_two(before: ReadRun, after: ReadRun) -> None:
     if first.run_id == second.run_id:
         raise ConfigError(
             f"both are the same run, {first.run_id}",
-            details="a run has not changed against itself",
+            details="a run cannot be compared with itself",
             hint="name two runs, or one for the verdicts of that run",
         )
     if first.reference_arm != second.reference_arm:
         raise ConfigError(
             "the two runs have different references",
             details=f"{first.reference_arm} in {first.run_id}, {second.reference_arm} in "
-            f"{second.run_id}: their ratios are of different things",
+            f"{second.run_id}: their ratios compare different things",
             hint=f"run again with --reference {first.reference_arm}",
         )
 
@@ -132,7 +132,7 @@ def _nothing_common(before: ReadRun, after: ReadRun) -> ConfigError:
         for run in (before, after)
     ]
     return ConfigError(
-        "the two runs hold no comparison in common",
+        "the two runs have no comparison in common",
         details="; ".join(has),
         hint="compare runs of the same hosts, workloads, parameters and environments",
     )
@@ -153,8 +153,8 @@ def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
         f"{first} and {second} cannot be compared: the reference {reference} or what it ran is "
         "not the same",
         details="; ".join(texts[:_MOST_NAMED]) + more,
-        hint="measure both on one machine with one software, or add --allow-mismatch: it is then "
-        "said with every result",
+        hint="measure both on one machine with the same software, or add --allow-mismatch: "
+        "every result then says so",
     )
 
 
@@ -176,7 +176,7 @@ def _side(read: ReadRun) -> RunSide:
 def _cautions(before: ReadRun, after: ReadRun, cells: tuple[str, ...]) -> Iterable[str]:
     """Say what is not known to be the same, or was done another way."""
     if before.comparison.created > after.comparison.created:
-        yield "the run before was begun later than the run after: are they in their order?"
+        yield "the first run was started later than the second: are they in the right order?"
     yield from _unknown(before, after, cells)
     for cell in cells:
         kinds = [_generation(run.comparison, cell) for run in (before, after)]

@@ -111,7 +111,7 @@ def _copied(sums: MetricSums, copy: Copy) -> list[Quantity]:
     scope = counted(copy.calls, *(("memset",) if copy.kind == "memset" else ("copy", "copies")))
     time = sums.ok(f"{stem}_ns", copy.total_ns, "ns", "sum", scope=scope)
     if copy.total_bytes is None:
-        reason = f"{sums.profile.tool} does not tell the bytes of copies in this file"
+        reason = f"{sums.profile.tool} does not record the bytes of copies in this file"
         return [time, sums.missing(f"{stem}_bytes", "B", "sum", reason)]
     return [time, sums.ok(f"{stem}_bytes", copy.total_bytes, "B", "sum", scope=scope)]
 
@@ -200,7 +200,7 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
     kernels = sums.profile.kernels
     named = sum(kernel.total_ns or 0.0 for kernel in kernels if is_tensor_core(kernel.name))
     value = 100 * named / sums.kernel_ns
-    reason = "a guess by the names of kernels; counters of ncu tell it"
+    reason = "a guess from the names of kernels; ncu's counters show it"
     return [sums.ok("tensor_core_share", value, "%", "ratio of sums", reason=reason)]
 
 
@@ -285,7 +285,7 @@ def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     if sums.total(_PIPE).value == 0 and sums.chip != "gb100":
         return Total(value=0.0)
     if not any(name.startswith("sm__ops_path_tensor_") for name in sums.names):
-        return Total(reason="instructions of the tensor pipe tell its operations on Volta alone")
+        return Total(reason="instructions of the tensor pipe give its operations only on Volta")
     return whole if floats else Total(reason="operations of the tensor cores were not collected")
 
 

@@ -85,7 +85,7 @@ class MetricSums:
         """Return why kernels have no time."""
         if not self.profile.has_time:
             return "counters were collected that change the time of kernels"
-        return "the file does not tell the time of every kernel"
+        return "the file does not record the time of every kernel"
 
     def has(self, starts: tuple[str, ...]) -> bool:
         """Say whether any metric that begins so was collected."""

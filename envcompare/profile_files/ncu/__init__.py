@@ -102,7 +102,7 @@ def _report(path: Path) -> Profile:
     head = first_bytes(path, len(_MAGIC))
     if head != _MAGIC:
         what = "it is empty" if not head else "it does not begin as one"
-        raise refusal(path.name, why=f"it is no report of Nsight Compute: {what}", hint=_CUT)
+        raise refusal(path.name, why=f"it is not an Nsight Compute report: {what}", hint=_CUT)
     try:
         module = cast("_Module", importlib.import_module("ncu_report"))
     except ImportError:

@@ -110,7 +110,7 @@ def _scale(metric: str, unit: str) -> tuple[float | None, str]:
         return None, f"the unit {unit!r} of {metric} is not known"
     wanted = next((base for pattern, base in _BASES if pattern.fullmatch(metric)), read.base)
     if read.base != wanted:
-        return None, f"{metric} is in {unit or 'no unit'!r}, which is no unit of it"
+        return None, f"{metric} is in {unit or 'no unit'!r}, which is not one of its units"
     return read.factor, ""
 
 
@@ -156,7 +156,7 @@ class Measured:
                 why = f"{cell.metric} is {cell.text}, which cannot be"
                 raise refusal(file, line=cell.line, why=why)
             elif (first := values.setdefault(cell.metric, value)) != value:
-                why = f"{cell.metric} is told twice for a launch: {first:g} and {value:g}"
+                why = f"{cell.metric} is given twice for a launch: {first:g} and {value:g}"
                 raise refusal(file, line=cell.line, why=why)
         kept = {name: value for name, value in values.items() if name not in odd}
         return cls(values=kept, odd=odd)

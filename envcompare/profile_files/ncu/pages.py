@@ -400,7 +400,7 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
     below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
     again = next((number for number, text in below if _HEADER.match(text)), None)
     if again is not None:
-        raise refusal(file, line=again, why="a second table begins", hint="import each by itself")
+        raise refusal(file, line=again, why="a second table begins", hint="import each separately")
     is_ended = lines[-1].endswith("\n")
     return _Table(file=file, header=header, rows=csv_rows(below, file=file), is_ended=is_ended)
 
@@ -418,7 +418,7 @@ def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
     for line, text in numbered:
         if text.startswith("==") and _NONE in text:
             hint = (
-                "check that the program uses the GPU between the marks that ncu was told of "
+                "check that the program uses the GPU between the marks that ncu was given "
                 "(--nvtx-include, --profile-from-start, --kernel-name)"
             )
             raise refusal(file, line=line, why="no kernels were profiled", hint=hint)

@@ -216,7 +216,7 @@ def _check_file(path: Path) -> None:
     head = first_bytes(path, _HEADER_BYTES)
     size = path.stat().st_size
     if not head.startswith(SQLITE) or len(head) < _HEADER_BYTES:
-        raise refusal(path.name, why="it is no SQLite database", hint=HINT)
+        raise refusal(path.name, why="it is not an SQLite database", hint=HINT)
     page = int.from_bytes(head[16:18], "big")
     whole = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
     if size < whole:

@@ -118,7 +118,7 @@ def incomplete_lines(*runs: RunComparison | RunSide) -> tuple[TerminalLine, ...]
             columns=(
                 flat(
                     f"no gate passes {run.run_id}: it is not complete; `envcompare run --resume` "
-                    "goes on with what was interrupted, and lost samples need a copy of the file"
+                    "continues an interrupted run; lost samples need a copy of the file"
                 ),
             ),
         )
@@ -348,7 +348,7 @@ def _warnings(run: RunChange) -> Iterable[str]:
         cells = tuple(dict.fromkeys(one.cell for one in run.changes))
         texts = [mismatch_text(one, cells) for one in run.mismatches]
         yield (
-            "Compared in spite of a mismatch (--allow-mismatch), which a change may come from: "
+            "Compared despite a mismatch (--allow-mismatch), which may explain a change: "
             f"{'; '.join(texts)}."
         )
     for word, side in (("before", run.before), ("after", run.after)):

@@ -163,7 +163,7 @@ def _figures(found: tuple[Verdict, ...]) -> str:
     if least[0] == most[0]:
         return f": {least[0]} in each"
     average = unsigned_percent(mean) if first.amount else signed_percent(mean)
-    return f": {average} in the mean, {least[0]} in {least[1]} to {most[0]} in {most[1]}"
+    return f": {average} on average, {least[0]} in {least[1]} to {most[0]} in {most[1]}"
 
 
 def mean_log_ratio(found: tuple[Verdict, ...]) -> float | None:

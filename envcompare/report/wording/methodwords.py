@@ -27,8 +27,8 @@ _MOST_CELLS: Final = 5
 _PROGRAMS: Final = (
     "A plain command is timed as a whole process, from just before it is started inside the "
     "environment to its exit. Every round starts it once in each arm, in random order and one at a "
-    "time; the first round is a warm-up. The start of the environment is in real alone. Net time "
-    "is not defined for it, since how long its threads and children wait is not known."
+    "time; the first round is a warm-up. The start of the environment is part of real time only. "
+    "Net time is not defined for it, since it is not known how long its threads and children wait."
 )
 
 _IMPORTED: Final = (
@@ -37,8 +37,8 @@ _IMPORTED: Final = (
         "made of sums, and rates are weighted by time."
     ),
     (
-        "A change is said of a step where every profile says how many steps it covers (--steps), "
-        "else of the whole profile: the profiles must then cover the same work."
+        "A change is given per step if every profile says how many steps it covers (--steps), "
+        "otherwise for the whole profile: the profiles must then cover the same work."
     ),
     ONE_PROFILE,
 )
@@ -74,10 +74,10 @@ def level_sentence(run: RunComparison) -> str:
         return ""
     if run.screen:
         return _screen_sentence(run)
-    text = "The intervals hold at 95 %, widened for looking at them while measuring"
+    text = "The intervals hold at 95 %, widened for repeated checks while measuring"
     if run.planned_comparisons > 1:
         levels = {margin_percent(one.level) for one in primaries if one.is_widened}
-        at = f" (each at {levels.pop()} by itself)" if len(levels) == 1 else ""
+        at = f" (each at {levels.pop()} on its own)" if len(levels) == 1 else ""
         text += f" and for all {run.planned_comparisons} planned comparisons together{at}"
     return f"{text}."
 
@@ -159,7 +159,7 @@ def _dropped(run: RunComparison) -> list[str]:
     if not cells:
         return []
     count = counted(sum(cell.dropped_blocks for cell in cells), "block")
-    what = "in which a clock jumped or the machine stood still"
+    what = "in which a clock jumped or the machine stalled"
     return [f"Dropped {count} {what} ({_names(run, cells)})."]
 
 
@@ -181,9 +181,9 @@ def _ratio_drift(drift: Drift, reference: str) -> str:
     return (
         f"against {reference}, {drift.arm} gets {unsigned_percent(drift.slope)} {way} a round "
         f"inside a generation ({signed_percent(drift.over_generation)} from its first round to its "
-        f"last, p = {drift.p_value:.2g}): its warm-up is longer than one block, or it wears out. "
-        "The number is a mean over such generations; a longer step or more work in a block would "
-        "tell."
+        f"last, p = {drift.p_value:.2g}): its warm-up is longer than one block, or its speed "
+        "decays. The number is a mean over such generations; a longer step or more work in a block "
+        "would show which."
     )
 
 
@@ -218,12 +218,12 @@ def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
     """
     arms = [one for one in run.arms if not one.arm.endswith(CONTROL_SUFFIX)]
     other = [
-        f"{one.arm} on {one.host} was run on in spite of a mismatch: {one.identity['mismatch']}."
+        f"{one.arm} on {one.host} was measured despite a mismatch: {one.identity['mismatch']}."
         for one in arms
         if one.identity.get("mismatch")
     ]
     unproven = [
-        f"that {one.arm} on {one.host} has the same software is not proven: what is installed "
+        f"it is not proven that {one.arm} on {one.host} has the same software: what is installed "
         f"could not be hashed ({one_line(str(one.identity['unproven']))})."
         for one in arms
         if one.identity.get("unproven") and one.identity.get("lock")  # made from the wheels
@@ -268,8 +268,8 @@ def _stabilising(run: RunComparison) -> str:
     return (
         "Every arm ran with the same fixed allocator thresholds, and all workers of a restart with "
         "one hash seed (--stabilise). Freed memory then stays with the process, so that page "
-        "faults, and what an environment makes of them, are rarer than without; --no-stabilise "
-        "measures the work as it is, with wider intervals."
+        "faults, and their cost in an environment, are rarer than without; --no-stabilise "
+        "measures the work unchanged, with wider intervals."
     )
 
 
@@ -290,13 +290,13 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
     # a target below half the margin asks for precision, and equivalence alone ends nothing
     inside = "lies inside the margin, or " * (2 * run.target >= run.margin)
     stop = (
-        f"Intervals are looked at {_looks(run)}. "
+        f"Intervals are checked {_looks(run)}. "
         "Measuring a cell stops once each of its intervals has a half-width of "
         f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
-        "holds however often it is looked at, excludes 0, and the interval printed is the union of "
+        "holds however often it is checked, excludes 0, and the printed interval is the union of "
         f"both. It stops after {duration(run.budget_s)} in any case."
     )
-    strict = "The units are restarts alone (preset strict)." * (run.preset == "strict")
+    strict = "Only restarts are units (preset strict)." * (run.preset == "strict")
     is_pooled = any(one.primary is not None and one.primary.is_pooled for one in run.comparisons)
     pooled = (
         "Where the budget ended a cell, the variance between its restarts is the mean over all "

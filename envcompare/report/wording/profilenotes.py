@@ -19,12 +19,12 @@ _NOUNS: Final[Mapping[str, tuple[str, ...]]] = {
 """Values that are counts, with what they count."""
 _SENTENCES: Final[Mapping[NoteKind, str]] = {
     # Kineto
-    "no-gpu-events": "no GPU data: the trace tells of no kernel, copy or memset",
-    "distributed": "of a distributed program: rank {rank} of {world_size}, backend {backend}",
+    "no-gpu-events": "no GPU data: the trace contains no kernel, copy or memset",
+    "distributed": "from a distributed program: rank {rank} of {world_size}, backend {backend}",
     "times-of-counting": (
         "counters were collected kernel by kernel, which changes every time: no time is used"
     ),
-    "metrics-without-sums": "no sums, and left out: {metrics}",
+    "metrics-without-sums": "left out because they have no sums: {metrics}",
     "counters-of-ranges": "some counters are of a whole range, not of one kernel",
     # Nsight Systems, and all traces
     "several-gpus": "{gpus} were used: span, busy time and gaps are given for each GPU",
@@ -33,15 +33,15 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     ),
     "work-without-call": "{rows} of GPU work have no API call, so none of them counts",
     "newer-schema": "its schema is newer than {newest}, the newest that was tried: check the sums",
-    "no-cuda-data": "no CUDA data: the export tells of no kernel, copy or memset that counts",
+    "no-cuda-data": "no CUDA data: the export contains no kernel, copy or memset that counts",
     "calls-without-gpu": (
-        "no CUDA data beside API calls: the export tells of no kernel, copy or memset that counts"
+        "no CUDA data except API calls: the export contains no kernel, copy or memset that counts"
     ),
     "launches-without-kernel": (
         "{launches} have no kernel in the export: it was lost, or ran after its end"
     ),
     "whole-graphs": (
-        "{graphs} were traced as wholes: their kernels are hidden; collect with "
+        "{graphs} were traced as a whole: their kernels are hidden; collect with "
         "--cuda-graph-trace=node"
     ),
     "untraced-graphs": (
@@ -55,28 +55,29 @@ _SENTENCES: Final[Mapping[NoteKind, str]] = {
     "impossible-metrics": (
         "left out because the value is impossible and no quantity uses it: {metrics}"
     ),
-    "no-time": "no time is used: counting SASS instructions changes it, 146 times in one case",
+    "no-time": "no time is used: counting SASS instructions changes it, in one case 146-fold",
     "unpatched-time": (
         "instructions were counted as well: the time is gpu__time_duration, which the memory "
         "counters of the same pass show to be of a replay that counted none"
     ),
     "controls-unknown": (
-        "the file does not tell cache and clock control: by default ncu empties the caches before "
-        "each pass, so bytes of device memory are an upper bound, and locks the clock"
+        "the file does not record cache and clock control: by default ncu empties the caches "
+        "before each pass, so bytes of device memory are an upper bound, and locks the clock"
     ),
     "controls-off": (
-        "caches and clocks were as the program has them (--cache-control none, "
-        "--clock-control none)"
+        "caches and clocks were left to the program (--cache-control none, --clock-control none)"
     ),
     "launches-not-in-file": "{launches} are not in the file: filtered out, or lost",
-    "uneven-rate": "{metric} is left out: its launches differ, their times are not told",
+    "uneven-rate": (
+        "{metric} is left out: its launches differ, and the file does not record their times"
+    ),
     # nvprof
     "cut-names": "some names end in $: nvprof cut them to the width of the terminal",
     "rounded-counts": (
         "large counts are rounded to five digits, as nvprof prints them in text; CSV is exact"
     ),
     "no-api-calls": (
-        "no API calls, as --print-gpu-summary prints: were the log cut off, only what took less "
+        "no API calls, as --print-gpu-summary prints: if the log was cut off, only what took less "
         "than {percent} % of the GPU's time could be missing"
     ),
     "processes": "{processes} are added up",

@@ -137,7 +137,7 @@ def missing_sentence(run: RunComparison) -> str:
         return f"W{_where(run)[1:]} is not measured: {NOT_PROFILED}."
     reason = sentence(one_line(missing[0].reason))
     hint = one_line(missing[0].hint)
-    try_it = f" To mend it: {sentence(hint)}" if hint else ""
+    try_it = f" To fix it: {sentence(hint)}" if hint else ""
     return visible(f"W{_where(run)[1:]} is not measured: {reason}{try_it}")
 
 
@@ -209,7 +209,9 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
         held = one_holds.format(f"of {listed(idle)}")
         sentences = (f"The {held} no GPU data: no kernel, copy or memset.", *sentences)
     elif not sentences:
-        sentences = (f"{arm} and {run.reference_arm} have no profiles whose kernels compare.",)
+        sentences = (
+            f"{arm} and {run.reference_arm} have no profiles whose kernels can be compared.",
+        )
     others = [one.arm for one in run.arms if one.arm != run.reference_arm]
     caution = NOT_TIMED if is_timed(run) or arm == others[0] else ""
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
@@ -283,17 +285,18 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
     if diff.identical_kernel_set:
         return (
             f"{diff.arm} and {reference} ran the same kernels: {_both(diff)} with "
-            f"the same shapes, as often{_kernel_time(diff)}."
+            f"the same shapes, equally often{_kernel_time(diff)}."
         )
     if diff.launch_factor:
         return (
             f"{diff.arm} and {reference} ran the same kernels in the same proportion, but "
-            f"{_times(diff.launch_factor)} as many launches in {diff.arm}: another number of steps?"
+            f"{_times(diff.launch_factor)} as many launches in {diff.arm}: "
+            "a different number of steps?"
         )
     changed = _changed(diff, reference=reference)
     parts = [f"{count} {word}" for count, word in changed]
     parts += [f"{diff.both} in both"] * bool(diff.both)
-    parts += ["with other shapes or counts"] * (not changed)
+    parts += ["with different shapes or counts"] * (not changed)
     return (
         f"The kernels of {diff.arm} and {reference} differ: {', '.join(parts)}{_kernel_time(diff)}."
     )
@@ -302,15 +305,15 @@ def kernel_sentence(diff: KernelDiff, *, reference: str) -> str:
 def short_sentence(diff: KernelDiff, *, reference: str) -> str:
     """Return the same in fewer words: "the same 12 kernels as vm"."""
     if diff.identical_kernel_set:
-        return f"the same {_both(diff)} as {reference}, as often"
+        return f"the same {_both(diff)} as {reference}, equally often"
     if diff.launch_factor:
         return (
             f"the same {_both(diff)} as {reference} in the same proportion, but "
-            f"{_times(diff.launch_factor)} as many launches (another number of steps?)"
+            f"{_times(diff.launch_factor)} as many launches (a different number of steps?)"
         )
     changed = _changed(diff, reference=reference)
     if not changed:
-        return f"the {_both(diff)} of {reference}, with other shapes or counts"
+        return f"the {_both(diff)} of {reference}, with different shapes or counts"
     (first, word), *others = changed
     texts = [f"{counted(first, 'kernel')} {word}", *(f"{count} {word}" for count, word in others)]
     return listed(texts)

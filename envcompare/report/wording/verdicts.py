@@ -49,16 +49,16 @@ EXPLAINED: Final[tuple[Outcome, ...]] = (*MOVED, "inconclusive")
 REAL_INSIDE: Final = "a real difference, smaller than the margin"
 
 _NO_CANDIDATE: Final = (
-    "No candidate was found besides the environment itself, among all that envcompare records."
+    "Besides the environment itself, envcompare found no possible cause in what it records."
 )
 _MOST_CANDIDATES: Final = 3
 _HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
 _REASONS: Final[dict[ReasonKind, str]] = {
     "no-complete-round": "no round was complete",
     "not-selected": "among this many comparisons the screen does not count it as a difference",
-    "target-first": "the target was reached first; a smaller --target goes on",
+    "target-first": "the target was reached first; a smaller --target continues",
     "no-interval": "there is no interval",
-    "only-before": "only the run before holds it",
+    "only-before": "only the earlier run has it",
 }
 _JOINTS: Final[dict[Outcome, str]] = {"equivalent": ", ", "inconclusive": "; "}
 
@@ -155,7 +155,7 @@ def clock_sentence(comparison: Comparison) -> str:
     wall, stretch = find_estimate(comparison, "wall"), find_estimate(comparison, "stretch")
     if comparison.primary is None or comparison.primary.metric != "net" or wall is None:
         return ""
-    line = f"On the clock: {estimate_text(wall)}"
+    line = f"Wall time: {estimate_text(wall)}"
     if stretch is not None:
         line += f"; waiting for a CPU (stretch): {estimate_text(stretch)}"
     return f"{line}; not widened."
@@ -176,7 +176,7 @@ def confounder_sentence(
     is_one = len(found) == 1 and not fact(confounders[0].key).is_plural
     verb = "differs" if is_one else "differ"
     consequence = (
-        "How much each explains stands under Environment or software?"
+        "How much each explains is shown under Environment or software?"
         if is_split
         else _consequence(outcomes)
     )
@@ -248,7 +248,7 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         return visible(f"A/A control: not measured in {label} ({why}).")
     gave = f"{name} against itself gave {signed_percent(floor.log_ratio)}"
     if floor.low is None or floor.high is None:
-        said = f"A/A control in {label}: {gave}, no interval; what may escape is not known."
+        said = f"A/A control in {label}: {gave}, no interval; what may go unnoticed is not known."
         return visible(said)
     ends = signed_interval(floor.low, floor.high)
     gave += f" ({ends}, {margin_percent(floor.level)} interval)"
@@ -261,7 +261,9 @@ def control_sentence(cell: CellSummary, *, label: str, run: RunComparison) -> st
         words = f"A/A control in {label}: {gave}: 0 lies inside, as it should."
         return visible(f"{words} Each verdict there rests on its own interval.")
     unseen = f"of {far}" if far.startswith("over") else f"under about {far}"
-    return visible(f"A/A control in {label}: {gave}. Differences {unseen} may escape this run.")
+    return visible(
+        f"A/A control in {label}: {gave}. Differences {unseen} may go unnoticed in this run."
+    )
 
 
 def _is_decided(cell: CellSummary, run: RunComparison) -> bool:
@@ -360,12 +362,12 @@ def _remarks(comparison: Comparison) -> tuple[str, ...]:
 
 def _consequence(outcomes: frozenset[Outcome]) -> str:
     if outcomes & set(MOVED):
-        return "The difference is real; its cause cannot be told apart."
+        return "The difference is real, but its cause cannot be determined."
     if outcomes == {"not-run"}:
         return "The profiles cannot tell which of these causes a difference."
     if "equivalent" in outcomes:
-        return "Equal speed is said of environment and software together."
-    return "Were there a difference, its cause could not be told apart."
+        return "The equal speed is that of environment and software together."
+    return "If there were a difference, its cause could not be determined."
 
 
 def reasons_text(reasons: Iterable[Reason]) -> str:

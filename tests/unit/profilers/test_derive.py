@@ -195,7 +195,7 @@ def test_tensor_share_of_a_trace_is_a_guess_by_names() -> None:
     )
     found = quantities(Profile(tool="nsys", kernels=kernels))["tensor_core_share"]
     assert found.value == 30
-    assert "a guess by the names" in found.reason
+    assert "a guess from the names" in found.reason
 
 
 def test_intensity_says_what_is_not_counted_in_it() -> None:

@@ -58,7 +58,7 @@ def test_a_trace_without_a_gpu_says_so() -> None:
     profile = read(DATA / "kineto-cpu.json")
     assert (profile.kernels, profile.span_ns, profile.busy_ns) == ((), None, None)
     assert note_sentences(profile.notes) == (
-        "no GPU data: the trace tells of no kernel, copy or memset",
+        "no GPU data: the trace contains no kernel, copy or memset",
     )
 
 
@@ -243,7 +243,7 @@ def test_head_tells_device_and_rank(tmp_path: Path) -> None:
     assert (profile.devices[0].name, profile.devices[0].compute_capability) == (
         "NVIDIA A100-SXM4-40GB", "8.0",
     )  # fmt: skip
-    assert "of a distributed program: rank 1 of 8, backend nccl" in note_sentences(profile.notes)
+    assert "from a distributed program: rank 1 of 8, backend nccl" in note_sentences(profile.notes)
 
 
 @pytest.mark.parametrize("spaces", [0, 1 << 21], ids=["short", "long"])
@@ -256,7 +256,7 @@ def test_devices_are_known_wherever_they_stand(tmp_path: Path, spaces: int) -> N
     path.write_text(json.dumps(content), encoding="utf-8")
     profile = read(path)
     assert [one.name for one in profile.devices] == ["NVIDIA A100-SXM4-40GB"]
-    assert "of a distributed program: rank 3 of 4, backend ?" in note_sentences(profile.notes)
+    assert "from a distributed program: rank 3 of 4, backend ?" in note_sentences(profile.notes)
 
 
 def test_device_list_that_is_empty_before_the_events_is_read_behind_them(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_unknown_unit_of_a_metric_in_use_is_refused(tmp_path: Path) -> None:
 def test_known_unit_of_another_kind_is_refused(tmp_path: Path) -> None:
     """Bytes are never in seconds."""
     error = refusal_of(tmp_path, raw({BYTES: "second"}, launch(0, 5)))
-    assert "which is no unit of it" in error.details
+    assert "which is not one of its units" in error.details
 
 
 @pytest.mark.parametrize(

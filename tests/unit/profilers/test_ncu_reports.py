@@ -76,7 +76,7 @@ def test_file_that_is_no_report_is_told_before_it_is_opened(tmp_path: Path, cont
     path.write_bytes(content)
     with pytest.raises(ProfileError) as told:
         ncu.read(path)
-    assert told.value.details.startswith("it is no report of Nsight Compute")
+    assert told.value.details.startswith("it is not an Nsight Compute report")
 
 
 @pytest.mark.skipif(find_spec("ncu_report") is not None, reason="the module ncu_report is here")

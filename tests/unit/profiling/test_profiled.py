@@ -204,7 +204,7 @@ def test_work_on_a_gpu_that_nobody_sampled_says_so(tmp_path: Path) -> None:
     found = only(compared(tmp_path, samples=samples))
     power = {arm.arm: arm.quantities[0] for arm in found.arms}
     assert [one.name for one in power.values()] == ["power_w", "power_w"]
-    assert power["docker"].reason == "no GPU was sampled beside the timing pass"
+    assert power["docker"].reason == "no GPU was sampled during the timing pass"
 
 
 def test_imported_arm_beside_timed_ones_is_compared_with_the_reference(tmp_path: Path) -> None:
