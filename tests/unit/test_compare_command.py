@@ -320,7 +320,7 @@ def test_what_the_run_after_holds_no_more_does_not_pass_and_what_is_new_does(
     assert said.code == 3
     assert (
         "gate slower:2% could not judge docker ÷ vm in local/rnn/default: was not run (only the "
-        "run before holds it)"
+        "earlier run has it)"
     ) in said.words
     assert compare(more, less, "--fail-on", "failed").code == 1
     assert compare(less, more, "--fail-on", "slower:2%,failed").code == 0

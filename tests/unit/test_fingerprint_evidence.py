@@ -290,8 +290,8 @@ def test_an_image_of_the_users_is_measured_beside_the_tools_own() -> None:
     """A third arm has the environment of the one and the software of the other."""
     found = differences({"libc.version": "2.36"}, {"libc.version": "2.39"}, arm=OWN)
     assert found["libc.version"].remedy == (
-        "`envcompare run --envs vm,docker,new=docker:app:2` measures docker with the software of "
-        "the tool as well"
+        "`envcompare run --envs vm,docker,new=docker:app:2` measures docker with envcompare's "
+        "own software as well"
     )
 
 

@@ -227,7 +227,7 @@ def test_an_arm_that_failed_after_it_was_measured_has_failed() -> None:
         (
             "inconclusive", claim(-1.0, 5.1, reason="a smaller --target continues"),
             ("gate inconclusive hit: docker in cnn is inconclusive (+2.0 %, −1.0 to +5.1 %); a "
-            "smaller --target goes on"),
+            "smaller --target continues"),
         ),
         (
             "confounded", claim(8.0, 8.8, is_confounded=True),

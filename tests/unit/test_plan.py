@@ -76,11 +76,11 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"reference": "dcoker"}, "is no arm"),
+        ({"reference": "dcoker"}, "is not an arm"),
         ({"workloads": "cnnn"}, "unknown workload `cnnn`"),
         ({"set": {"rnn": {"hiden": 3}}}, "no parameter `hiden`"),
-        ({"set": {"rnn": {"hidden": "many"}}}, "wrong kind"),
-        ({"set": {"rnn": {"hidden": True}}}, "wrong kind"),
+        ({"set": {"rnn": {"hidden": "many"}}}, "wrong type"),
+        ({"set": {"rnn": {"hidden": True}}}, "wrong type"),
         ({"workloads": "cnn", "set": {"rnn": {"hidden": 3}}}, "which does not run"),
         ({"margin": 0.0}, "margin"),
         ({"target": -1.0}, "target"),

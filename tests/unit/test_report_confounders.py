@@ -50,7 +50,7 @@ def test_the_card_names_the_confounder_what_was_seen_and_the_command() -> None:
     text = caution(EXAMPLE)
     assert (
         "⚠ docker: the build of Python may be the cause as well as the environment. A workload "
-        "bound by Python is affected. To separate: `envcompare run" in text
+        "bound by Python is affected. To separate the causes: `envcompare run" in text
     )
     assert "--envs vm,docker --stacks image,host` measures how much is the software" in text
     assert text.count("the build of Python") == 1

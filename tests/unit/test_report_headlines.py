@@ -40,7 +40,7 @@ from tests.data.report.builders import (
         (
             headline(SLOWER, on("rnn", comparison("slower", estimate(4.0, 3.0, 5.0)))),
             (
-                "docker is slower than vm in both cnn and rnn: 6.2 % in the mean, "
+                "docker is slower than vm in both cnn and rnn: 6.2 % on average, "
                 "4.0 % in rnn to 8.4 % in cnn."
             ),
         ),

@@ -214,7 +214,7 @@ def test_steps_that_a_trace_counts_win_over_those_it_is_said_to_hold() -> None:
     trace = record(launched([kernel(CONV)], steps=5), steps=10)
     assert (profile_of(trace).steps, pass_state(trace).steps) == (5, 5)
     (text,) = step_cautions([trace])
-    assert "said to hold 10 steps and itself counts 5" in text
+    assert "declared to hold 10 steps and itself counts 5" in text
     unknown = record(launched([kernel(CONV)], steps=None), steps=10)
     assert profile_of(unknown).steps == 10
     assert list(step_cautions([unknown, record(launched([kernel(CONV)]))])) == []
