@@ -20,7 +20,7 @@ EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunC
 
 def told(run: RunComparison) -> str:
     """Return the sentence on stopping."""
-    return next(text for text in method_sentences(run) if "looked at" in text)
+    return next(text for text in method_sentences(run) if "Intervals are checked" in text)
 
 
 @pytest.mark.parametrize(("least", "rebuilt"), [(4, 8), (10, 10)])
