@@ -64,7 +64,7 @@ _PLACE: Final = {
 }
 _ARM: Final = {
     "arm": Column("text", "The environment that is compared"),
-    "environment": Column("text", "Its kind: vm, docker, singularity"),
+    "environment": Column("text", "Its kind, such as vm, docker or singularity"),
     "stack": Column("text", "Its software: image, or host's own"),
     "reference_arm": Column("text", "What it is compared with"),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.environments.registry import all_traits
+from envcompare.environments.registry import ENVIRONMENTS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "envcompare"
 
@@ -36,12 +36,6 @@ INNER_LAYERS = {
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 NEVER_TOGETHER = (("runner", "report"), ("runner", "doctor"), ("report", "doctor"))
-# The environments that the file of one may name by a constant.
-OWN_FILES = {
-    "environments.vm": {"vm"},
-    "environments.docker": {"docker"},
-    "environments.singularity": {"singularity", "apptainer"},
-}
 MEASURING = {
     "runner",
     "hosts",
@@ -191,12 +185,13 @@ def test_heavy_library_is_imported_at_home_only(library: str, homes: set[str]) -
 
 def test_no_file_names_an_environment_but_its_own() -> None:
     """What is special to an environment stands in its file, and comes elsewhere as data."""
-    names = {name for known, traits in all_traits().items() for name in (known, *traits.aliases)}
+    spellings = {name: {name, *where.traits.aliases} for name, where in ENVIRONMENTS.items()}
+    names = set[str]().union(*spellings.values())
+    homes = {type(where).__module__: spellings[name] for name, where in ENVIRONMENTS.items()}
     for module, path in modules().items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        allowed = OWN_FILES.get(module, set())
-        assert texts & names <= allowed, module
+        assert texts & names <= homes.get(f"envcompare.{module}", set()), module
 
 
 def test_help_imports_no_heavy_library() -> None:

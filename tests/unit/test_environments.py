@@ -177,7 +177,7 @@ def test_an_unknown_environment_is_an_error_that_lists_the_names() -> None:
         environment("dokcer")
     assert caught.value.lines() == (
         "error: there is no environment 'dokcer'",
-        "  why: the environments are vm, docker, singularity",
+        f"  why: the environments are {', '.join(ENVIRONMENTS)}",
         "  try: did you mean 'docker'?",
     )
 
