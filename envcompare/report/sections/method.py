@@ -40,7 +40,7 @@ _STOPS: Final = {
 }
 _GLOSSARY: Final[dict[str, str]] = {
     "environment": (
-        "how a process is isolated on a host: vm (a plain process), docker, singularity"
+        "how a process is isolated on a host, such as vm (a plain process), docker or singularity"
     ),
     "stack": (
         "the software the process sees; where stacks differ, a difference is not the "
