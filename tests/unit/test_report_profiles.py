@@ -199,7 +199,7 @@ def test_the_box_why_says_where_the_time_goes_instead_of_not_measured() -> None:
     assert NOT_PROFILED not in answer
     assert "docker, cnn: +1.94 ms a step on the GPU: GPU idle +1.55 ms (80 %)" in answer
     assert "1 kernel replaced and 1 only in docker. " in answer
-    assert "singularity, cnn: the same 2 kernels as vm, as often." in answer
+    assert "singularity, cnn: the same 2 kernels as vm, equally often." in answer
 
 
 def test_parts_of_a_difference_that_was_not_decided_are_not_named_first() -> None:

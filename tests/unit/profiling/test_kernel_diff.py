@@ -102,7 +102,7 @@ def test_launches_in_one_proportion_are_as_often_only_where_steps_say_so() -> No
     for sentence in (kernel_sentence, short_sentence):
         text = sentence(vague, reference="vm")
         assert "in the same proportion, but 2 times as many launches" in text
-        assert "as often" not in text
+        assert "equally often" not in text
     (text,) = factor_cautions([vague], reference="vm")
     assert "--steps" in text
     same = diff(launched(step, steps=None, repeat=10), launched(step, steps=None, repeat=10))
