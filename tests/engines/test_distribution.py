@@ -283,7 +283,7 @@ def test_a_sif_of_the_user_is_sent_where_only_this_machine_has_it(
     assert len(told) == 1
     short = tmp_path / "short.sif"
     short.write_bytes(here.read_bytes()[:3_000_000])
-    with pytest.raises(StackError, match="is cut short"):
+    with pytest.raises(StackError, match="is truncated"):
         sif.given(first, str(short), local=LOCAL, progress=Progress(print))
     with pytest.raises(StackError, match="is not on lab-h1"):
         sif.given(first, str(tmp_path / "nothing.sif"), local=LOCAL, progress=Progress(print))

@@ -128,7 +128,7 @@ def test_runs_in_the_wrong_order_are_a_caution(tmp_path: Path) -> None:
                      for name in "ab")  # fmt: skip
     later = msgspec.structs.replace(before.comparison, created="2999-01-01T00:00:00Z")
     turned = compare_runs(replace(before, comparison=later), after)
-    assert "begun later" in turned.cautions[0]
+    assert "started later" in turned.cautions[0]
     assert compare_runs(before, after).cautions == ()
 
 

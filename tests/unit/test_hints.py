@@ -34,7 +34,7 @@ def test_cpu_that_is_not_there_names_pin(tmp_path: Path) -> None:
     failures = tried(tmp_path, "Steady", cpus=(NO_CPU,)).failures()
     assert f"cannot run on CPUs [{NO_CPU}]" in failures
     assert "give --pin CPUs that are allowed there" in failures
-    assert "mend the workload" not in failures
+    assert "fix the workload" not in failures
 
 
 def test_cpu_that_is_not_there_names_pin_for_a_command(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_fork_that_is_unsafe_names_generation(tmp_path: Path) -> None:
     failures = measure(replace(made, spec=spec)).failures()
     assert "2 threads live in the template" in failures
     assert "leave --generation out" in failures
-    assert "mend the workload" not in failures
+    assert "fix the workload" not in failures
 
 
 def test_workload_that_changed_during_an_interruption_asks_for_a_new_run(tmp_path: Path) -> None:

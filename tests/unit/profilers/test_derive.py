@@ -90,7 +90,7 @@ def test_tensor_instruction_of_ampere_is_not_512_operations() -> None:
     """An instruction there does up to eight times as much: the counters of operations tell."""
     found = quantities(profile({TENSOR: 3.0}))
     assert found["flops_tensor"].value is None
-    assert "on Volta alone" in found["flops_tensor"].reason
+    assert "only on Volta" in found["flops_tensor"].reason
     assert "flops_tensor_fp16" not in found
 
 
