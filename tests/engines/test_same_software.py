@@ -232,7 +232,7 @@ def test_what_is_changed_in_a_sandbox_is_noticed(
 ) -> None:
     """It is a folder without a hash of its own, so that its files are looked at each time."""
     made = sif_of(host, built, compression="sandbox", say=print)
-    prepared = replace(singularity.prepared, reference=made.path, facts=())
+    prepared = replace(singularity.prepared, reference=made.path, fixed_by="", facts=())
     sandbox = replace(singularity, prepared=prepared)
     assert sandbox.proof()[TREE] == built.tree
     packages = f"{made.path}/opt/envcompare/venv/lib/python3.11/site-packages"

@@ -429,7 +429,7 @@ def test_a_sif_of_the_user_that_is_cut_short_is_refused(host: Transport, packed:
     shell(host, 'head -c 3000000 "$1" >"$2"', packed.path, short)
     with pytest.raises(StackError) as caught:
         _prepare(host, "singularity", short)
-    assert caught.value.brief == f"{short} on lab-h1 is cut short"
+    assert caught.value.brief == f"{short} on lab-h1 is truncated"
     assert caught.value.details.startswith("it has 3000000 bytes, its header promises ")
 
 

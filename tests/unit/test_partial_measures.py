@@ -10,7 +10,7 @@ from builders import CELL, blocks, design, run_record
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison
-from envcompare.report.wording.verdicts import verdict
+from envcompare.report.wording.verdicts import reasons_text, verdict
 from envcompare.run_folder.records import Event, ProcessRun
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.metrics import METRICS, MetricName, estimate
@@ -42,7 +42,9 @@ def test_one_restart_promises_no_decision(tmp_path: Path) -> None:
 def test_restarts_that_count_are_told_from_those_planned(tmp_path: Path) -> None:
     """The verdict needs four, a preset or a generation may have aimed at more."""
     reason = docker(tmp_path, restarts=3, min_restarts=6).reason
-    assert "3 of at least 4 restarts that a verdict needs (6 were planned)" in reason
+    assert reason is not None
+    text = reasons_text((reason,))
+    assert "3 of at least 4 restarts that a verdict needs (6 were planned)" in text
 
 
 def process(arm: str, number: int, *, sys_ns: int) -> ProcessRun:
