@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import glob
 import hashlib
@@ -10,9 +9,12 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.parameters import Value, require, require_ranges, resolve
+
+if TYPE_CHECKING:
+    import ast
 
 # Each file beside this package is a bundled workload: its one class that has a method `step`.
 WORKLOADS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -61,10 +63,15 @@ def bundled() -> list[str]:
 
 def load_class(name: str) -> type:
     """Import and return the class of a bundled name or of `/path/file.py:Class`."""
-    path, class_name = _place(name)
-    if name in bundled():
-        return _member(importlib.import_module(name), class_name)
-    return _member(_import_file(path), class_name)
+    if name not in bundled():
+        path, class_name = _file_and_class(name)
+        return _member(_import_file(path), class_name)
+    module = importlib.import_module(name)
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    kinds = [kind for kind in kinds if kind.__module__ == name and hasattr(kind, "step")]
+    if len(kinds) != 1:
+        raise UnknownWorkloadError(f"{name}.py must have one class with a method `step`")
+    return kinds[0]
 
 
 def declared(name: str, attribute: str) -> Any:  # noqa: ANN401  any literal
@@ -72,9 +79,23 @@ def declared(name: str, attribute: str) -> Any:  # noqa: ANN401  any literal
 
     The source is read and not imported: what it imports may take seconds.
     """
-    path, class_name = _place(name)
-    node = _class_nodes(path).get(class_name)
-    for statement in node.body if node is not None else []:
+    import ast  # noqa: PLC0415  a worker that measures has no use for it
+
+    is_bundled = name in bundled()
+    path, class_name = (_bundled_file(name), "") if is_bundled else _file_and_class(name)
+    with open(path, encoding="utf-8") as file:
+        body = ast.parse(file.read(), path).body
+    for node in (part for part in body if isinstance(part, ast.ClassDef)):
+        methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+        if "step" in methods if is_bundled else node.name == class_name:
+            return _literal(node, attribute)
+    return None
+
+
+def _literal(node: ast.ClassDef, attribute: str) -> Any:  # noqa: ANN401  any literal
+    import ast  # noqa: PLC0415  as above
+
+    for statement in node.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if isinstance(statement, ast.AnnAssign):
             targets = [statement.target]
@@ -84,29 +105,17 @@ def declared(name: str, attribute: str) -> Any:  # noqa: ANN401  any literal
     return None
 
 
-def _place(name: str) -> tuple[str, str]:
-    """Return the file and the class of a workload by its name."""
-    if name in bundled():
-        path = os.path.join(WORKLOADS, name + ".py")
-        steps = [key for key, node in _class_nodes(path).items() if _has_step(node)]
-        if len(steps) != 1:
-            raise UnknownWorkloadError(f"{path} must have one class with a method `step`")
-        return path, steps[0]
+def _bundled_file(name: str) -> str:
+    return os.path.join(WORKLOADS, name + ".py")
+
+
+def _file_and_class(name: str) -> tuple[str, str]:
+    """Return the parts of `/path/file.py:Class`."""
     path, separator, class_name = name.rpartition(":")
     if not separator or not path.endswith(".py"):
         known = ", ".join(bundled())
         raise UnknownWorkloadError(f"no workload {name!r}; there are {known}, or FILE.py:CLASS")
     return path, class_name
-
-
-def _class_nodes(path: str) -> dict[str, ast.ClassDef]:
-    with open(path, encoding="utf-8") as file:
-        body = ast.parse(file.read(), path).body
-    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-
-
-def _has_step(node: ast.ClassDef) -> bool:
-    return any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
 
 
 def code_hash(name: str) -> str:

@@ -179,7 +179,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
         opening = "Every difference found has a known confounder"
         if all(one.arm in split for one in moved):
             return _item(f"{opening}; the parts above tell environment and software apart.")
-        return _item(f"{opening}; its cause cannot be told apart.")
+        return _item(f"{opening}; its cause cannot be determined.")
     most = clean[0]
     return _item(
         f"Largest difference without a known confounder: {most.amount} {most.claim} in",

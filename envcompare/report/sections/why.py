@@ -228,7 +228,7 @@ def _confounded(run: RunComparison, comparison: Comparison, *, is_split: bool) -
     )
     outcomes = frozenset({comparison.outcome})
     text = confounder_sentence(facts, outcomes=outcomes, is_split=is_split)
-    text = text or "More than the environment differs; its cause cannot be told apart."
+    text = text or "More than the environment differs; its cause cannot be determined."
     seen = dict.fromkeys(fact.evidence for fact in facts if fact.evidence)
     remedies = list(dict.fromkeys(fact.remedy for fact in facts if fact.remedy))[:_MOST_REMEDIES]
     how = f"{SEPARATE}{'; or '.join(remedies)}." if remedies and not is_split else ""
