@@ -36,7 +36,8 @@ class Traits:
     aliases: tuple[str, ...] = ()  # other names that a user may write
     reference: Literal["none", "image", "file"] = "none"  # what of the user's own it can run
     is_default: bool = False  # compared where --envs is not given
-    is_plain: bool = False  # a process of the host, whose interpreter the host has as well
+    is_isolated: bool = True  # from the host, by anything at all
+    software: Literal["image", "venv"] = "image"  # of the stack `image`; a venv is the host's
     has_network: bool = True
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`

@@ -120,7 +120,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             environment=arm.environment,
             stack="host" if arm.stack == "host" else "image",
             reference=arm.reference,
-            is_plain=arm.traits.is_plain,
+            is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,
             is_reference=arm.id == experiment.reference,
         )

@@ -50,15 +50,13 @@ def diagnose(
     findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
     ]
-    built = [name for name, stack in arms if stack == "image"]
+    software = {name: environment(name).traits.software for name, stack in arms if stack == "image"}
     findings += [
-        _python(transport, options, name) for name in built if environment(name).traits.is_plain
+        _python(transport, options, name) for name, kind in software.items() if kind == "venv"
     ]
     if any(stack == "host" for _, stack in arms):
         findings.append(_host_python(transport, options))
-    if transport.name != LOCAL.name and not all(
-        environment(name).traits.is_plain for name in built
-    ):
+    if transport.name != LOCAL.name and "image" in software.values():
         findings.append(_builder())
     facts = _facts(transport)
     if may_use_gpu:

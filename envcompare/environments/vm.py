@@ -31,7 +31,7 @@ class Vm:
     """Runs the command as it is, but for the variables that lead Python elsewhere."""
 
     name: ClassVar[str] = "vm"
-    traits: ClassVar[Traits] = Traits(is_default=True, is_plain=True)
+    traits: ClassVar[Traits] = Traits(is_default=True, is_isolated=False, software="venv")
     engine: ClassVar[None] = None
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:

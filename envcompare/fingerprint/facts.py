@@ -135,7 +135,6 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("data.files", name="the data (times of its files)", restore=_COMPARE),
     Fact("data.modified", name="the data", restore="restore the data"),
     Fact("device", name="the device"),
-    Fact("docker.version", name="the version of Docker"),
     Fact("hostname", "identity"),
     Fact("image.digest", "identity"),
     Fact("image.id", "identity", "the image",
@@ -147,7 +146,6 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("program.sha256", name="the program"),
     Fact("python.executable", "identity"),
     Fact("sif.sha256", "identity", "the SIF", restore="restore the original SIF"),
-    Fact("singularity.version", name="the version of Singularity or Apptainer"),
     # what cannot differ on one host
     Fact("arch", "host"),
     Fact("cgroup.version", "host"),
@@ -398,7 +396,7 @@ def holds_for(rule: str, key: str) -> bool:
 def fact(key: str) -> Fact:
     """Return what is known of a fact: by its row, and by the nearest row above it that says more.
 
-    Its name is the key where no row gives one.
+    Its name is the key where no row gives one, and `X.version` is the version of X.
     """
     known: dict[str, Any] = {}
     for row in sorted((row for row in FACTS if holds_for(row.key, key)), key=lambda row: row.key):
@@ -410,7 +408,8 @@ def fact(key: str) -> Fact:
             if value not in (None, "") and (is_own or name not in _OF_ONE_KEY)
         }
     whole, _, rest = key.partition(".")
-    name = known.get("name") or _BELOW.get(whole, "").format(rest) or key
+    below = "the version of " + whole if rest == "version" else _BELOW.get(whole, "").format(rest)
+    name = known.get("name") or below or key
     return Fact(**{"with_what": name, **known, "key": key, "name": name})
 
 

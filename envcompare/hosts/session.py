@@ -78,6 +78,12 @@ class ReadyArm:
         """Return how the arm reaches the GPU, by the software it has."""
         return self.check.gpu.beside_host_files if self.arm.stack == "host" else self.check.gpu
 
+    @property
+    def engine_version(self) -> dict[str, Scalar]:
+        """Return `ENVIRONMENT.version`, of what isolates the arm; empty where it is not known."""
+        version = self.check.version
+        return {f"{self.arm.environment}.version": version} if version else {}
+
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
     """What shows that data are the same; of those that were prepared the hash alone."""
@@ -222,8 +228,8 @@ class HostSession:
     def _identify(self, ready: ReadyArm) -> Identity:
         identity: Identity = dict(ready.prepared.software)
         # a plain process has no engine but the kernel, which the host tells of
-        if ready.check.version and ready.check.version != self.machine.get("kernel.release"):
-            identity[f"{ready.arm.environment}.version"] = ready.check.version
+        if ready.check.version != self.machine.get("kernel.release"):
+            identity |= ready.engine_version
         return identity
 
     def _data_facts(self, path: str) -> Identity:
@@ -245,7 +251,7 @@ class HostSession:
 
         def distance(ready: ReadyArm) -> tuple[bool, bool]:
             traits = environment(ready.arm.environment).traits
-            return not traits.is_plain, not traits.has_network
+            return traits.is_isolated, not traits.has_network
 
         return min(self.arms.values(), key=distance)
 
@@ -255,7 +261,7 @@ class HostSession:
         plain = (
             ready.prepared.interpreter
             for ready in self.arms.values()
-            if environment(ready.arm.environment).traits.is_plain
+            if environment(ready.arm.environment).traits.software == "venv"
         )
         return next(plain, "python3")
 
@@ -392,9 +398,7 @@ class HostSession:
     ) -> FingerprintRecord:
         """Return what a worker of an arm found around itself, with the proof of its stack."""
         ready = self.arms[arm]
-        identity: dict[str, Scalar] = dict(ready.prepared.identity)
-        if ready.check.version:
-            identity[f"{ready.arm.environment}.version"] = ready.check.version
+        identity: Identity = {**dict(ready.prepared.identity), **ready.engine_version}
         return FingerprintRecord(
             host=self.host.label,
             arm=arm,

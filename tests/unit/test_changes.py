@@ -213,5 +213,5 @@ def test_an_engine_that_was_updated_is_named(tmp_path: Path) -> None:
     found = compared(tmp_path, *made)
     lines = change_lines(worded(found, {CELL: "cnn"}), {CELL: "cnn"})
     details = [line.columns[0] for line in lines if line.role == "detail"]
-    assert details == ["Between the runs, of docker itself changed: the version of Docker 28 → 29."]
+    assert details == ["Between the runs, of docker itself changed: the version of docker 28 → 29."]
     assert not found.changes[0].is_confounded

@@ -31,7 +31,7 @@ def compared(tmp_path: Path, *made: Made, allow_mismatch: bool = False) -> RunCh
         ({"facts": {"vm": {"cpu.model": "Xeon"}}}, "the processor EPYC → Xeon"),
         ({"facts": {"vm": {"thp": "always"}}}, "transparent huge pages none → always"),
         ({"facts": {"vm": {"uid": 1000}}}, "uid none → 1000"),
-        ({"identity": {"vm": {"docker.version": "29"}}}, "the version of Docker none → 29"),
+        ({"identity": {"vm": {"docker.version": "29"}}}, "the version of docker none → 29"),
         ({"code": "beef" * 16}, "the code c0dec0dec0de… → beefbeefbeef…"),
         ({"code": None}, "the code c0dec0dec0de… → not known"),
         ({"data": "0ther"}, "the data da7a → 0ther"),

@@ -151,10 +151,10 @@ def fact_text(difference: FactDifference) -> str:
 
 
 def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[FactDifference]:
-    """Give the engine of a container where it has another version; of vm that is the kernel."""
+    """Give what isolates an arm where it has another version; the kernel is a fact by itself."""
     for key in sorted(before.identity.keys() | after.identity.keys()):
-        values = before.identity.get(key), after.identity.get(key)
-        if key.endswith(".version") and key != "vm.version" and values[0] != values[1]:
+        values = _version(before, key), _version(after, key)
+        if key.endswith(".version") and values[0] != values[1]:
             yield FactDifference(
                 host=after.host,
                 arm=after.arm,
@@ -163,6 +163,11 @@ def _engines(before: FingerprintRecord, after: FingerprintRecord) -> Iterator[Fa
                 value=values[1],
                 fact_class="host",
             )
+
+
+def _version(record: FingerprintRecord, key: str) -> FingerprintValue:
+    version = record.identity.get(key)
+    return None if version == record.facts.get("kernel.release") else version
 
 
 def _of_design(before: ReadRun, after: ReadRun) -> Iterator[Mismatch]:
