@@ -18,7 +18,7 @@ from envcompare.text import counted
 if TYPE_CHECKING:
     from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
-    from envcompare.doctor.model import HostExamination
+    from envcompare.doctor.findings import HostExamination
     from envcompare.transport.hosts import HostSpec
 
 
@@ -97,8 +97,12 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
     from envcompare.doctor.examining import examine
-    from envcompare.doctor.model import Examination, overall_exit_code
-    from envcompare.doctor.rendering import comparison_lines, diagnosis_lines
+    from envcompare.doctor.findings import (
+        Examination,
+        comparison_lines,
+        diagnosis_lines,
+        overall_exit_code,
+    )
     from envcompare.run_folder.results import json_bytes
 
     experiment, hosts = _places(values)

@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from envcompare.analysis.model.comparison import GatedRun, RunChange, RunComparison
-from envcompare.doctor.model import Examination
+from envcompare.doctor.findings import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import Event, FingerprintRecord, RunRecord, Sample
 

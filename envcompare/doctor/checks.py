@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from envcompare.doctor.model import Finding, finding
+from envcompare.doctor.findings import Finding, finding
 from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import IMAGE_BUILDER, environment
@@ -61,9 +61,18 @@ def diagnose(
     facts = _facts(transport)
     if may_use_gpu:
         findings += _gpu(transport, environments)
-    findings += [_room(transport), _waits(transport, facts), _perf(transport, facts)]
-    findings.append(_cgroup(transport, facts))
-    return tuple(findings)
+    helpful = {
+        "disk of the cache": _room(transport),
+        "run-queue wait": _waits(facts),
+        "cpu counters": _perf(facts),
+        "cgroups": _cgroup(facts),
+    }
+    return (*findings, *_helpful(transport, helpful))
+
+
+def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
+    """Return the findings of what a comparison can do without."""
+    return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
 
 
 def _python(transport: Transport, options: Options, name: str) -> Finding:
@@ -108,7 +117,7 @@ def _facts(transport: Transport) -> dict[str, str]:
 def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
     """Say whether there is a GPU; where one is, every environment has to reach it."""
     driver = check_driver(transport)
-    findings = [finding(transport.name, "gpu driver", driver, is_needed=False)]
+    findings = _helpful(transport, {"gpu driver": driver})
     if not driver.is_usable:
         return [*findings, *(one for one in _profilers(transport) if one.is_usable)]
     for name in environments:
@@ -121,25 +130,22 @@ def _profilers(transport: Transport) -> list[Finding]:
     """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
     tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
     checks = {name: tool if isinstance(tool, Check) else tool.check for name, tool in tools.items()}
-    return [finding(transport.name, name, check, is_needed=False) for name, check in checks.items()]
+    return _helpful(transport, checks)
 
 
 def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
     """Say for each environment whether a GPU's counters can be read in it."""
     rights = find_rights(transport)
     checks = {
-        name: rights
+        f"gpu counters in {name}": rights
         if isinstance(rights, Check)
         else permission(environment(name).traits.counters, rights).check
         for name in environments
     }
-    return [
-        finding(transport.name, f"gpu counters in {name}", check, is_needed=False)
-        for name, check in checks.items()
-    ]
+    return _helpful(transport, checks)
 
 
-def _room(transport: Transport) -> Finding:
+def _room(transport: Transport) -> Check:
     path = host_cache(transport)
     free = free_bytes(transport, path)
     room = None if free is None else f"{free / 1e9:.0f} GB free"
@@ -148,21 +154,19 @@ def _room(transport: Transport) -> Finding:
         hint="free some space, or set XDG_CACHE_HOME there to another disk",
     )
     is_enough = free is None or free >= _ROOM_BYTES
-    check = Check(version=room, problem=None if is_enough else lack)
-    return finding(transport.name, "disk of the cache", check, is_needed=False)
+    return Check(version=room, problem=None if is_enough else lack)
 
 
-def _waits(transport: Transport, facts: dict[str, str]) -> Finding:
+def _waits(facts: dict[str, str]) -> Check:
     lack = Problem(
         brief="the kernel does not count the wait for a CPU",
         hint="nothing to do: verdicts on this host are on wall time",
     )
     has_waits = len(facts.get("schedstat", "").split()) == 3
-    check = Check(problem=None if has_waits else lack)
-    return finding(transport.name, "run-queue wait", check, is_needed=False)
+    return Check(problem=None if has_waits else lack)
 
 
-def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
+def _perf(facts: dict[str, str]) -> Check:
     level = facts.get("perf")
     is_known = level is not None and re.fullmatch(r"-?[0-9]+", level) is not None
     is_open = facts.get("uid") == "0" or (is_known and int(level or 0) <= 2)
@@ -171,15 +175,13 @@ def _perf(transport: Transport, facts: dict[str, str]) -> Finding:
         hint="sudo sysctl -w kernel.perf_event_paranoid=2",
     )
     version = f"perf_event_paranoid {level}" if is_known else None
-    check = Check(version=version, problem=None if is_open else lack)
-    return finding(transport.name, "cpu counters", check, is_needed=False)
+    return Check(version=version, problem=None if is_open else lack)
 
 
-def _cgroup(transport: Transport, facts: dict[str, str]) -> Finding:
+def _cgroup(facts: dict[str, str]) -> Check:
     version = facts.get("cgroup")
     lack = Problem(
         brief="no cgroups are mounted at /sys/fs/cgroup",
         hint="nothing to do: limits and peaks of cgroups stay empty",
     )
-    check = Check(version=f"v{version}") if version else Check(problem=lack)
-    return finding(transport.name, "cgroups", check, is_needed=False)
+    return Check(version=f"v{version}") if version else Check(problem=lack)

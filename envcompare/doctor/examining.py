@@ -1,33 +1,50 @@
-"""What `envcompare doctor` does: ask every host, and compare the stacks that are made there."""
+"""What `envcompare doctor` does: ask every host, and compare the stacks that are made there.
+
+A step in each arm tells whether the arms have the software they should; nothing is measured.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from envcompare.analysis.timing.surroundings import each_once
 from envcompare.config.experiment import Experiment
-from envcompare.config.plan import planned_arms
-from envcompare.config.settings import DEFAULTS, listed
+from envcompare.config.plan import Cell, derive_seed, make_plan, planned_arms
+from envcompare.config.settings import DEFAULTS, listed, options
 from envcompare.doctor.checks import diagnose
-from envcompare.doctor.model import ComparedStack, Finding, HostExamination
-from envcompare.doctor.stacks import NotComparedError, compare_stacks
+from envcompare.doctor.findings import ComparedStack, HostExamination
 from envcompare.environments.registry import all_traits
 from envcompare.errors import EnvcompareError, Problem, UnusableError, WorkloadError
+from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.pair import ArmsContext
 from envcompare.fingerprint.sentences import other_options
+from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
-from envcompare.hosts.session import stack_options
+from envcompare.hosts.session import HostSession, stack_options
 from envcompare.interrupt import Interruption
-from envcompare.run_folder.records import ArmRecord
-from envcompare.stack import Progress
+from envcompare.measure.context import stable_variables
+from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
+from envcompare.stack import NotMadeError, Progress
+from envcompare.stack.proof import TREE
 from envcompare.text import cause_line
 from envcompare.transport.hosts import HostSpec, connect
 
+_STEP_S = 600.0  # at most, of the only block
 _DEFAULT_ENVIRONMENTS = tuple(name for name, traits in all_traits().items() if traits.is_default)
-_TIMEOUT = f"{DEFAULTS.connect_timeout:g}"
-_Given = str | tuple[str, ...] | None
+
+
+class NotComparedError(UnusableError):
+    """The stacks cannot be compared without making one first, or without measuring."""
 
 
 def examine(
@@ -38,7 +55,7 @@ def examine(
     A second one of a host says how the stacks there differ as well: it takes longer. What it says
     to run has the options of the command line.
     """
-    options = other_options(command_line)
+    beside = other_options(command_line)
     for host in hosts:
         try:
             examined = _diagnosed(experiment, host)
@@ -51,7 +68,7 @@ def examine(
             )
         yield examined
         if not examined.exit_code and len(_arms(experiment)) > 1:
-            yield _compared(experiment, host, options, examined)
+            yield _compared(experiment, host, beside, examined)
 
 
 def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
@@ -60,93 +77,212 @@ def _arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
 
 def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
     arms = tuple(dict.fromkeys((arm.environment, arm.stack) for arm in experiment.arms))
-    transport = connect(host, options=ssh_options(experiment))
-    try:
-        may_use_gpu = experiment.device != "cpu"
-        options = stack_options(experiment)
-        findings = diagnose(transport, arms, options=options, may_use_gpu=may_use_gpu)
-    finally:
-        transport.close()
+    with closing(connect(host, options=ssh_options(experiment))) as transport:
+        findings = diagnose(
+            transport,
+            arms,
+            options=stack_options(experiment),
+            may_use_gpu=experiment.device != "cpu",
+        )
     lacking = [finding for finding in findings if finding.is_needed and not finding.is_usable]
+    problem = None
+    if lacking and len(_arms(experiment)) > 1:
+        known = lacking[0].problem or Problem(brief="")
+        brief = f"{lacking[0].subject} cannot be used on {host.label}"
+        problem = Problem(brief=brief, details=known.brief, hint=known.hint)
     return HostExamination(
         host=host.label,
         findings=findings,
-        not_compared=_lack(lacking[0]) if lacking and len(_arms(experiment)) > 1 else None,
+        not_compared=problem,
         exit_code=UnusableError.exit_code if lacking else 0,
     )
 
 
-def _lack(finding: Finding) -> Problem:
-    known = finding.problem or Problem(brief="")
-    return Problem(
-        brief=f"{finding.subject} cannot be used on {finding.host}",
-        details=known.brief,
-        hint=known.hint,
-    )
-
-
 def _compared(
-    experiment: Experiment, host: HostSpec, options: tuple[str, ...], known: HostExamination
+    experiment: Experiment, host: HostSpec, beside: tuple[str, ...], known: HostExamination
 ) -> HostExamination:
     """Return how the stacks of the host differ, where they are made already."""
     said: list[str] = []
     progress = Progress(said.append, may_make=False)
+    stacks: tuple[ComparedStack, ...] = ()
+    problem, code = None, known.exit_code
+    run_id = f"doctor-{uuid.uuid4().hex[:8]}"
     try:
-        stacks = _stacks(experiment, host, options, progress)
+        with closing(open_session(host, experiment, run_id, Interruption())) as session:
+            arms = _arms(experiment)
+            stacks = compare_stacks(session, experiment, arms, progress, options=beside)
     except NotComparedError as error:  # that they are not made yet is no failure
         hint = error.hint or build_command(experiment, host)
-        problem, code = Problem(brief=error.brief, hint=hint), known.exit_code
+        problem = Problem(brief=error.brief, hint=hint)
     except EnvcompareError as error:
+        hint = error.hint
+        if isinstance(error, WorkloadError):
+            hint = "fix the workload or its data; `envcompare run` keeps the log of its workers"
         details = cause_line(error.details, brief=error.brief)
-        problem = Problem(brief=error.brief, details=details, hint=_hint(error))
-        code = error.exit_code
+        problem, code = Problem(brief=error.brief, details=details, hint=hint), error.exit_code
     else:
         is_fine = experiment.allow_mismatch or all(stack.is_as_meant for stack in stacks)
         code = 0 if is_fine else UnusableError.exit_code
-        notes = tuple(dict.fromkeys(said))
-        return replace(known, stacks=stacks, notes=notes, exit_code=code)
     notes = tuple(dict.fromkeys(said))
-    return replace(known, not_compared=problem, notes=notes, exit_code=code)
-
-
-def _stacks(
-    experiment: Experiment, host: HostSpec, options: tuple[str, ...], progress: Progress
-) -> tuple[ComparedStack, ...]:
-    session = open_session(host, experiment, f"doctor-{uuid.uuid4().hex[:8]}", Interruption())
-    try:
-        return compare_stacks(session, experiment, _arms(experiment), progress, options=options)
-    finally:
-        session.close()
+    return replace(known, stacks=stacks, not_compared=problem, notes=notes, exit_code=code)
 
 
 def build_command(experiment: Experiment, host: HostSpec) -> str:
     """Return the command that makes what the arms of the host need."""
-    given = experiment.settings
-    is_cpu = experiment.device == "cpu" and experiment.variant == "auto"  # build has no --device
-    values = {
-        "--envs": _unless(_DEFAULT_ENVIRONMENTS, given.envs),
-        "--stacks": _unless(DEFAULTS.stacks, given.stacks),
-        "--hosts": "" if host.is_local else str(host),
-        "--base-image": experiment.base_image,
-        "--variant": _unless(DEFAULTS.variant, "cpu" if is_cpu else given.variant),
-        "--sif-compression": _unless(DEFAULTS.sif_compression, given.sif_compression),
-        "--python": _unless(DEFAULTS.python, given.python),
-        "--vm-python": experiment.vm_python,
-        "--host-python": experiment.host_python,
-        "--ssh-config": experiment.ssh_config,
-        "--connect-timeout": _unless(_TIMEOUT, f"{experiment.connect_timeout_s:g}"),
-    }
-    words = [word for flag, value in values.items() if value for word in (flag, value)]
-    words += ["--accept-new-host-keys"] if experiment.accept_new_host_keys else []
+    given = replace(
+        experiment.settings, hosts=None if host.is_local else str(host), allow_mismatch=None
+    )
+    if experiment.device == "cpu" and given.variant == "auto":  # build has no --device
+        given = replace(given, variant="cpu")
+    usual = replace(DEFAULTS, envs=_DEFAULT_ENVIRONMENTS)
+    words: list[str] = []
+    for name, (option, _) in options().items():
+        value = getattr(given, name)
+        if option.group not in {"where", "stack", "ssh"} or value is None:
+            continue
+        text = _as_flag(value)
+        if value is True or text != _as_flag(getattr(usual, name)):
+            words += filter(None, (f"--{name.replace('_', '-')}", text))
     return f"envcompare build {shlex.join(words)}".rstrip()
 
 
-def _unless(default: _Given, given: _Given) -> str:
-    """Return what was given as a flag takes it; empty where it is the default."""
-    return "" if listed(given) == listed(default) else ",".join(listed(given))
+def _as_flag(value: Any) -> str:  # noqa: ANN401 — whatever a setting holds
+    """Return a value as its flag takes it; a flag that is on or off takes none."""
+    if isinstance(value, bool):
+        return ""
+    return f"{value:g}" if isinstance(value, float) else ",".join(listed(value))
 
 
-def _hint(error: EnvcompareError) -> str:
-    if isinstance(error, WorkloadError):
-        return "fix the workload or its data; `envcompare run` keeps the log of its workers"
-    return error.hint
+def compare_stacks(
+    session: HostSession,
+    experiment: Experiment,
+    arms: tuple[ArmRecord, ...],
+    progress: Progress,
+    *,
+    options: tuple[str, ...] = (),
+) -> tuple[ComparedStack, ...]:
+    """Return how each arm differs from its reference, after a step of each workload in each.
+
+    What else is to be known of the software goes to `progress`, which may forbid making any; a
+    command that would separate a difference has these options beside its own. Raises
+    NotComparedError where a stack is not there yet or only plain commands are to run, and
+    WorkloadError where a workload fails.
+    """
+    cells = tuple(_cells(session, experiment))
+    if not cells:
+        raise NotComparedError(
+            "a plain command is not run without measuring it",
+            hint="name a workload, as in --workloads cnn",
+        )
+    for text in session.claim():
+        progress.say(text)
+    _make_ready(session, experiment, arms, progress)
+    session.tell_files_apart(progress)
+    session.stage()
+    prints = {cell.workload.name: _fingerprints(session, experiment, cell) for cell in cells}
+    pairs = ((counterpart(arm, arms), arm) for arm in arms if not arm.is_reference)
+    return tuple(_compared_stack(session, pair, prints, options) for pair in pairs)
+
+
+def is_meant_same(one: ArmRecord, other: ArmRecord) -> bool:
+    """Say whether two arms should have the same software: one stack, and no image of the user's."""
+    return one.stack == other.stack and not one.reference and not other.reference
+
+
+def counterpart(arm: ArmRecord, arms: tuple[ArmRecord, ...]) -> ArmRecord:
+    """Return the arm to compare with: the reference, or the first that should be the same."""
+    ordered = sorted(arms, key=lambda one: not one.is_reference)
+    alike = next((one for one in ordered if is_meant_same(one, arm)), arm)
+    return ordered[0] if alike is arm else alike
+
+
+def _make_ready(
+    session: HostSession, experiment: Experiment, arms: tuple[ArmRecord, ...], progress: Progress
+) -> None:
+    """Make the arms usable as far as nothing has to be made for them."""
+    # a mismatch is told with the other differences
+    tolerant = dataclasses.replace(experiment, allow_mismatch=True)
+    for arm in arms:
+        try:
+            session.add_arm(arm, tolerant, progress)
+        except NotMadeError as error:
+            brief = f"{arm.id}'s is not made yet"
+            raise NotComparedError(brief, details=error.details) from error
+
+
+def _cells(session: HostSession, experiment: Experiment) -> Iterator[Cell]:
+    """Give one cell of each workload that a worker can run."""
+    planned = make_plan(experiment, (session.host.label,), accept_many=True).cells
+    first: dict[str, Cell] = {}
+    for cell in planned:
+        if cell.workload.program is None:
+            first.setdefault(cell.workload.name, cell)
+    yield from first.values()
+
+
+def _fingerprints(
+    session: HostSession, experiment: Experiment, cell: Cell
+) -> dict[str, FingerprintRecord]:
+    """Run a step of a workload in every arm; return what each found around itself then."""
+    folders = CellFolders(session=session)
+    parameters = dict(cell.parameters)
+    data = folders.prepare_data(cell.workload, parameters, experiment)
+    spec = folders.spec(cell.workload, parameters, data, experiment)
+    spec = replace(spec, fingerprint=False)
+    variables = stable_variables(experiment.seed, cell.id, 0) if experiment.stabilise else ()
+    with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
+        prints = {}
+        for arm in session.arms:
+            name = f"{arm}.log"
+            log = Path(logs) / name
+            worker = folders.launch(arm, log=log, log_name=name, variables=variables)
+            facts = _facts(worker, spec, seed=derive_seed(experiment.seed, "doctor", cell.id))
+            prints[arm] = session.fingerprint(arm, cell.id, facts, taken="step")
+    return prints
+
+
+def _facts(worker: Worker, spec: LaunchSpec, *, seed: int) -> dict[str, FingerprintValue]:
+    """Let a worker do its first step and another one, and say what is around it then."""
+    try:
+        worker.send_hello(spec)
+        worker.await_hello()
+        worker.send_begin(seed % 2**31, 0)
+        worker.await_begin()
+        worker.run(1, _STEP_S)
+        worker.send_facts()
+        facts = worker.await_facts()
+        worker.end()
+        worker.quit()
+    finally:
+        worker.kill()
+    return facts.fingerprint
+
+
+def _compared_stack(
+    session: HostSession,
+    pair: tuple[ArmRecord, ArmRecord],
+    prints: dict[str, dict[str, FingerprintRecord]],
+    options: tuple[str, ...],
+) -> ComparedStack:
+    base, arm = pair
+    known = ArmsContext(arms=pair, options=options)
+    mismatch = session.arms[arm.id].mismatch
+    by_workload = {
+        name: compare_fingerprints(by_arm[base.id], by_arm[arm.id], known)
+        for name, by_arm in prints.items()
+    }
+    return ComparedStack(
+        arm=arm.id,
+        base=base.id,
+        is_meant=is_meant_same(base, arm),
+        workloads=tuple(prints),
+        differences=each_once(by_workload),
+        is_proven=base.stack == "host"
+        or all(TREE in _facts_of(session, one) for one in (base, arm)),
+        is_given=bool(base.reference or arm.reference),
+        mismatch=mismatch.problem if mismatch else None,
+    )
+
+
+def _facts_of(session: HostSession, arm: ArmRecord) -> dict[str, str]:
+    return dict(session.arms[arm.id].prepared.facts)

@@ -11,7 +11,7 @@ import pytest
 from lab import Lab
 
 from envcompare.doctor.checks import diagnose
-from envcompare.doctor.model import Finding
+from envcompare.doctor.findings import Finding
 from envcompare.stack import Options
 from envcompare.transport import Transport
 from envcompare.transport.hosts import connect, parse_hosts

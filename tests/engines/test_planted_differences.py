@@ -21,7 +21,7 @@ from envcompare import bundled
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.settings import Settings
-from envcompare.doctor.stacks import compare_stacks
+from envcompare.doctor.examining import compare_stacks
 from envcompare.environments.docker import image_store
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession, ReadyArm

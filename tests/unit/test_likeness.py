@@ -14,10 +14,14 @@ from envcompare.cli.schemas import schema_text
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
 from envcompare.doctor import examining
-from envcompare.doctor.examining import build_command
-from envcompare.doctor.model import ComparedStack, Examination, HostExamination
-from envcompare.doctor.rendering import comparison_lines, diagnosis_lines
-from envcompare.doctor.stacks import counterpart, is_meant_same
+from envcompare.doctor.examining import build_command, counterpart, is_meant_same
+from envcompare.doctor.findings import (
+    ComparedStack,
+    Examination,
+    HostExamination,
+    comparison_lines,
+    diagnosis_lines,
+)
 from envcompare.errors import Problem
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.run_folder.results import json_bytes
