@@ -1,13 +1,8 @@
-"""Read a run folder and turn it into comparison.json: estimates, verdicts, differences, failures.
-
-A folder whose files do not belong together is refused.
-"""
+"""Turn a run folder into comparison.json: estimates, verdicts, differences, failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,8 +13,8 @@ from envcompare.analysis.model.comparison import (
     FailureRow,
     RunComparison,
 )
-from envcompare.analysis.profiles.profiled import Sources, explain
-from envcompare.analysis.timing.cells import CellData, by_cell, summarise_cell
+from envcompare.analysis.profiles.profiled import explain
+from envcompare.analysis.timing.cells import CellData, summarise_cell
 from envcompare.analysis.timing.decompose import decompose
 from envcompare.analysis.timing.descriptive import (
     memory_summaries,
@@ -27,6 +22,7 @@ from envcompare.analysis.timing.descriptive import (
     startup_summaries,
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
+from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
     Differences,
     candidates,
@@ -34,235 +30,17 @@ from envcompare.analysis.timing.surroundings import (
     each_once,
     of_cells,
 )
-from envcompare.errors import RunFolderError
-from envcompare.fingerprint.comparing import changed_software
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.run_folder.profilefiles import read_profiles, read_roofs
-from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     ArmRecord,
-    Block,
     CellState,
     Event,
-    FingerprintRecord,
-    GpuReading,
-    Measured,
-    Memory,
-    ProcessRun,
-    RunRecord,
-    Sample,
-    Startup,
 )
 from envcompare.run_folder.results import (
     RunFolder,
     count_comparisons,
     elapsed_s,
-    standing,
-    written_samples,
 )
-
-_GUARDS = ("waited", "caution")
-_STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: what stands of the events is found once
-class RunFiles:
-    """A run folder, read."""
-
-    run: RunRecord
-    samples: tuple[Sample, ...]
-    events: tuple[Event, ...]
-    fingerprints: tuple[FingerprintRecord, ...]
-    profiles: tuple[ProfileRecord, ...]
-    roofs: tuple[Roofs, ...]
-    torn: int  # lines that are cut off
-    imports: tuple[str, ...] = ()
-
-    def cell_data(self) -> tuple[CellData, ...]:
-        """Return what there is of each cell, in the order of the plan."""
-        blocks = by_cell(sample for sample in self.samples if isinstance(sample, Measured))
-        standing, every = by_cell(self.standing), by_cell(self.events)
-        return tuple(
-            CellData(
-                run=self.timed,
-                cell=cell,
-                blocks=tuple(blocks.get(cell.id, ())),
-                events=tuple(standing.get(cell.id, ())),
-                host_events=tuple(e for e in standing.get("", ()) if e.host == cell.host),
-                guard_events=tuple(e for e in every.get(cell.id, ()) if e.what in _GUARDS),
-                elapsed_s=elapsed_s(every.get(cell.id, ())),
-                batch=_batch(every.get(cell.id, ())),
-            )
-            for cell in self.run.cells
-        )
-
-    @property
-    def sources(self) -> Sources:
-        """Return what explains the times of the cells."""
-        return Sources(
-            run=self.run,
-            samples=self.samples,
-            events=self.standing,
-            fingerprints=self.fingerprints,
-            records=self.profiles,
-            roofs=self.roofs,
-        )
-
-    @property
-    def timed(self) -> RunRecord:
-        """Return the run without the arms that were only imported beside timed ones."""
-        timed = tuple(arm for arm in self.run.arms if arm.is_timed)
-        return msgspec.structs.replace(self.run, arms=timed) if timed else self.run
-
-    @cached_property
-    def standing(self) -> tuple[Event, ...]:
-        """Return the events that no resumption has overtaken."""
-        return standing(self.events)
-
-    @property
-    def is_complete(self) -> bool:
-        """Tell whether the run ended after it was last begun, and all that it measured is here.
-
-        What was only imported has no end.
-        """
-        if not any(arm.is_timed for arm in self.run.arms):
-            return True
-        return any(e.what == "run-ended" for e in self.standing) and not self.lost
-
-    @cached_property
-    def lost(self) -> int:
-        """Return how many samples were written and are not here; older runs did not count them."""
-        return max(0, written_samples(self.events) - len(self.samples))
-
-    def unscreened(self) -> RunRecord:
-        """Return the run as if it had asked for no screen: each interval pays for all."""
-        design = msgspec.structs.replace(self.run.design, screen=False)
-        return msgspec.structs.replace(self.run, design=design)
-
-
-def read_files(folder: RunFolder) -> RunFiles:
-    """Read a run folder, complete or not.
-
-    Raises RunFolderError where a file is damaged, of another run, or missing.
-    """
-    run, samples, journal = folder.read_run(), folder.read_samples(), folder.read_events()
-    # an import may come days after the run: it is no part of its course
-    events = tuple(event for event in journal.events if event.what != "imported")
-    fingerprints = _fingerprints(folder)
-    _check_measured(folder, samples.samples, events)
-    _check_names(folder, "samples.jsonl", run, samples.samples)
-    _check_names(folder, "events.jsonl", run, events)
-    _check_names(folder, "fingerprints", run, fingerprints)
-    _check_samples(folder, samples.samples)
-    return RunFiles(
-        run=run,
-        samples=samples.samples,
-        events=events,
-        fingerprints=fingerprints,
-        profiles=read_profiles(folder),
-        roofs=read_roofs(folder),
-        torn=samples.torn + journal.torn,
-        imports=tuple(dict.fromkeys(_commands(journal.events))),
-    )
-
-
-def _fingerprints(folder: RunFolder) -> tuple[FingerprintRecord, ...]:
-    """Return the fingerprints; for one that was taken before any work, a later one of the same.
-
-    An interruption came before the first part of the run could look after steps.
-    """
-    later = folder.read_later_fingerprints()
-    return tuple(
-        next((one for one in later if _completes(first, one)), first)
-        for first in folder.read_fingerprints()
-    )
-
-
-def _completes(first: FingerprintRecord, later: FingerprintRecord) -> bool:
-    is_same = (first.host, first.arm, first.cell) == (later.host, later.arm, later.cell)
-    is_after = (first.taken, later.taken) == ("start", "step")
-    return is_same and is_after and not changed_software(first, later)
-
-
-def _batch(events: Iterable[Event]) -> int | None:
-    """Return how many samples a step takes, as the first worker of a cell said it."""
-    batches = (event.values.get("batch") for event in events)
-    return next((batch for batch in batches if isinstance(batch, int)), None)
-
-
-def _commands(events: Iterable[Event]) -> Iterator[str]:
-    """Yield the command of each import; older folders do not hold it."""
-    for event in events:
-        command = event.values.get("command")
-        if event.what == "imported" and isinstance(command, str) and command:
-            yield command
-
-
-def _check_measured(
-    folder: RunFolder, samples: tuple[Sample, ...], events: tuple[Event, ...]
-) -> None:
-    """Raise RunFolderError where cells were measured and no sample is left of them."""
-    if not samples and any(e.what == "cell-ended" and e.state == "ok" for e in events):
-        raise RunFolderError(
-            f"{folder.path}/samples.jsonl is missing or empty",
-            details="the events say that cells were measured",
-            hint="restore the file from a copy, or run again",
-        )
-
-
-def _check_names(
-    folder: RunFolder,
-    name: str,
-    run: RunRecord,
-    records: Iterable[Sample | Event | FingerprintRecord],
-) -> None:
-    """Raise RunFolderError where a record is of a cell or an environment that the run has not."""
-    cells, arms = ({one.id for one in part} | {""} for part in (run.cells, run.arms))
-    for record in records:
-        arm = "" if isinstance(record, GpuReading) else record.arm
-        if record.cell in cells and arm in arms:
-            continue
-        what = f"the environment {arm}" if record.cell in cells else f"the cell {record.cell}"
-        raise RunFolderError(
-            f"{folder.path / name} does not belong to the run {run.run_id}",
-            details=f"it holds {what}, which run.json does not name",
-            hint="restore both files from a copy: one is from another run, or was changed",
-        )
-
-
-def _check_samples(folder: RunFolder, samples: Iterable[Sample]) -> None:
-    """Raise RunFolderError for a sample that nobody measured as it stands there."""
-    seen: dict[tuple[str, str, int, int, int], int] = {}
-    for number, sample in enumerate(samples, start=1):
-        why = _fault(sample)
-        if not why and isinstance(sample, Measured):
-            key = sample.cell, sample.arm, sample.restart, sample.generation, sample.round
-            first = seen.setdefault(key, number)
-            why = "" if first == number else f"the round of line {first} once more"
-        if why:
-            raise RunFolderError(
-                f"{folder.path}/samples.jsonl is damaged in line {number}",
-                details=f"it has {why}",
-                hint="remove that line, or restore the file from a copy",
-            )
-
-
-def _fault(sample: Sample) -> str:
-    """Say what cannot be of the times of a sample; empty where nothing speaks against it."""
-    if isinstance(sample, GpuReading | Memory):
-        return ""
-    if isinstance(sample, Block) and not sample.k == len(sample.wall_ns) > 0:
-        return f"{len(sample.wall_ns)} times of {sample.k} steps"
-    # that a clock jumped is why a block was dropped
-    return "a time below 0" if sample.status == "ok" and min(_times_ns(sample)) < 0 else ""
-
-
-def _times_ns(sample: Measured | Startup) -> tuple[int, ...]:
-    if isinstance(sample, Block):
-        return (*sample.wall_ns, *sample.cpu_ns, *(sample.gpu_ns or ()))
-    if isinstance(sample, ProcessRun):
-        return (sample.wall_ns, sample.user_ns, sample.sys_ns, sample.real_ns)
-    return tuple(getattr(sample, name) for name in _STARTUP_TIMES)
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
@@ -278,7 +56,7 @@ def compare_files(read: RunFiles) -> RunComparison:
     m = count_comparisons(run.arms, len(run.cells))
     settled = primaries(data, design, m=m)
     differing = differences_by_cell(run, read.samples, read.fingerprints)
-    profiles = explain(read.sources, data, differences=differing, settled=settled)
+    profiles = explain(read, data, differences=differing, settled=settled)
     for profiled in profiles:
         differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
     shared = each_once(differing)

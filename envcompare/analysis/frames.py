@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import asdict
 
-from envcompare.analysis.compare import RunFiles, compare_files, read_files
+from envcompare.analysis.compare import compare_files
 from envcompare.analysis.model.comparison import Comparison, Estimate, RunComparison, StepTimes
 from envcompare.analysis.model.profiling import QuantityRow
+from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Block, FactDifference, Measured, ProcessRun, Scalar
 from envcompare.run_folder.results import RunFolder

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from builders import block, run_record
 
-from envcompare.analysis.compare import RunFiles, read_files
+from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.cli.planning import resumed
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.records import Event, GpuReading, Memory, Sample, Startup

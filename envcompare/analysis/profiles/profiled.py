@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -38,87 +39,51 @@ from envcompare.analysis.profiles.quantities import (
     several_cautions,
 )
 from envcompare.analysis.profiles.rooflines import roofline
-from envcompare.analysis.timing.cells import CellData, by_cell
+from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.descriptive import arm_quantities
 from envcompare.analysis.timing.judge import Key, Primary
+from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.gpu.peaks import gpu_capabilities, gpu_models
-from envcompare.run_folder.profiles import ProfileRecord, Quantity, Roofs
+from envcompare.run_folder.profiles import ProfileRecord, Quantity
 from envcompare.run_folder.records import (
     Block,
-    CellRecord,
-    Event,
     FactDifference,
-    FingerprintRecord,
     FingerprintValue,
-    GpuReading,
-    Measured,
-    RunRecord,
-    Sample,
 )
 from envcompare.stats.metrics import wall_ns
 
-Facts = Mapping[str, FingerprintValue]
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: what each cell asks for is gathered once
-class Sources:
-    """A run folder, as far as it explains times."""
-
-    run: RunRecord
-    samples: tuple[Sample, ...]
-    events: tuple[Event, ...]
-    fingerprints: tuple[FingerprintRecord, ...]
-    records: tuple[ProfileRecord, ...]
-    roofs: tuple[Roofs, ...]
-
-    @cached_property
-    def readings(self) -> dict[str, list[GpuReading]]:
-        """Return the readings of GPUs by cell."""
-        return by_cell(one for one in self.samples if isinstance(one, GpuReading))
-
-    @cached_property
-    def profiles(self) -> dict[str, list[ProfileRecord]]:
-        """Return the records of profiles by cell."""
-        return by_cell(self.records)
-
-    @cached_property
-    def facts(self) -> dict[str, dict[str, Facts]]:
-        """Return the facts of each arm by cell."""
-        prints = by_cell(self.fingerprints)
-        return {cell: {one.arm: one.facts for one in found} for cell, found in prints.items()}
-
-    @cached_property
-    def codes(self) -> dict[str, dict[str, str]]:
-        """Return the hash of the program that was timed in each arm, as its worker said it."""
-        codes: dict[str, dict[str, str]] = {}
-        for event in self.events:
-            if isinstance(code := event.values.get("code"), str):
-                codes.setdefault(event.cell, {})[event.arm] = code
-        return codes
+Records = tuple[ProfileRecord, ...]
+_NET = "The verdict leaves out the wait for a CPU that others held."
+_UNKNOWN_ORIGIN = (
+    "Imported profiles say so, of which it is not known that they are of the program that was "
+    "timed: the verdict does not rest on them."
+)
 
 
 def explain(
-    sources: Sources,
+    read: RunFiles,
     data: Iterable[CellData],
     *,
     differences: Mapping[str, tuple[FactDifference, ...]],
     settled: Mapping[Key, Primary],
 ) -> tuple[CellProfiles, ...]:
     """Return what explains the times of each cell; a cell with nothing of that kind is left out."""
-    strays = tuple(dict.fromkeys(_stray(sources)))
-    explained = []
-    for cell in data:
-        profiles = _cell_profiles(_cell(sources, cell, differences.get(cell.cell.id, ()), settled))
-        if profiles is not None:
-            explained.append(replace(profiles, cautions=(*profiles.cautions, *strays)))
-    return tuple(explained)
+    strays = tuple(dict.fromkeys(_stray(read)))
+    cells = (
+        _ProfiledCell(
+            read=read, data=one, differences=differences.get(one.cell.id, ()), settled=settled
+        )
+        for one in data
+    )
+    explained = (profiles for cell in cells if (profiles := _cell_profiles(cell)) is not None)
+    return tuple(replace(one, cautions=(*one.cautions, *strays)) for one in explained)
 
 
-def _stray(sources: Sources) -> Iterable[str]:
+def _stray(read: RunFiles) -> Iterable[str]:
     """Say which records are of an environment, a cell or a host that the run does not know."""
-    arms = {arm.id for arm in sources.run.arms}
-    hosts = {cell.id: cell.host for cell in sources.run.cells}
-    for record in sources.records:
+    arms = {arm.id for arm in read.run.arms}
+    hosts = {cell.id: cell.host for cell in read.run.cells}
+    for record in read.profiles:
         if record.arm in arms and hosts.get(record.cell) == record.host:
             continue
         if record.arm in arms and record.cell in hosts:
@@ -131,99 +96,101 @@ def _stray(sources: Sources) -> Iterable[str]:
             yield f"{record.name} is left out: run.json has no {lack}."
 
 
-def _cell(
-    sources: Sources,
-    data: CellData,
-    differences: tuple[FactDifference, ...],
-    settled: Mapping[Key, Primary],
-) -> _ProfiledCell:
-    cell, arms = data.cell, sources.run.arms
-    facts = sources.facts.get(cell.id, {})
-    return _ProfiledCell(
-        cell=cell,
-        reference=next(arm.id for arm in arms if arm.is_reference),
-        arms=tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control)),
-        records=tuple(sources.profiles.get(cell.id, ())),
-        roofs=tuple(one for one in sources.roofs if one.host == cell.host),
-        blocks={arm.id: data.arm_blocks(arm.id) for arm in arms},
-        codes=sources.codes.get(cell.id, {}),
-        facts=facts,
-        differences=differences,
-        energy=_energy(sources, data, facts),
-        log_ratios={
-            arm: one.interval.mean for (name, arm), one in settled.items() if name == cell.id
-        },
-        is_net=data.metric[0] == "net",
-        timed=frozenset(arm.id for arm in arms if arm.is_timed),
-    )
+@dataclass(frozen=True, kw_only=True)  # no slots: what is asked for again is looked up once
+class _ProfiledCell:
+    """All that a run folder holds of one cell to explain its times."""
+
+    read: RunFiles
+    data: CellData
+    differences: tuple[FactDifference, ...]  # of the fingerprints
+    settled: Mapping[Key, Primary]  # what the verdicts rest on
+
+    @property
+    def id(self) -> str:
+        """Return the id of the cell."""
+        return self.data.cell.id
+
+    @cached_property
+    def reference(self) -> str:
+        """Return the arm that the others are compared with."""
+        return next(arm.id for arm in self.read.run.arms if arm.is_reference)
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """Return the arms that are compared with the reference."""
+        arms = self.read.run.arms
+        return tuple(arm.id for arm in arms if not (arm.is_reference or arm.is_control))
+
+    @cached_property
+    def timed(self) -> frozenset[str]:
+        """Return the arms whose verdicts no imported profile may touch."""
+        return frozenset(arm.id for arm in self.read.run.arms if arm.is_timed)
+
+    @cached_property
+    def records(self) -> Records:
+        """Return the profiles of all arms."""
+        return tuple(self.read.cell_profiles.get(self.id, ()))
+
+    def of(self, arm: str) -> Records:
+        """Return the profiles of an arm."""
+        return tuple(one for one in self.records if one.arm == arm)
+
+    def facts(self, arm: str) -> Mapping[str, FingerprintValue]:
+        """Return the facts of the fingerprint of an arm."""
+        return self.read.facts.get(self.id, {}).get(arm, {})
+
+    def blocks(self, arm: str) -> list[Block]:
+        """Return the measured blocks of an arm; a plain command has none."""
+        return [one for one in self.data.arm_blocks(arm) if isinstance(one, Block)]
 
 
-def _energy(
-    sources: Sources, data: CellData, facts: Mapping[str, Facts]
-) -> dict[str, tuple[Quantity, ...]]:
+def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
     """Return what each arm took of its GPU; nothing where no arm ran on one."""
-    readings = sources.readings.get(data.cell.id, [])
-    blocks = {
-        arm.id: [one for one in data.arm_blocks(arm.id) if isinstance(one, Block)]
-        for arm in sources.run.arms
-        if not arm.is_control
-    }
+    arms = (arm.id for arm in cell.read.run.arms if not arm.is_control)
+    blocks = {arm: cell.blocks(arm) for arm in arms}
     return {
         arm: arm_quantities(
             timed,
-            readings,
-            batch=data.batch,
-            uuid=str(facts.get(arm, {}).get("gpu.uuid") or ""),
+            cell.read.readings.get(cell.id, []),
+            batch=cell.data.batch,
+            uuid=str(cell.facts(arm).get("gpu.uuid") or ""),
         )
         for arm, timed in blocks.items()
         if any(block.gpu_ns for block in timed)
     }
 
 
-Records = tuple[ProfileRecord, ...]
-_NET = "The verdict leaves out the wait for a CPU that others held."
-_UNKNOWN_ORIGIN = (
-    "Imported profiles say so, of which it is not known that they are of the program that was "
-    "timed: the verdict does not rest on them."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ProfiledCell:
-    """All that a run folder holds of one cell to explain its times."""
-
-    cell: CellRecord
-    reference: str
-    arms: tuple[str, ...]  # those that are compared with the reference
-    records: Records = ()
-    roofs: tuple[Roofs, ...] = ()
-    blocks: Mapping[str, Sequence[Measured]] = field(default_factory=dict)  # measured, by arm
-    codes: Mapping[str, str] = field(default_factory=dict)  # hash of the timed program, by arm
-    facts: Mapping[str, Mapping[str, FingerprintValue]] = field(default_factory=dict)
-    differences: tuple[FactDifference, ...] = ()  # of the fingerprints
-    energy: Mapping[str, tuple[Quantity, ...]] = field(default_factory=dict)  # of the timing pass
-    log_ratios: Mapping[str, float] = field(default_factory=dict)  # that the verdicts rest on
-    is_net: bool = False  # the verdicts leave out the wait for a CPU that others held
-    timed: frozenset[str] = frozenset()  # arms whose verdicts no imported profile may touch
-
-    def of(self, arm: str) -> Records:
-        """Return the profiles of an arm."""
-        return tuple(one for one in self.records if one.arm == arm)
-
-
 def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
     """Return what the profiles of a cell say; None where nothing was profiled or can be divided."""
     profiled = {arm: records for arm in (cell.reference, *cell.arms) if (records := cell.of(arm))}
     partial = partial_records(profiled)
-    rows = quantity_rows(profiled, cell.energy, reference=cell.reference, partial=partial)
-    ledgers, reasons = _ledgers(cell)
-    diffs = tuple(_kernel_diffs(cell))
-    drawn = roofline(profiled, cell.roofs, host=cell.cell.host, steps_ns=_steps_ns(cell))
+    rows = quantity_rows(profiled, _energy(cell), reference=cell.reference, partial=partial)
+    made = {arm: _ledger(cell, arm) for arm in cell.arms}
+    ledgers = tuple(one for one in made.values() if isinstance(one, Ledger))
     if not rows and not ledgers:
         return None
+    diffs = tuple(_kernel_diffs(cell))
+    host = cell.data.cell.host
+    roofs = [one for one in cell.read.roofs if one.host == host]
+    drawn = roofline(profiled, roofs, host=host, steps_ns=_steps_ns(cell))
+    reasons = (f"No ledger of {arm}: {why}." for arm, why in made.items() if isinstance(why, str))
+    cautions = (
+        *program_cautions(profiled, cell.read.codes.get(cell.id, {})),
+        *model_flops_cautions(rows, reference=cell.reference),
+        *factor_cautions(diffs, reference=cell.reference),
+        *gpu_cautions(profiled, reference=cell.reference),
+        *unnamed_gpu_cautions(
+            {arm: found for arm, found in profiled.items() if not _told_gpu(cell, arm)},
+            among=len(profiled),
+        ),
+        *chain.from_iterable(several_cautions(one, partial) for one in profiled.values()),
+        *chain.from_iterable(map(step_cautions, profiled.values())),
+        *chain.from_iterable(map(launch_cautions, profiled.values())),
+        *reasons,
+    )
     return CellProfiles(
-        cell=cell.cell.id,
-        host=cell.cell.host,
+        cell=cell.id,
+        host=host,
         reference=cell.reference,
         devices=_devices(cell),
         arms=tuple(_arm(arm, profiled.get(arm, ()), found) for arm, found in rows.items()),
@@ -232,28 +199,7 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
         roofline=None if isinstance(drawn, str) else drawn,
         roofline_reason=drawn if isinstance(drawn, str) else "",
         betrayed=tuple(_build_differences(cell)),
-        cautions=tuple(
-            dict.fromkeys(
-                (
-                    *program_cautions(profiled, cell.codes),
-                    *model_flops_cautions(rows, reference=cell.reference),
-                    *factor_cautions(diffs, reference=cell.reference),
-                    *gpu_cautions(profiled, reference=cell.reference),
-                    *unnamed_gpu_cautions(
-                        {arm: found for arm, found in profiled.items() if not _told_gpu(cell, arm)},
-                        among=len(profiled),
-                    ),
-                    *(
-                        text
-                        for records in profiled.values()
-                        for text in several_cautions(records, partial)
-                    ),
-                    *(text for records in profiled.values() for text in step_cautions(records)),
-                    *(text for records in profiled.values() for text in launch_cautions(records)),
-                    *reasons,
-                )
-            )
-        ),
+        cautions=tuple(dict.fromkeys(cautions)),
     )
 
 
@@ -300,54 +246,37 @@ def _sources(before: ProfileRecord, after: ProfileRecord) -> str:
     return " against ".join(dict.fromkeys((source_of(before), source_of(after))))
 
 
-def _ledgers(cell: _ProfiledCell) -> tuple[tuple[Ledger, ...], tuple[str, ...]]:
-    """Return the ledgers of the arms, and why a profiled arm has none."""
-    ledgers, reasons = [], []
-    for arm in cell.arms:
-        made = _ledger(cell, arm)
-        if isinstance(made, Ledger):
-            ledgers.append(made)
-        elif made:
-            reasons.append(f"No ledger of {arm}: {made}.")
-    return tuple(ledgers), tuple(reasons)
-
-
-def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str:
+def _ledger(cell: _ProfiledCell, arm: str) -> Ledger | str | None:
     """Return a ledger from traces, else from the blocks; a reason only where a trace was there."""
     pair = choose_pair(cell.of(cell.reference), cell.of(arm), is_of_program)
     if pair is None:
         timed = timing_ledger(
-            cell.blocks.get(cell.reference, ()),
-            cell.blocks.get(arm, ()),
+            cell.data.arm_blocks(cell.reference),
+            cell.data.arm_blocks(arm),
             arm=arm,
             modes=_modes(cell, arm),
         )
         if isinstance(timed, str):
-            return ""
-        is_left_out = cell.is_net and any(one.part == "wait" for one in timed.parts)
+            return None
+        is_net = cell.data.metric[0] == "net"
+        is_left_out = is_net and any(one.part == "wait" for one in timed.parts)
         return replace(timed, notes=(*timed.notes, _NET)) if is_left_out else timed
     made = trace_ledger(profile_of(pair[0]), profile_of(pair[1]), arm=arm, source=_sources(*pair))
-    if not isinstance(made, str) and arm in cell.timed and any(map(_is_imported, pair)):
-        return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
-    change = _timed_change(cell, arm)
-    if isinstance(made, str) or change is None or not made.is_per_step:
+    if isinstance(made, str):
         return made
+    if arm in cell.timed and any(map(_is_imported, pair)):
+        return replace(made, notes=(*made.notes, _UNKNOWN_ORIGIN))
+    # the change of a step that the verdict rests on, where one was timed
+    settled, step = cell.settled.get((cell.id, arm)), _steps_ns(cell).get(cell.reference)
+    if settled is None or step is None or not made.is_per_step:
+        return made
+    change = round(step * math.expm1(settled.interval.mean))
     return replace(made, timing_change_ns=change, unseen_ns=change - made.change_ns)
-
-
-def _timed_change(cell: _ProfiledCell, arm: str) -> int | None:
-    """Return the change of a step that the verdict rests on, in ns; None where none was timed."""
-    step = _steps_ns(cell).get(cell.reference)
-    if arm not in cell.log_ratios or step is None:
-        return None
-    return round(step * math.expm1(cell.log_ratios[arm]))
 
 
 def _steps_ns(cell: _ProfiledCell) -> dict[str, float]:
     """Return the mean step of each arm on the clock."""
-    blocks = {
-        arm: [one for one in found if isinstance(one, Block)] for arm, found in cell.blocks.items()
-    }
+    blocks = {arm.id: cell.blocks(arm.id) for arm in cell.read.run.arms}
     return {
         arm: sum(map(wall_ns, found)) / sum(one.k for one in found)
         for arm, found in blocks.items()
@@ -388,15 +317,14 @@ def _differences_of(cell: _ProfiledCell, arm: str, records: Records) -> tuple[Fa
         one.key for one in cell.differences if one.arm == arm and one.fact_class == "confounder"
     }
     sides = [_side(cell, name, records) for name in (cell.reference, arm)]
-    return build_differences(*sides, host=cell.cell.host, arm_id=arm, told=told)
+    return build_differences(*sides, host=cell.data.cell.host, arm_id=arm, told=told)
 
 
 def _unsure(difference: FactDifference) -> FactDifference:
-    texts = (
+    sentence, evidence = (
         f"{text} {_UNKNOWN_ORIGIN}" if text else ""
         for text in (difference.sentence, difference.evidence)
     )
-    sentence, evidence = texts
     return replace(
         difference, fact_class="possible-influence", sentence=sentence, evidence=evidence
     )
@@ -410,7 +338,7 @@ def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
     profiles = [profile_of(one) for one in usable(one for one in records if one.arm == arm)]
     return Side(
         names=frozenset(kernel.name for one in profiles for kernel in one.kernels),
-        facts=cell.facts.get(arm, {}),
+        facts=cell.facts(arm),
         gpus=gpu_models(profiles) or _told_gpu(cell, arm),
         capabilities=gpu_capabilities(profiles),
         operators=frozenset(operator.name for one in profiles for operator in one.operators),
@@ -419,5 +347,5 @@ def _side(cell: _ProfiledCell, arm: str, records: Records) -> Side:
 
 def _told_gpu(cell: _ProfiledCell, arm: str) -> frozenset[str]:
     """Return the GPU that the fingerprint of an arm names."""
-    name = cell.facts.get(arm, {}).get(GPU)
+    name = cell.facts(arm).get(GPU)
     return frozenset({str(name)} if name else ())

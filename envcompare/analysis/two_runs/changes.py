@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from envcompare.analysis.compare import compare_files, read_files
+from envcompare.analysis.compare import compare_files
 from envcompare.analysis.model.comparison import (
     Change,
     Comparison,
@@ -34,6 +34,7 @@ from envcompare.analysis.timing.judge import (
     leaning,
     least_restarts,
 )
+from envcompare.analysis.timing.runfiles import read_files
 from envcompare.analysis.two_runs.gates import phase_of
 from envcompare.analysis.two_runs.mismatches import (
     ReadRun,
