@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,16 +18,12 @@ from envcompare.gpu.kernelnames import PRECISIONS, precisions
 from envcompare.gpu.peaks import plain_name
 from envcompare.run_folder.records import FactDifference, FingerprintValue
 
-_COMPILED: Final = re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])")
-_TAGGED: Final = re.compile(
-    r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
-)
 _ARCHITECTURE: Final = "kernels.architecture"
 _CHOSEN: Final = (_ARCHITECTURE, "kernels.cutlass")  # one library has several of them
 _SHOWN: Final = 100  # characters of a name
 _REMEDY: Final = "profile both arms with the software of one image"
 GPU: Final = "gpu.name"
-PRECISION: Final = "kernels.precision"
+_PRECISION: Final = "kernels.precision"
 _SAME_GPU: Final = "profile both arms on one GPU model"
 _SAME_PRECISION: Final = "profile both arms in one precision, with AMP and TF32 on or off in both"
 
@@ -40,25 +36,41 @@ class _Sign:
     told_by: tuple[str, ...]  # facts of the fingerprint that say the same, and better
     meaning: str
     meaning_on_one_gpu: str = ""  # where it differs from the meaning
-    generations: tuple[tuple[str, str], ...] = ()  # words for a pattern
+    tag: re.Pattern[str] | None = None  # its group is what a name carries
+    generations: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # words for a pattern
+
+    def of(self, name: str) -> set[str]:
+        """Return what a name carries of it."""
+        lower = name.lower()
+        tags = self.tag.findall(lower) if self.tag else ()
+        words = {words for words, pattern in self.generations.items() if pattern.search(lower)}
+        return words | {tag.replace("sm_", "sm") for tag in tags}
+
+    def of_all(self, names: Iterable[str]) -> set[str]:
+        """Return what any of the names carries of it."""
+        return set().union(*map(self.of, names))
 
 
 # dgrad_engine kept its old name, and kernels of before stayed in cuDNN 8 for some shapes
-_CUDNN_7: Final = r"cudnn::detail::(?!dgrad_engine)"
-_CUDNN_8: Final = (
+_CUDNN_7: Final = re.compile(r"cudnn::detail::(?!dgrad_engine)")
+_CUDNN_8: Final = re.compile(
     r"cudnn::(?:cnn|ops)::|xmma_\w*(?:fprop|dgrad|wgrad)|cudnn_(?:infer|train|generated)"
 )
-_EARLY: Final = r"(?:maxwell|volta|turing)_\w*cudnn_|winograd_nonfused"
+_EARLY: Final = re.compile(r"(?:maxwell|volta|turing)_\w*cudnn_|winograd_nonfused")
 _UNSURE: Final = "scudnn and Winograd kernels"
 _SIGNS: Final = (
     _Sign(
         key="kernels.build",
         told_by=("torch.build_sha256", "torch.git", "torch.version", "torch.cuda"),
+        tag=re.compile(r"_(compute_\d{2,3}[af]?)(?![0-9a-z])"),
         meaning="they come from another build of PyTorch or of an extension",
     ),
     _Sign(
         key=_ARCHITECTURE,
         told_by=("cuda.cublas", "cuda.cudnn", "torch.cuda"),
+        tag=re.compile(
+            r"(?<![a-z])(sm_?\d{2,3}[af]?|maxwell|volta|turing|ampere|hopper|blackwell)(?=_)"
+        ),
         meaning="libraries of another version, or on another GPU, chose them",
         meaning_on_one_gpu="libraries of another version chose them",
     ),
@@ -66,28 +78,31 @@ _SIGNS: Final = (
         key="kernels.cudnn",
         told_by=("cuda.cudnn",),
         meaning="cuDNN is of another generation, or chose its algorithms otherwise",
-        generations=(
-            ("cuDNN 7 names", _CUDNN_7),
-            ("names of cuDNN 8 and later", _CUDNN_8),
-            (_UNSURE, _EARLY),
-        ),
+        generations={
+            "cuDNN 7 names": _CUDNN_7,
+            "names of cuDNN 8 and later": _CUDNN_8,
+            _UNSURE: _EARLY,
+        },
     ),
     _Sign(
         key="kernels.nccl",
         told_by=("cuda.nccl",),
         meaning="NCCL renamed its kernels after 2.18, so this is another version",
-        generations=(("NCCL up to 2.18", r"ncclkernel_"), ("NCCL after 2.18", r"nccldevkernel_")),
+        generations={
+            "NCCL up to 2.18": re.compile("ncclkernel_"),
+            "NCCL after 2.18": re.compile("nccldevkernel_"),
+        },
     ),
     _Sign(
         key="kernels.cutlass",
         told_by=("cuda.cublas", "cuda.cudnn", "torch.version"),
         meaning="they were made with another generation of CUTLASS",
-        generations=(("CUTLASS 2 names", r"cutlass_\d{2}_"), ("CUTLASS 3 names", r"cutlass3x")),
+        generations={
+            "CUTLASS 2 names": re.compile(r"cutlass_\d{2}_"),
+            "CUTLASS 3 names": re.compile("cutlass3x"),
+        },
     ),
 )
-_PATTERNS: Final = {
-    words: re.compile(pattern) for sign in _SIGNS for words, pattern in sign.generations
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,15 +137,11 @@ def build_differences(
     causes = [one.key for one in differences if one.key == GPU or is_one_gpu]
     differing = set(told)
     for sign in _SIGNS:
-        before, after = _signs(sign, reference.names), _signs(sign, arm.names)
-        if not before or not after or before == after or _is_same(sign, reference, arm):
-            continue
-        difference = _difference(
-            sign, before, after, both=(reference.names, arm.names), is_one_gpu=bool(is_one_gpu)
-        )
-        tellers = (*sign.told_by, *(causes if sign.key == _ARCHITECTURE else ()))
-        teller = next((key for key in tellers if key in {*differing, *causes}), "")
-        differences.append(replace(difference, part_of=teller))
+        difference = _difference(sign, reference, arm, is_one_gpu=bool(is_one_gpu))
+        if difference is not None:
+            tellers = (*sign.told_by, *(causes if sign.key == _ARCHITECTURE else ()))
+            teller = next((key for key in tellers if key in {*differing, *causes}), "")
+            differences.append(replace(difference, part_of=teller))
     return tuple(
         replace(one, host=host, arm=arm_id)
         for one in differences
@@ -143,20 +154,33 @@ def builds(names: Iterable[str]) -> tuple[str, ...]:
 
     A word for a generation of GPUs (volta) stands where a library writes no number.
     """
-    tags = {tag for name in names for sign in _SIGNS[:2] for tag in _of_name(sign, name)}
-    return tuple(sorted(tags))
+    every = tuple(names)
+    return tuple(sorted({tag for sign in _SIGNS[:2] for tag in sign.of_all(every)}))
 
 
-def _of_gpus(reference: Side, arm: Side) -> FactDifference:
-    before, after = (_model(side) for side in (reference, arm))
-    ran = f"The reference ran on {before} and this arm on {after}"
+def _shown(
+    key: str, values: tuple[str, str], *, sentence: str, evidence: str, remedy: str
+) -> FactDifference:
+    """Return what profiles show, of the place that the caller knows; a confounder until then."""
     return FactDifference(
         host="",
         arm="",
-        key=GPU,
-        reference=before,
-        value=after,
+        key=key,
+        reference=values[0],
+        value=values[1],
         fact_class="confounder",
+        sentence=sentence,
+        evidence=evidence,
+        remedy=remedy,
+    )
+
+
+def _of_gpus(reference: Side, arm: Side) -> FactDifference:
+    before, after = _model(reference), _model(arm)
+    ran = f"The reference ran on {before} and this arm on {after}"
+    return _shown(
+        GPU,
+        (before, after),
         sentence=f"{ran}: another GPU changes times and the choice of kernels.",
         evidence=f"{ran}.",
         remedy=_SAME_GPU,
@@ -174,20 +198,16 @@ def _of_precisions(reference: Side, arm: Side) -> list[FactDifference]:
     kinds = [found.keys() - {"FP32"} for found in both]
     if not all(both) or kinds[0] == kinds[1]:
         return []
-    texts = [_listed(found) for found in both]
+    before, after = (_listed(found) for found in both)
     other = kinds[0] ^ kinds[1]
     examples = [name for found in both for kind, name in found.items() if kind in other]
     shown = ", ".join(f"“{_excerpt(name, '')}”" for name in examples[:2])
     meaning = "the arms computed in different precisions and did not do the same work"
     return [
-        FactDifference(
-            host="",
-            arm="",
-            key=PRECISION,
-            reference=texts[0],
-            value=texts[1],
-            fact_class="confounder",
-            sentence=f"Kernel names indicate {texts[0]} in the reference and {texts[1]} here: "
+        _shown(
+            _PRECISION,
+            (before, after),
+            sentence=f"Kernel names indicate {before} in the reference and {after} here: "
             f"{meaning}.",
             evidence=f"Only one of the arms ran kernels such as {shown}.",
             remedy=_SAME_PRECISION,
@@ -216,34 +236,31 @@ def _excerpt(name: str, sign: str) -> str:
 
 
 def _difference(
-    sign: _Sign,
-    before: set[str],
-    after: set[str],
-    *,
-    both: tuple[frozenset[str], frozenset[str]],
-    is_one_gpu: bool,
-) -> FactDifference:
-    texts = ", ".join(sorted(before)), ", ".join(sorted(after))
-    examples = [_example(sign, names) for names in both]
-    meaning = sign.meaning_on_one_gpu if is_one_gpu else ""
-    meaning = meaning or sign.meaning
-    return FactDifference(
-        host="",
-        arm="",
-        key=sign.key,
-        reference=texts[0],
-        value=texts[1],
-        fact_class="confounder" if _is_proof(sign, before, after) else "possible-influence",
-        sentence=f"Kernel names carry {texts[0]} in the reference and {texts[1]} here: {meaning}.",
+    sign: _Sign, reference: Side, arm: Side, *, is_one_gpu: bool
+) -> FactDifference | None:
+    """Return in what the names carry another sign; None where nothing can be said of it."""
+    before, after = sign.of_all(reference.names), sign.of_all(arm.names)
+    if not before or not after or before == after or _is_same(sign, reference, arm):
+        return None
+    first, second = (", ".join(sorted(tags)) for tags in (before, after))
+    examples = [_example(sign, side.names) for side in (reference, arm)]
+    meaning = (is_one_gpu and sign.meaning_on_one_gpu) or sign.meaning
+    difference = _shown(
+        sign.key,
+        (first, second),
+        sentence=f"Kernel names carry {first} in the reference and {second} here: {meaning}.",
         evidence=f"Kernels are named “{examples[0]}” and “{examples[1]}”: {meaning}.",
         remedy=_REMEDY,
     )
+    if _is_proof(sign, before, after):
+        return difference
+    return replace(difference, fact_class="possible-influence")
 
 
 def _example(sign: _Sign, names: Iterable[str]) -> str:
     """Return a name that carries the sign."""
-    name = next(one for one in sorted(names) if _of_name(sign, one))
-    return _excerpt(name, min(_of_name(sign, name)))
+    name = next(one for one in sorted(names) if sign.of(one))
+    return _excerpt(name, min(sign.of(name)))
 
 
 def _is_proof(sign: _Sign, before: set[str], after: set[str]) -> bool:
@@ -257,16 +274,3 @@ def _is_same(sign: _Sign, reference: Side, arm: Side) -> bool:
     """Tell whether both fingerprints know the versions that would explain it, and they agree."""
     known = [key for key in sign.told_by if reference.facts.get(key) and arm.facts.get(key)]
     return bool(known) and all(reference.facts[key] == arm.facts[key] for key in known)
-
-
-def _signs(sign: _Sign, names: Iterable[str]) -> set[str]:
-    return {found for name in names for found in _of_name(sign, name)}
-
-
-def _of_name(sign: _Sign, name: str) -> set[str]:
-    lower = name.lower()
-    if sign.key == "kernels.build":
-        return set(_COMPILED.findall(lower))
-    if sign.key == _ARCHITECTURE:
-        return {found.replace("sm_", "sm") for found in _TAGGED.findall(lower)}
-    return {words for words, _ in sign.generations if _PATTERNS[words].search(lower)}

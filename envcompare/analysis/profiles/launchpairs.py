@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from envcompare.analysis.model.profiling import MatchRule
 from envcompare.gpu.kernelnames import classify, family, identity
@@ -130,15 +130,11 @@ def _ordered(before: Side, after: Side) -> Counter[tuple[int, int, MatchRule]]:
     rules = _RULES_WITH_OPERATORS if has_operators else _RULES
     tokens = [_tokens(side, has_operators=has_operators) for side in (before, after)]
     levels = [
-        Level(
-            before=[one[place] for place in before.window].__getitem__,
-            after=[other[place] for place in after.window].__getitem__,
-        )
-        for one, other in zip(*tokens, strict=True)
+        ([first[place] for place in before.window], [second[place] for place in after.window])
+        for first, second in zip(*tokens, strict=True)
     ]
-    matches = align((len(before.window), len(after.window)), levels)
     counts: Counter[tuple[int, int, MatchRule]] = Counter()
-    for match in matches:
+    for match in align(levels):
         reference_place, arm_place = before.window[match.before], after.window[match.after]
         # a tool that tells no shape cannot have paired by it
         is_shapeless = match.level == 0 and before.kernels[reference_place].grid is None
@@ -197,19 +193,11 @@ def _by_name(before: _Rest, after: _Rest) -> list[Pair]:
     for place, count in after.pop_all(shared):
         partner = before.side.place_of[after.side.keys[place]]
         matched.append(Pair(before=partner, after=place, after_launches=count, rule="name"))
-    matched += _zipped(before, after, _identity)
-    matched += _zipped(before, after, _family)
+    matched += _zipped(before, after, lambda side, place: side.keys[place][0])
+    matched += _zipped(before, after, lambda side, place: family(side.kernels[place].name))
     matched += [Pair(before=a, after=None, before_launches=n) for a, n in before.launches.items()]
     matched += [Pair(before=None, after=b, after_launches=n) for b, n in after.launches.items()]
     return matched
-
-
-def _identity(side: Side, place: int) -> str:
-    return side.keys[place][0]
-
-
-def _family(side: Side, place: int) -> str:
-    return family(side.kernels[place].name)
 
 
 def _zipped(before: _Rest, after: _Rest, key: Callable[[Side, int], str]) -> Iterator[Pair]:
@@ -234,24 +222,13 @@ def _first(side: Side, place: int) -> tuple[float, int]:
     return (float("inf") if first is None else float(first), place)
 
 
-MOST_DIFFERENCES = 300  # insertions and deletions before a path is kept for good
+_MOST_DIFFERENCES = 300  # insertions and deletions before a path is kept for good
 
-Token = Callable[[int], Hashable]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """One way to call two launches the same, for the reference's places and for the arm's."""
-
-    before: Token
-    after: Token
-
-
+Level = tuple[Sequence[Hashable], Sequence[Hashable]]  # what each launch of both lists is called
 Gap = tuple[range, range]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class Match(NamedTuple):
     """Two launches that were paired, by place in each list, and the level that paired them."""
 
     before: int
@@ -259,17 +236,17 @@ class Match:
     level: int
 
 
-def align(lengths: tuple[int, int], levels: Sequence[Level]) -> Iterator[Match]:
+def align(levels: Sequence[Level]) -> Iterator[Match]:
     """Yield pairs of places; what is never paired is in one list only.
 
     No two matches cross each other, and no place occurs twice.
     """
-    gaps: list[Gap] = [(range(lengths[0]), range(lengths[1]))]
+    gaps: list[Gap] = [(range(len(levels[0][0])), range(len(levels[0][1])))]
     for number, level in enumerate(levels):
         following: list[Gap] = []
         for gap in gaps:
             matched = _common(gap, level)
-            yield from (Match(before=a, after=b, level=number) for a, b in matched)
+            yield from (Match(before, after, number) for before, after in matched)
             following += _between(gap, matched)
         gaps = following
 
@@ -285,18 +262,19 @@ def _between(gap: Gap, matched: list[tuple[int, int]]) -> Iterator[Gap]:
 
 def _common(gap: Gap, level: Level) -> list[tuple[int, int]]:
     """Return the matches of a common subsequence, the longest where the lists are not far apart."""
-    before_tokens = [(level.before(place), place) for place in gap[0]]
-    after_tokens = [(level.after(place), place) for place in gap[1]]
     # what one list alone has cannot match, and would count as a difference
-    shared = {token for token, _ in before_tokens} & {token for token, _ in after_tokens}
-    before_tokens = [each for each in before_tokens if each[0] in shared]
-    after_tokens = [each for each in after_tokens if each[0] in shared]
-    tokens = [token for token, _ in before_tokens], [token for token, _ in after_tokens]
+    sets = ({names[place] for place in places} for names, places in zip(level, gap, strict=True))
+    shared = set.intersection(*sets)
+    before, after = (
+        [place for place in places if names[place] in shared]
+        for names, places in zip(level, gap, strict=True)
+    )
+    tokens = [level[0][place] for place in before], [level[1][place] for place in after]
     matches: list[tuple[int, int]] = []
     a, b = 0, 0
-    while a < len(before_tokens) and b < len(after_tokens):
+    while a < len(before) and b < len(after):
         matched, (x, y) = _myers(tokens[0][a:], tokens[1][b:])
-        matches += [(before_tokens[a + i][1], after_tokens[b + j][1]) for i, j in matched]
+        matches += [(before[a + i], after[b + j]) for i, j in matched]
         a, b = a + x, b + y
     return matches
 
@@ -306,12 +284,12 @@ def _myers(
 ) -> tuple[list[tuple[int, int]], tuple[int, int]]:
     """Return the matches of a shortest edit script and where it ends: both ends, or further on.
 
-    With more than MOST_DIFFERENCES it ends where the path that came furthest does.
+    With more than _MOST_DIFFERENCES it ends where the path that came furthest does.
     """
     ends = {1: 0}  # the furthest place in `before` on each diagonal
     trace: list[dict[int, int]] = []
     best = (0, 0)
-    for cost in range(MOST_DIFFERENCES + 1):
+    for cost in range(_MOST_DIFFERENCES + 1):
         trace.append(dict(ends))
         for diagonal in range(-cost, cost + 1, 2):
             x = _start(ends, diagonal, cost)[0]
@@ -321,7 +299,7 @@ def _myers(
             ends[diagonal] = x
             if x >= len(before) and y >= len(after):
                 return _walked_back(trace, x, y), (x, y)
-            if cost == MOST_DIFFERENCES and x <= len(before) and y <= len(after):
+            if cost == _MOST_DIFFERENCES and x <= len(before) and y <= len(after):
                 best = max(best, (x, y), key=sum)
     return _walked_back(trace, *best), best
 

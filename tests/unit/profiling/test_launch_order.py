@@ -7,15 +7,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envcompare.analysis.profiles.launchpairs import Level, Match, align
+from envcompare.analysis.profiles.launchpairs import Match, align
 
 LISTS = st.lists(st.integers(0, 3), max_size=14)
 
 
 def aligned(one: list[int], other: list[int]) -> list[Match]:
     """Return the matches on equal numbers alone."""
-    level = Level(before=one.__getitem__, after=other.__getitem__)
-    return list(align((len(one), len(other)), [level]))
+    return list(align([(one, other)]))
 
 
 def longest(one: list[int], other: list[int]) -> int:
@@ -43,12 +42,8 @@ def test_matches_are_a_longest_common_subsequence(one: list[int], other: list[in
 @given(LISTS, LISTS)
 def test_looser_level_pairs_only_between_the_matches(one: list[int], other: list[int]) -> None:
     """A second level in which all is equal fills each gap as far as the shorter side reaches."""
-    strict = Level(before=one.__getitem__, after=other.__getitem__)
-    loose = Level(before=lambda _: 0, after=lambda _: 0)
-    made = sorted(
-        align((len(one), len(other)), [strict, loose]),
-        key=lambda match: (match.before, match.after),
-    )
+    loose = [0] * len(one), [0] * len(other)
+    made = sorted(align([(one, other), loose]), key=lambda match: (match.before, match.after))
     assert [m.after for m in made] == sorted({m.after for m in made})
     assert [m.before for m in made] == sorted({m.before for m in made})
     assert len([m for m in made if m.level == 0]) == longest(one, other)
@@ -57,9 +52,7 @@ def test_looser_level_pairs_only_between_the_matches(one: list[int], other: list
 def test_long_lists_with_nothing_in_common_fall_through() -> None:
     """The bound on differences leaves them to the next level, which pairs them by place."""
     one, other = list(range(5_000)), list(range(10_000, 15_000))
-    strict = Level(before=one.__getitem__, after=other.__getitem__)
-    loose = Level(before=lambda _: 0, after=lambda _: 0)
-    made = list(align((len(one), len(other)), [strict, loose]))
+    made = list(align([(one, other), ([0] * len(one), [0] * len(other))]))
     assert [(m.before, m.after, m.level) for m in made] == [(n, n, 1) for n in range(5_000)]
 
 
