@@ -1,9 +1,11 @@
-"""The metrics of a block or a process: how each is read, and which one a verdict rests on."""
+"""The metrics of a block or a process: how each is read, and which one a verdict rests on.
+
+The lower one is the better throughout; all are nanoseconds but `stretch`, a ratio.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Literal
 
 from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Design, Measured, ProcessRun
@@ -14,15 +16,7 @@ MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "rea
 Estimated = tuple[Pairs, Units]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A quantity of one block or process; `read` gives None where that did not measure it."""
-
-    name: MetricName
-    unit: str
-    better: Literal["lower"]
-    definition: str
-    read: Callable[[Measured], float | None]
+Read = Callable[[Measured], float | None]
 
 
 def wall_ns(block: Measured) -> float:
@@ -60,46 +54,24 @@ def _gpu_ns(block: Measured) -> float | None:
     return float(sum(block.gpu_ns)) if isinstance(block, Block) and block.gpu_ns else None
 
 
-def _of_process(name: Literal["user", "sys", "real"], definition: str) -> Metric:
+def _of_process(field: str) -> Read:
     def read(block: Measured) -> float | None:
-        return float(getattr(block, f"{name}_ns")) if isinstance(block, ProcessRun) else None
+        return float(getattr(block, field)) if isinstance(block, ProcessRun) else None
 
-    return Metric(name=name, unit="ns", better="lower", definition=definition, read=read)
+    return read
 
 
-METRICS: dict[MetricName, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric(
-            name="net",
-            unit="ns",
-            better="lower",
-            definition="wall time without the wait for a CPU that other processes held",
-            read=net_ns,
-        ),
-        Metric(
-            name="wall", unit="ns", better="lower", definition="time on the clock", read=wall_ns
-        ),
-        Metric(
-            name="stretch",
-            unit="1",
-            better="lower",
-            definition="wall ÷ net: how much waiting for a CPU stretched the time",
-            read=_stretch,
-        ),
-        Metric(name="cpu", unit="ns", better="lower", definition="CPU time used", read=_cpu_ns),
-        Metric(
-            name="gpu",
-            unit="ns",
-            better="lower",
-            definition="time between CUDA events around each step",
-            read=_gpu_ns,
-        ),
-        _of_process("user", "CPU time of the whole process outside the kernel"),
-        _of_process("sys", "CPU time of the whole process inside the kernel"),
-        _of_process("real", "engine call to exit, the start of environment and timer included"),
-    )
+METRICS: dict[MetricName, Read] = {
+    "net": net_ns,  # wall time without the wait for a CPU that other processes held
+    "wall": wall_ns,  # time on the clock
+    "stretch": _stretch,  # how much waiting for a CPU stretched the time
+    "cpu": _cpu_ns,
+    "gpu": _gpu_ns,
+    "user": _of_process("user_ns"),  # CPU time of the whole process outside the kernel
+    "sys": _of_process("sys_ns"),  # and inside it
+    "real": _of_process("real_ns"),  # engine call to exit, environment and timer included
 }
+"""How each metric is read from a block or process; None where that did not measure it."""
 
 
 def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricName, str]:
@@ -136,7 +108,7 @@ class Readings:
     def logarithms(self, metric: MetricName) -> Logarithms:
         """Return the logarithms of a metric by arm and round."""
         if metric not in self._logarithms:
-            self._logarithms[metric] = logarithms(self._blocks, read=METRICS[metric].read)
+            self._logarithms[metric] = logarithms(self._blocks, read=METRICS[metric])
         return self._logarithms[metric]
 
     def pairs(self, arm: str, reference: str, metric: MetricName) -> Pairs:
@@ -174,14 +146,14 @@ def estimate(
     return readings.estimate(arm, reference, metric)
 
 
-def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], metric: Metric) -> bool:
+def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], read: Read) -> bool:
     """Tell whether a complete round of processes has no ratio, since a time was below one tick.
 
     The rounds that happened to meet a tick would then be a biased choice.
     """
     of_arms = [run for run in runs if run.arm in arms]
     complete = set.intersection(*({r.number for r in of_arms if r.arm == arm} for arm in arms))
-    return any(run.number in complete and not metric.read(run) for run in of_arms)
+    return any(run.number in complete and not read(run) for run in of_arms)
 
 
 def _rounds(pairs: Pairs) -> list[list[int]]:

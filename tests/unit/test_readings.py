@@ -43,5 +43,5 @@ def test_estimates_of_one_reading_are_those_of_each_arm_by_itself(
     for arm in (*ARMS, *ARMS):
         alone = estimate(found, arm=arm, reference="vm", metric=metric)
         assert readings.estimate(arm, "vm", metric) == alone
-        pairs = pair(found, arm=arm, reference="vm", read=METRICS[metric].read)
+        pairs = pair(found, arm=arm, reference="vm", read=METRICS[metric])
         assert readings.pairs(arm, "vm", metric) == pairs

@@ -44,7 +44,7 @@ def test_pair_gives_the_log_ratio_of_each_complete_round() -> None:
         ],
         arm="docker",
         reference="vm",
-        read=METRICS["wall"].read,
+        read=METRICS["wall"],
     )
     assert found == {0: {0: (pytest.approx(math.log(2)),)}}
 
@@ -55,7 +55,7 @@ def test_warmup_blocks_never_count() -> None:
         [block(arm="vm", warmup=True), block(arm="docker", warmup=True)],
         arm="docker",
         reference="vm",
-        read=METRICS["wall"].read,
+        read=METRICS["wall"],
     )
     assert pairs == {}
 

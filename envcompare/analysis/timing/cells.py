@@ -32,7 +32,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
-from envcompare.stats.metrics import METRICS, Estimated, MetricName, Readings, primary_metric
+from envcompare.stats.metrics import Estimated, MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, trend
 
 _SKIPPED = "the run ended before this cell"
@@ -204,7 +204,7 @@ def summarise_cell(data: CellData) -> CellSummary:
         dropped_rounds=Counter(e.what for e in data.events)["round-dropped"],
         steps=sum(b.k for b in blocks),
         processes=len(measured) - len(blocks),
-        measured_s=sum(METRICS["wall"].read(b) or 0.0 for b in measured) / 1e9,
+        measured_s=sum(wall_ns(b) for b in measured) / 1e9,
         elapsed_s=data.elapsed_s,
         stopped_by=data.stopped_by,
         noise_floor=_noise_floor(data),

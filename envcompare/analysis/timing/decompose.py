@@ -104,7 +104,7 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
     Only then do all parts rest on the same rounds, and sum. The control of the base goes with it,
     as in every other estimate.
     """
-    read = METRICS[data.metric[0]].read
+    read = METRICS[data.metric[0]]
     blocks = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
     seen: dict[tuple[int, int, int], set[str]] = {}
     for block in blocks:
