@@ -56,7 +56,6 @@ HOMES = {
     "altair": {"report.charts"},
     "vl_convert": {"report.charts"},
     "pyarrow": {"report.export"},
-    "ijson": {"profile_files"},
     "torch": set(),
     "torchvision": set(),
 }

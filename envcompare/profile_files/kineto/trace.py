@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
+import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from decimal import Decimal
-from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any, Final, cast
-
-import ijson
-import numpy as np
+from typing import IO, Any, Final, NoReturn, cast
 
 from envcompare.errors import ProfileError
 from envcompare.profile_files.rawfiles import GZIP, refusal
 
-_HEAD_BYTES: Final = 1 << 20
 # What is read of a trace beside its events; newer Kineto and tools that merge traces write it last.
 _FIELDS: Final = ("schemaVersion", "deviceProperties", "distributedInfo")
 _SCHEMA: Final = 1  # of every Kineto until 2026
-_LONGEST_FIELD: Final = 32  # its quotation marks included
-_BUFFER_BYTES: Final = 1 << 18
-_DEPTH_MOST: Final = 64  # events of Kineto nest five deep
-_DIGITS_MOST: Final = 300
-_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
-_STEPS: Final = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{[}]"))
+_CHUNK_BYTES: Final = 1 << 18
+_VALUE_MOST: Final = 1 << 24  # characters; an event has some hundred
+_SHOWN: Final = 24  # characters on each side of a damaged place
 # A trace is packed to a tenth or a thirtieth of its size: each event has times of its own.
 _FREE_BYTES: Final = 1 << 26
 _SWELLING_MOST: Final = 200
-# The parser's time grows with the square of how long a name is.
-_UNQUOTED_MOST_BYTES: Final = 1 << 22
 # A microsecond count of 16 digits is a time three centuries after 1970.
 _MOST_DIGITS: Final = 16
 _ROUNDING_PARTS: Final = 100
+_SPACES: Final = re.compile(r"[ \t\r\n]*")
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_HINT: Final = "export the trace again, and copy it whole"
+_DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError)
 
 Event = dict[str, Any]
 
@@ -64,32 +57,37 @@ class Trace:
         try:
             with self._path.open("rb") as raw:
                 try:
-                    with _unpacked(raw) as file:
-                        self._read_head(file)
-                    self._refuse_newer()
-                    with _unpacked(raw) as file:
-                        for number, event in enumerate(_items(file, "traceEvents.item")):
-                            yield number, self._object(number, event)
-                    for field, times in file.mentioned.items():
-                        if not self.head.get(field) and times > (field in self.head):
-                            self._read_late(raw, field)
-                    self._refuse_newer()
+                    for number, event in enumerate(self._items(_Json(raw))):
+                        yield number, self._object(number, event)
                 except _DAMAGED as error:
                     at = f"after {number + 1} events, {raw.tell()} bytes into the file"
-                    why = f"it is damaged or cut off {at}: {_said(error)}"
+                    why = f"it is damaged or cut off {at}: {str(error) or type(error).__name__}"
                     raise refusal(self.name, why=why, hint=_HINT) from error
         except OSError as error:
             raise refusal(self.name, why=f"it cannot be read: {error.strerror}") from error
-        if number < 0 and "traceEvents" not in self.head:
-            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
 
-    def _read_head(self, file: _Checked) -> None:
-        """Keep what stands before the events, which is where Kineto writes what it knows."""
-        head, events, _ = file.read(_HEAD_BYTES).partition(b'"traceEvents"')
-        if events:
-            with suppress(ValueError, RecursionError):
-                self.head = json.loads(head + b'"traceEvents": []}')
-            self.head["traceEvents"] = True
+    def _items(self, text: _Json) -> Iterator[object]:
+        """Yield the items of `traceEvents`, and keep what is known of the fields beside it."""
+        has_events = False
+        if text.peek() != "{":
+            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
+        text.take("{")
+        for _ in text.members("}"):
+            field = text.value()
+            text.take(":")
+            if field == "traceEvents" and text.peek() == "[":
+                has_events = True
+                self._refuse_newer()
+                text.take("[")
+                for _ in text.members("]"):
+                    yield text.value()
+            else:
+                value = text.value()
+                self.head |= {field: value} if field in _FIELDS else {}
+        text.end()
+        self._refuse_newer()
+        if not has_events:
+            raise refusal(self.name, why="it has no traceEvents", hint=_HINT)
 
     def _refuse_newer(self) -> None:
         """Refuse a schema after the one that is known, whose times may be of another unit."""
@@ -98,12 +96,6 @@ class Trace:
             why = f"it uses trace schema {schema}; envcompare reads schema {_SCHEMA} only"
             hint = "upgrade envcompare, or write the trace with an older PyTorch"
             raise refusal(self.name, why=why, hint=hint)
-
-    def _read_late(self, raw: IO[bytes], field: str) -> None:
-        """Take a field from behind the events; of two values of one name the last counts."""
-        with _unpacked(raw) as file:
-            for value in _items(file, field):
-                self.head[field] = value
 
     def _object(self, number: int, event: object) -> Event:
         if not isinstance(event, dict):
@@ -146,104 +138,92 @@ class Trace:
         return lasted
 
 
-_HINT: Final = "export the trace again, and copy it whole"
-_DAMAGED: Final = (
-    ijson.JSONError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, ArithmeticError,
-)  # fmt: skip
+class _Json:
+    """JSON of any length, of which one value at a time is in memory.
 
-
-def _unpacked(raw: IO[bytes]) -> _Checked:
-    """Return the file from its beginning, unpacked where it is packed."""
-    raw.seek(0)
-    is_packed = raw.read(2) == GZIP
-    raw.seek(0)
-    file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
-    return _Checked(file, packed=raw)
-
-
-class _Checked(BufferedIOBase):
-    """A file read for a parser that a number of thousands of digits crashes.
-
-    Its time also grows with the square of how deep brackets of any kind are nested. What stands in
-    strings does neither, but may be endless, as may spaces, in a small file that is packed.
+    A value that does not end, and a small file that is packed and unpacks to a huge one, are
+    refused.
     """
 
-    def __init__(self, file: IO[bytes], *, packed: IO[bytes]) -> None:
-        self._file = file
-        self._packed = packed
+    def __init__(self, raw: IO[bytes]) -> None:
+        is_packed = raw.read(len(GZIP)) == GZIP
+        raw.seek(0)
+        self._raw = raw
+        self._file = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_packed else raw
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
         self._size = 0
-        self._unquoted = 0
-        self._escape = b""
-        self._is_inside = False
-        self._digits = b""
-        self._depth = 0
-        self._edge = b""
-        self.mentioned: Counter[str] = Counter()  # names of fields, in events as well
+        self._text = ""
+        self._at = 0
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = self._file.read(-1 if size is None else size)
-        self._refuse_swelling(len(data))
-        self._notice(data)
-        plain = self._without_strings(data)
-        self._refuse_digits(plain)
-        self._refuse_depth(plain)
-        return data
+    def peek(self) -> str:
+        """Return the next character that is no space; an empty text at the end of the file."""
+        while True:
+            self._at = cast("re.Match[str]", _SPACES.match(self._text, self._at)).end()
+            if self._at < len(self._text) or not self._fill():
+                return self._text[self._at : self._at + 1]
 
-    def _notice(self, data: bytes) -> None:
-        for field in _FIELDS:
-            name = f'"{field}"'.encode()
-            # what the last read ended with holds no whole name
-            self.mentioned[field] += (self._edge[1 - len(name) :] + data).count(name)
-        self._edge = (self._edge + data)[-_LONGEST_FIELD:]
+    def take(self, *expected: str) -> str:
+        """Go past one of these characters, and return it."""
+        if (letter := self.peek()) not in expected:
+            raise _damage(f"expecting {' or '.join(expected)}", self._text, self._at)
+        self._at += 1
+        return letter
 
-    def _without_strings(self, data: bytes) -> bytes:
-        text = self._escape + data
-        # A backslash that escapes what the next read begins with waits for it.
-        ends_open = (len(text) - len(text.rstrip(b"\\"))) % 2
-        self._escape = text[len(text) - ends_open :]
-        whole = text[: len(text) - ends_open].replace(b"\\\\", b"").replace(b'\\"', b"")
-        parts = whole.split(b'"')
-        plain = b'"'.join(parts[int(self._is_inside) :: 2])
-        self._is_inside ^= len(parts) % 2 == 0
-        self._refuse_unquoted(len(data) if len(parts) > 1 else self._unquoted + len(data))
-        return plain
+    def members(self, closing: str) -> Iterator[None]:
+        """Stop before each member of the list or object that was opened, and go past its end."""
+        letter = self.take(closing) if self.peek() == closing else ""
+        while letter != closing:
+            yield
+            letter = self.take(",", closing)
 
-    def _refuse_swelling(self, size: int) -> None:
-        self._size += size
-        most = max(_FREE_BYTES, _SWELLING_MOST * self._packed.tell())
-        if self._size > most:
+    def value(self) -> object:
+        """Return the value that comes next; a number with a fraction is a Decimal."""
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if not self._fill():
+                    raise _damage(error.msg, error.doc, error.pos) from error
+                continue
+            if end < len(self._text) or not self._fill():
+                break
+        if _SURROGATE.search(self._text, self._at, end):
+            json.dumps(value, ensure_ascii=False, default=str).encode()  # half a character is none
+        self._at = end
+        return value
+
+    def end(self) -> None:
+        """Refuse anything behind the last value, and a file whose checksum is another."""
+        if self.peek():
+            raise _damage("extra data", self._text, self._at)
+
+    def _fill(self) -> bool:
+        """Read on, as much again as is held; say whether there was more."""
+        held = len(self._text) - self._at
+        if held > _VALUE_MOST:
+            raise ValueError(f"a value of more than {_VALUE_MOST >> 20} MiB")
+        data = self._file.read(max(_CHUNK_BYTES, held))
+        self._size += len(data)
+        if self._size > max(_FREE_BYTES, _SWELLING_MOST * self._raw.tell()):
             raise ValueError(f"it unpacks to more than {_SWELLING_MOST} times its size")
-
-    def _refuse_unquoted(self, size: int) -> None:
-        """Refuse what no quotation mark ends; what stands before one in this read is short."""
-        self._unquoted = size
-        if size > _UNQUOTED_MOST_BYTES:
-            most = f"{_UNQUOTED_MOST_BYTES >> 20} MiB"
-            raise ValueError(f"a name, or what stands between names, of more than {most}")
-
-    def _refuse_digits(self, plain: bytes) -> None:
-        seen = self._digits + plain.translate(_DIGITS)
-        if b"0" * _DIGITS_MOST in seen:
-            raise ValueError("a number of hundreds of digits")
-        self._digits = seen[-_DIGITS_MOST:]
-
-    def _refuse_depth(self, plain: bytes) -> None:
-        steps = np.frombuffer(plain.translate(_STEPS, _NO_BRACKETS), dtype=np.int8)
-        if not len(steps):
-            return
-        depths = self._depth + np.cumsum(steps, dtype=np.int64)
-        if depths.max() > _DEPTH_MOST:
-            raise ValueError(f"brackets are nested more than {_DEPTH_MOST} deep")
-        self._depth = int(depths[-1])
+        try:
+            text = self._utf8.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            near = error.object[max(0, error.start - _SHOWN) : error.start + _SHOWN]
+            raise ValueError(f"no UTF-8: {near.decode(errors='backslashreplace')}") from error
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        return bool(data)
 
 
-def _items(file: _Checked, place: str) -> Iterator[object]:
-    items: Iterator[object] = ijson.items(file, place, buf_size=_BUFFER_BYTES)
-    return items
+def _damage(why: str, text: str, at: int) -> ValueError:
+    """Return the error for a damaged place, with what stands around it."""
+    return ValueError(f"{why}: {text[max(0, at - _SHOWN) : at + _SHOWN]}")
 
 
-def _said(error: BaseException) -> str:
-    said = next(iter(error.args), "")
-    # The parser hands over bytes where what it quotes is no UTF-8.
-    text = said.decode(errors="backslashreplace") if isinstance(said, bytes) else str(error)
-    return " ".join(text.split()) or type(error).__name__
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)

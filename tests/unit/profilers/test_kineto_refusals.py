@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -120,21 +121,24 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', ' { "a\\"}" : [ ', '{"\\\\": '])
-def test_deep_nesting_is_refused_before_it_takes_time(tmp_path: Path, opening: str) -> None:
-    """A parser's time grows with the square of the depth, whatever stands between the brackets."""
+def test_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
+    """A parser calls itself for each bracket, whatever stands between them."""
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [' + opening * 500_000, encoding="utf-8")
     with pytest.raises(ProfileError) as caught:
         read(path)
-    assert "nested more than 64 deep" in caught.value.details
+    assert "event 0 of traceEvents: it is nested too deeply" in caught.value.details
 
 
 @pytest.mark.parametrize(
     ("content", "shown"),
     [
-        (b'"\xff\xfe"}]}', '{"a": "\\xff\\xfe"}]}'),
-        ("nö}]}".encode("latin-1"), '{"a": n\\xf6}]}'),
-        ("é\x1bö\xff}]}".encode(), '{"a": é⟨U+001B⟩öÿ}]}'),
+        (b'"\xff\xfe"}]}', 'no UTF-8: {"traceEvents": [{"a": "\\xff\\xfe"}]}'),
+        ("nö}]}".encode("latin-1"), 'no UTF-8: {"traceEvents": [{"a": n\\xf6}]}'),
+        ("é\x1bö}]}".encode(), 'Expecting value: {"traceEvents": [{"a": é⟨U+001B⟩ö}]}'),
+        (b'"\\ud800"}]}', "surrogates not allowed"),
+        (b"NaN}]}", "NaN is no number"),
+        (b"1}]} 2", 'extra data: aceEvents": [{"a": 1}]} 2'),
     ],
 )
 def test_a_damaged_place_is_shown_as_text(tmp_path: Path, content: bytes, shown: str) -> None:
@@ -143,19 +147,24 @@ def test_a_damaged_place_is_shown_as_text(tmp_path: Path, content: bytes, shown:
     path.write_bytes(b'{"traceEvents": [{"a": ' + content)
     with pytest.raises(ProfileError) as caught:
         read(path)
-    assert "bytes into the file: lexical error" in caught.value.details
+    assert "bytes into the file: " in caught.value.details
     assert shown in caught.value.details
 
 
-def test_number_of_hundreds_of_digits_is_refused(tmp_path: Path) -> None:
-    """A parser crashes on it, wherever its reads end."""
+@pytest.mark.parametrize(
+    ("digits", "why"), [(1000, "not a time in microseconds"), (5000, "Exceeds the limit")]
+)
+def test_number_of_thousands_of_digits_is_refused(tmp_path: Path, digits: int, why: str) -> None:
+    """Reading it takes time that grows with the square of its length."""
     path = tmp_path / "trace.json"
     for spaces in (0, (1 << 18) - 150):
-        digits = " " * spaces + "7" * 1000
-        path.write_text('{"traceEvents": [{"ts": ' + digits + "}]}", encoding="utf-8")
+        event = json.dumps(kernel("k", 0, 1)).replace(
+            '"ts": 0', '"ts": ' + " " * spaces + "7" * digits
+        )
+        path.write_text(f'{{"traceEvents": [{event}]}}', encoding="utf-8")
         with pytest.raises(ProfileError) as caught:
             read(path)
-        assert "hundreds of digits" in caught.value.details
+        assert why in caught.value.details
 
 
 def test_brackets_and_digits_in_a_name_are_no_nesting(tmp_path: Path) -> None:
@@ -168,18 +177,16 @@ def test_brackets_and_digits_in_a_name_are_no_nesting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("opening", "filling"),
-    [(b"", b" "), (b'{"name": "', b"A"), (b'{"name": "', b'\\"'), (b"", b"{},"), (b"", b"\n")],
+    [(b'{"name": "', b"A"), (b'{"name": "', b'\\"'), (b'{"name":', b" "), (b"[", b"1,")],
 )
-def test_endless_name_or_white_space_is_refused(
-    tmp_path: Path, opening: bytes, filling: bytes
-) -> None:
-    """A parser looks at a name again with each part of it that comes."""
+def test_endless_value_is_refused(tmp_path: Path, opening: bytes, filling: bytes) -> None:
+    """A value is parsed when the whole of it was read."""
     path = tmp_path / "trace.json.gz"
-    endless = filling * ((5 << 20) // len(filling))
+    endless = filling * ((40 << 20) // len(filling))
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + opening + endless, compresslevel=1))
     with pytest.raises(ProfileError) as caught:
         read(path)
-    assert "a name, or what stands between names, of more than 4 MiB" in caught.value.details
+    assert "a value of more than 16 MiB" in caught.value.details
 
 
 def test_small_file_that_unpacks_to_a_huge_one_is_refused(tmp_path: Path) -> None:
