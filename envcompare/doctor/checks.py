@@ -10,8 +10,7 @@ from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import check_driver
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.errors import Problem, TransportError, UnusableError
-from envcompare.profilers.permissions import find_rights, permission
-from envcompare.profilers.toolbox import PROFILERS
+from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python

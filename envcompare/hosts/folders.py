@@ -15,7 +15,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables
 from envcompare.measure.protocol import fault_in
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profilers.tool import ProfilerRun
+from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount
 from envcompare.transport.operations import make_folder, shell

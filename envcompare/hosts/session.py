@@ -26,7 +26,7 @@ from envcompare.errors import (
 )
 from envcompare.fingerprint.identity import Identity
 from envcompare.hosts import claims
-from envcompare.profilers.tool import ProfilerRun
+from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import (
     ArmRecord,

@@ -25,9 +25,8 @@ from envcompare.errors import (
 from envcompare.measure.context import CellContext, Values, failure_of
 from envcompare.measure.protocol import Hello, Profiled
 from envcompare.measure.worker import LaunchSpec, Worker
-from envcompare.profilers import Answer, Profiler
+from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
 from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
-from envcompare.profilers.tool import Pass, ProfilerRun
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import raw_path, write_profile
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord

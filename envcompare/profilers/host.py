@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from envcompare.profilers import Answer, converted
-from envcompare.profilers.tool import Pass
+from envcompare.profilers import Answer, Pass, converted
 from envcompare.run_folder.profiles import Profile, Quantity, Rule
 
 _RUSAGE, _PERF, _CGROUP = "getrusage", "perf_event_open", "control group"

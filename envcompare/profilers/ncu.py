@@ -19,15 +19,16 @@ from envcompare.environments.running import ask
 from envcompare.errors import Problem
 from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
 from envcompare.profile_files import read
-from envcompare.profilers.permissions import OPEN_FOR_ALL
-from envcompare.profilers.quarantine import (
-    READ_LOG,
+from envcompare.profilers import (
     Exported,
-    Quarantine,
+    Pass,
+    ProfilerRun,
     ReportFiles,
+    Tool,
     export_report,
+    find_tool,
 )
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Note, Profile
 from envcompare.transport import Transport
 
@@ -37,6 +38,13 @@ MEMORY: Final = Pass(
     name="ncu-memory", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES
 )
 FLOPS: Final = Pass(name="ncu-flops", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES)
+OPEN_FOR_ALL = (
+    "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+    "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot (where the initramfs holds the "
+    "module, rebuild it first)"
+)
+"""What lets every user of a host read the counters, in every environment."""
+
 _RANGE: Final = "envcompare"  # that the worker marks
 _CONTROLS: Final = Note(kind="controls-off")
 # The program stands under `target` of a folder that also holds a script of its name, which needs

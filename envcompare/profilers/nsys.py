@@ -9,8 +9,16 @@ from typing import Final
 from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
 from envcompare.profile_files import read
-from envcompare.profilers.quarantine import Exported, Quarantine, ReportFiles, export_report
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.profilers import (
+    Exported,
+    Pass,
+    ProfilerRun,
+    ReportFiles,
+    Tool,
+    export_report,
+    find_tool,
+)
+from envcompare.profilers.quarantine import Quarantine
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
 

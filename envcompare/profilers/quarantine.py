@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envcompare.command import Command
-from envcompare.errors import CopyError, Problem, ProfileError, WorkloadError
-from envcompare.profilers.tool import ProfilerRun
-from envcompare.transport import Transport, operations
+from envcompare.errors import CopyError, ProfileError, WorkloadError
+from envcompare.transport import Transport
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
 from envcompare.transport.operations import make_new_folder, remove_folder
 
-_EXPORT_LIMIT_S = 600.0
 KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
 # The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not
 # fill the disk here.
@@ -36,19 +33,6 @@ _FILE_TYPES: Final = {
     FileType.CHARACTER_DEVICE: "a character device",
     FileType.REGULAR: "a file with a second name (a hard link)",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportFiles:
-    """The files of a tool: its own report, and what a script of the host makes of it to be read.
-
-    The script gets the program, the folder with the report, and the importer.
-    """
-
-    script: str
-    report: str
-    export: str
-    unfinished: str = ""  # what the importer makes the report of, where the tool could not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +63,13 @@ class Quarantine:
                 phase="protocol",
             )
         return taken and _of_allowed_size(taken)
+
+    def written(self, name: str) -> RemoteFile:
+        """Return what the host's own tool has written here; raises ProfileError without one."""
+        file = look(self.transport, f"{self.folder}/{name}")
+        if file is None or not file.is_plain:
+            raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
+        return _of_allowed_size(file)
 
     def fetch(self, taken: RemoteFile, target: Path) -> None:
         """Bring a file of the quarantine here; raises ProfileError where that fails.
@@ -123,54 +114,3 @@ def quarantine(transport: Transport, arm: str, folder: str) -> Iterator[Quaranti
         yield Quarantine(transport=transport, arm=arm, folder=folder)
     finally:
         remove_folder(transport, folder)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """The report of a tool, and what the host's tool has made of it; both in the quarantine."""
-
-    report: RemoteFile
-    export: RemoteFile
-
-
-def export_report(
-    quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, *, complaint: Problem | None
-) -> Exported:
-    """Take the report that a tool left in its folder, and export it with the host's own tool.
-
-    `complaint` explains a report that is missing. Raises as `Profiler.export` does.
-    """
-    _take_report(quarantine, run, files, complaint)
-    tool = run.tool
-    words = (tool.program, quarantine.folder, tool.importer)
-    variables = (("LC_ALL", "C"), ("TMPDIR", quarantine.folder))
-    command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
-    result = operations.run(quarantine.transport, command, timeout_s=_EXPORT_LIMIT_S)
-    if not result.succeeded:
-        raise ProfileError(
-            f"the report of {tool.name} cannot be exported",
-            details=result.tail(1),
-            hint=f"install what {tool.importer or tool.program} needs on the host",
-        )
-    return Exported(report=_on(quarantine, files.report), export=_on(quarantine, files.export))
-
-
-def _take_report(
-    quarantine: Quarantine, run: ProfilerRun, files: ReportFiles, complaint: Problem | None
-) -> None:
-    place, _, folder = run.folder.rpartition("/")
-    names = (files.report, *((files.unfinished,) if run.tool.importer else ()))
-    if not any(name and quarantine.take(place, folder, name) for name in names):
-        raise ProfileError(
-            f"{run.tool.name} left no report",
-            details=(complaint and complaint.details) or "it did not say why",
-            hint=complaint.hint if complaint else READ_LOG,
-        )
-
-
-def _on(quarantine: Quarantine, name: str) -> RemoteFile:
-    """Return what the host's own tool has written in the quarantine."""
-    written = look(quarantine.transport, f"{quarantine.folder}/{name}")
-    if written is None or not written.is_plain:
-        raise ProfileError(f"the tool on the host wrote no {name}", hint=READ_LOG)
-    return _of_allowed_size(written)

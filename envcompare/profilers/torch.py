@@ -8,8 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from envcompare.profile_files import read
-from envcompare.profilers import Answer, converted
-from envcompare.profilers.tool import Pass
+from envcompare.profilers import Answer, Pass, converted
 from envcompare.run_folder.profiles import Note, Operator, Profile, Quantity
 
 FLOPS: Final = Pass(name="flops")

@@ -24,8 +24,8 @@ from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_comman
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
+from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
-from envcompare.profilers.tool import ProfilerRun
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
 from envcompare.run_folder.profiles import Lacking

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envcompare.errors import CopyError, ProfileError, WorkloadError
+from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.quarantine import MOST_BYTES, Quarantine, quarantine
-from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.transport import Transport
 from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL

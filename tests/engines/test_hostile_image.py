@@ -21,9 +21,9 @@ from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker, image_store
 from envcompare.errors import WorkloadError
+from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.quarantine import quarantine
-from envcompare.profilers.tool import ProfilerRun, Tool
 from envcompare.stack import Mount, Progress, image, transfer
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL

@@ -26,7 +26,7 @@ from envcompare.environments.docker import image_store
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession, ReadyArm
 from envcompare.interrupt import Interruption
-from envcompare.profilers.tool import ProfilerRun
+from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import ArmRecord, FactDifference
 from envcompare.stack import Mount, Progress
 from envcompare.stack.cache import host_cache

@@ -19,10 +19,10 @@ from envcompare.environments.docker import Docker, image_store
 from envcompare.hosts.session import HostSession, ReadyArm
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
+from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.quarantine import quarantine
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared, Progress, image, transfer
 from envcompare.transport.hosts import connect, parse_hosts

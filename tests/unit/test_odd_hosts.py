@@ -35,7 +35,7 @@ from envcompare.hosts import opening
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
-from envcompare.profilers.permissions import read_rights
+from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.stack import Options, image, sif

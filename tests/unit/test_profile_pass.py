@@ -42,10 +42,10 @@ from envcompare.measure.profile import (
 from envcompare.measure.protocol import Hello
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
+from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.quarantine import quarantine
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Kernel, Lacking, PassName, Profile, ProfileRecord

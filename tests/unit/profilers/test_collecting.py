@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from envcompare.errors import Problem
-from envcompare.profilers.ncu import Ncu
-from envcompare.profilers.permissions import OPEN_FOR_ALL
+from envcompare.profilers.ncu import OPEN_FOR_ALL, Ncu
 
 CLOSED = (
     "ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from envcompare.environments import Check
+from envcompare.profilers import Tool
 from envcompare.profilers.ncu import Ncu
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.tool import Tool
 from envcompare.transport.local import LOCAL
 
 MACHINE = "x64" if os.uname().machine == "x86_64" else "a64"

@@ -13,9 +13,17 @@ from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
 from envcompare.measure.profile import STEPS, ProfilePass, ProfilingHost
 from envcompare.measure.worker import Worker
-from envcompare.profilers import Profiler
-from envcompare.profilers.quarantine import Exported, Quarantine, ReportFiles, export_report
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool, find_tool
+from envcompare.profilers import (
+    Exported,
+    Pass,
+    Profiler,
+    ProfilerRun,
+    ReportFiles,
+    Tool,
+    export_report,
+    find_tool,
+)
+from envcompare.profilers.quarantine import Quarantine
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Lacking, Profile, ProfileRecord, Quantity

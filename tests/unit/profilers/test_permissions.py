@@ -6,14 +6,8 @@ import pytest
 
 from envcompare.environments import Check
 from envcompare.environments.registry import environment
-from envcompare.profilers.permissions import (
-    OPEN_FOR_ALL,
-    Permission,
-    Rights,
-    find_rights,
-    permission,
-    read_rights,
-)
+from envcompare.profilers.ncu import OPEN_FOR_ALL
+from envcompare.profilers.toolbox import Permission, Rights, find_rights, permission, read_rights
 from envcompare.transport.local import LOCAL
 
 USER = Rights(is_restricted=True, is_admin=False, uid=1000)

@@ -9,10 +9,9 @@ import pytest
 
 from envcompare.environments import Check, unusable
 from envcompare.errors import Problem
+from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import Ncu
-from envcompare.profilers.permissions import Rights
-from envcompare.profilers.tool import ProfilerRun, Tool
-from envcompare.profilers.toolbox import Toolbox
+from envcompare.profilers.toolbox import Rights, Toolbox
 from envcompare.run_folder.profiles import Lacking, PassName
 from envcompare.transport.local import LOCAL
 

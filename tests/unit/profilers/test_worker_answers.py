@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from envcompare.errors import ProfileError
-from envcompare.profilers import Answer
-from envcompare.profilers.tool import Pass
+from envcompare.profilers import Answer, Pass
 from envcompare.profilers.toolbox import WORKER_PROFILERS
 from envcompare.profilers.torch import with_kernels
 from envcompare.run_folder.profiles import Kernel, Operator, PassName, Profile

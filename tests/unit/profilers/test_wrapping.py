@@ -10,9 +10,9 @@ from envcompare.command import Command
 from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker
 from envcompare.environments.singularity import Singularity
+from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.nsys import Nsys
-from envcompare.profilers.tool import Pass, ProfilerRun, Tool
 from envcompare.stack import Mount
 
 NSYS = Tool(
