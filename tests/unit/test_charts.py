@@ -32,23 +32,29 @@ from profilepages import cell_profiles, ledger, profiled_run
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.bars import startup_charts, time_chart
+from envcompare.report.charts.changes import MOST_ROWS, forest_chart, sweep_charts
 from envcompare.report.charts.drawing import (
     Chart,
-    Words,
     clean_svg,
     drawn,
     paper_files,
     specification,
 )
-from envcompare.report.charts.forest import MOST_ROWS, forest_chart
-from envcompare.report.charts.layers import chart_name, label, shown
-from envcompare.report.charts.palette import LIGHT, PAGE, PAPER, run_styles, styles
+from envcompare.report.charts.layers import (
+    LIGHT,
+    PAGE,
+    PAPER,
+    chart_name,
+    label,
+    run_styles,
+    shown,
+    styles,
+)
 from envcompare.report.charts.steps import step_chart
-from envcompare.report.charts.sweeps import sweep_charts
 from envcompare.report.export.exports import charts_of
 
 ARMS = ("vm", "docker", "singularity")
-WORDS = Words(name="one", title="A & B", description="<none>")
+WORDS = Chart(name="one", title="A & B", description="<none>", declare=lambda _: {})
 LINE = re.compile(r"M(-?[\d.]+),(-?[\d.]+)h([\d.]+)v")
 
 

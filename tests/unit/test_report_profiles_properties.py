@@ -28,7 +28,7 @@ from envcompare.analysis.model.profiling import (
     RooflinePoint,
 )
 from envcompare.report.charts.drawing import specification
-from envcompare.report.charts.palette import PAGE
+from envcompare.report.charts.layers import PAGE
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.numbers import (

@@ -8,7 +8,7 @@ import pytest
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.charts.drawing import Chart, ChartBudget
-from envcompare.report.charts.layers import Declared, layered, rows
+from envcompare.report.charts.layers import Declared, layered, marks
 from envcompare.report.format.blocks import Line, Table, plain
 from envcompare.report.sections.links import file_links
 from envcompare.report.sections.resources import startup_tables
@@ -81,7 +81,7 @@ def test_charts_stop_where_they_fill_the_page() -> None:
     """Some charts are ten times as long as others, so their number alone says little."""
 
     def declare(_: object) -> Declared:
-        return layered([rows([{"x": 1}]).mark_point().encode(x="x:Q")], width=9, height=9)
+        return layered([marks([{"x": 1}], "point", x="x")], width=9, height=9)
 
     chart = Chart(name="one", title="One", description="A point.", declare=declare)
     charts = ChartBudget(characters_left=1)

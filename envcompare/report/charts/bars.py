@@ -12,8 +12,6 @@ from itertools import accumulate
 from string import ascii_uppercase
 from typing import Any, Final
 
-import altair as alt
-
 from envcompare.analysis.model.comparison import (
     RunComparison,
     StartupPart,
@@ -25,25 +23,24 @@ from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     Declared,
     Key,
+    Palette,
     across,
     chart_name,
     down,
     label,
     layered,
-    own_colour,
+    marks,
     padding,
     row_texts,
-    rows,
     shown,
     text_width,
     with_key,
 )
-from envcompare.report.charts.palette import Palette
 from envcompare.report.format.numbers import NS, TimeScale, duration
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.report.wording.profilewords import PART_NAMES
 
-WIDTH: Final = 480
+_WIDTH: Final = 480
 _LANE: Final = 32.0
 _THICK: Final = 22.0
 _AXIS: Final = 44.0  # px that the axis below needs
@@ -92,7 +89,7 @@ _PHASE_COLOURS: Final = {  # places in the palette, the same as beside the rows 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class _Part:
     """One kind of part, at the same place in every bar; a pale one has an edge of its colour."""
 
     name: str
@@ -101,7 +98,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class _Segment:
     """One part of one bar."""
 
     size: float
@@ -110,11 +107,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class _Bar:
     """One row, with a segment for each of the parts."""
 
     name: str
-    segments: tuple[Segment, ...]
+    segments: tuple[_Segment, ...]
     total: str
 
     @property
@@ -123,51 +120,39 @@ class Bar:
         return sum(one.size for one in self.segments)
 
 
-def stacked(
-    palette: Palette, *, bars: Sequence[Bar], parts: Sequence[Part], title: str
+def _stacked(
+    palette: Palette, *, bars: Sequence[_Bar], parts: Sequence[_Part], title: str
 ) -> Declared:
     """Declare the bars below each other on one axis that starts at 0; one must be above it."""
     height, end = _LANE * len(bars), _ROOM * max(bar.size for bar in bars)
-    segments = [
+    boxes = [
         row
         for place, bar in enumerate(bars)
-        for row in _rows(bar, parts, top=_LANE * place, scale=WIDTH / end, palette=palette)
+        for row in _rows(bar, parts, top=_LANE * place, scale=_WIDTH / end, palette=palette)
     ]
-    x, y = across("x", (0.0, end), title=title), down("y", height)
-    boxes: alt.Chart = rows(segments).mark_rect(strokeWidth=1)
-    inside: alt.Chart = rows(row for row in segments if row["text"]).mark_text(
-        baseline="middle", fontWeight="bold", aria=False
-    )
-    totals: alt.Chart = rows(_totals(bars)).mark_text(
-        align="left", baseline="middle", dx=6, color=palette.mute, aria=False
-    )
+    ends = [
+        {"x": bar.size, "y": _LANE * (place + 0.5), "name": bar.name, "total": bar.total}
+        for place, bar in enumerate(bars)
+    ]
+    x, y = across("x", (0.0, end), title=title), partial(down, height=height)
+    middle, inked = {"baseline": "middle"}, [row for row in boxes if row["text"]]
+    beside = {"align": "left", "dx": 6, "color": palette.mute, **middle}
+    area = {"x": x, "x2": "x2", "y": y("y"), "y2": "y2"}
+    look = {"fill": "colour", "fillOpacity": "opacity", "stroke": "edge", "description": "tip"}
+    inside = {"x": "middle_x", "y": y("middle"), "text": "text", "color": "ink"}
     layers = (
-        boxes.encode(
-            x=x,
-            x2=alt.X2("x2:Q"),
-            y=y,
-            y2=alt.Y2("y2:Q"),
-            fill=alt.Fill("colour:N", scale=None),
-            fillOpacity=alt.FillOpacity("opacity:Q", scale=None),
-            stroke=alt.Stroke("edge:N", scale=None),
-            description=alt.Description("tip:N"),
-        ),
-        inside.encode(
-            x=alt.X("middle_x:Q"),
-            y=down("middle", height),
-            text=alt.Text("text:N"),
-            color=own_colour("ink"),
-        ),
-        totals.encode(x=x, y=y, text=alt.Text("text:N")),
-        row_texts(_names(bars), height, colour=palette.text),
+        marks(boxes, "rect", {"strokeWidth": 1}, **area, **look),
+        marks(inked, "text", {"fontWeight": "bold", **middle}, **inside),
+        marks(ends, "text", beside, x=x, y=y("y"), text="total"),
+        row_texts(ends, y("y"), palette.text, text="name"),
     )
-    drawing = layered(layers, width=WIDTH, height=height)
-    keyed = with_key(drawing, _keys(parts, palette), width=WIDTH, below=_AXIS)
+    drawing = layered(layers, width=_WIDTH, height=height)
+    keyed = with_key(drawing, _keys(parts, palette), width=_WIDTH, below=_AXIS)
     return {**keyed, "padding": padding(bar.name for bar in bars)}
 
 
 def _rows(
-    bar: Bar, parts: Sequence[Part], *, top: float, scale: float, palette: Palette
+    bar: _Bar, parts: Sequence[_Part], *, top: float, scale: float, palette: Palette
 ) -> list[dict[str, Any]]:
     """Return the boxes of one bar, each with as much text as it has room for."""
     ends = list(accumulate((one.size for one in bar.segments), initial=0.0))
@@ -203,18 +188,7 @@ def _letter(number: int) -> str:
     return ascii_uppercase[number % len(ascii_uppercase)]
 
 
-def _totals(bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    return [
-        {"x": bar.size, "y": _LANE * (place + 0.5), "text": bar.total}
-        for place, bar in enumerate(bars)
-    ]
-
-
-def _names(bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    return [{"y": _LANE * (place + 0.5), "text": bar.name} for place, bar in enumerate(bars)]
-
-
-def _keys(parts: Sequence[Part], palette: Palette) -> list[Key]:
+def _keys(parts: Sequence[_Part], palette: Palette) -> list[Key]:
     return [
         Key(
             text=f"{_letter(number)} {part.name}",
@@ -234,7 +208,7 @@ def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Ch
     arms = f"{shown(ledger.arm)} and {shown(profiles.reference)}"
     scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
     parts = tuple(
-        Part(
+        _Part(
             name=label(PART_NAMES[part.part], most=_LONGEST_NAME),
             place=_PART_COLOURS[part.part][0],
             is_pale=_PART_COLOURS[part.part][1],
@@ -250,25 +224,25 @@ def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Ch
         title=f"Time {_per(ledger)} by part, {arms}, {where}",
         description=_ledger_description(ledger, profiles.reference, scale),
         declare=partial(
-            stacked, bars=bars, parts=parts, title=f"time {_per(ledger)} ({scale.unit})"
+            _stacked, bars=bars, parts=parts, title=f"time {_per(ledger)} ({scale.unit})"
         ),
     )
 
 
-def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) -> Bar:
+def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) -> _Bar:
     whole = ledger.arm_ns if is_arm else ledger.reference_ns
-    return Bar(
+    return _Bar(
         name=label(name),
         segments=tuple(_ledger_segment(part, name, scale, is_arm=is_arm) for part in ledger.parts),
         total=scale.number(whole),
     )
 
 
-def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> Segment:
+def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> _Segment:
     time = part.arm_ns if is_arm else part.reference_ns
     text = scale.number(time)  # as in the table
     tip = f"{PART_NAMES[part.part]}, {shown(name)}: {text} {scale.unit}"
-    return Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
+    return _Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
 
 
 def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
@@ -290,19 +264,24 @@ def _per(ledger: Ledger) -> str:
     return f"of a {ledger.piece}" if ledger.is_per_step else "of the whole profile"
 
 
+def startup_groups(run: RunComparison) -> dict[tuple[str, bool], list[StartupSummary]]:
+    """Return the start-ups of each cell, those with a cold page cache apart, in their order."""
+    groups: dict[tuple[str, bool], list[StartupSummary]] = {}
+    for startup in run.startup:
+        groups.setdefault((startup.cell, startup.page_cache == "cold"), []).append(startup)
+    return groups
+
+
 def startup_charts(run: RunComparison) -> tuple[Chart, ...]:
     """Return a chart for each cell and page cache whose start-up was measured."""
-    groups: dict[tuple[str, bool], list[StartupSummary]] = {}
-    for summary in run.startup:
-        groups.setdefault((summary.cell, summary.page_cache == "cold"), []).append(summary)
-    charts = (startup_chart(run, tuple(summaries)) for summaries in groups.values())
+    charts = (_startup_chart(run, group) for group in startup_groups(run).values())
     return tuple(chart for chart in charts if chart is not None)
 
 
-def startup_chart(run: RunComparison, summaries: tuple[StartupSummary, ...]) -> Chart | None:
+def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart | None:
     """Return the chart of one cell and page cache, None where no phase took time."""
     tables: dict[str, Parts] = {
-        summary.arm: {part.phase: part for part in summary.parts} for summary in summaries
+        one.arm: {part.phase: part for part in one.parts} for one in summaries
     }
     order = dict.fromkeys((run.reference_arm, *compared_arms(run), *tables))
     arms = {arm: tables[arm] for arm in order if arm in tables}
@@ -312,7 +291,7 @@ def startup_chart(run: RunComparison, summaries: tuple[StartupSummary, ...]) -> 
         return None
     scale = TimeScale.of(NS * longest)
     bars = tuple(_startup_bar(arm, table, phases, scale) for arm, table in arms.items())
-    parts = tuple(Part(name=PHASES[name], place=_PHASE_COLOURS[name]) for name in phases)
+    parts = tuple(_Part(name=PHASES[name], place=_PHASE_COLOURS[name]) for name in phases)
     first = summaries[0]
     where = shown(cell_labels(run).get(first.cell, first.cell))
     cold = ", cold page cache" if first.page_cache == "cold" else ""
@@ -321,22 +300,22 @@ def startup_chart(run: RunComparison, summaries: tuple[StartupSummary, ...]) -> 
         title=f"Start-up by phase, {where}{cold}",
         description=_startup_description(arms),
         declare=partial(
-            stacked, bars=bars, parts=parts, title=f"start-up, median of launches ({scale.unit})"
+            _stacked, bars=bars, parts=parts, title=f"start-up, median of launches ({scale.unit})"
         ),
     )
 
 
-def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) -> Bar:
-    return Bar(
+def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) -> _Bar:
+    return _Bar(
         name=label(arm),
         segments=tuple(_startup_segment(arm, name, table.get(name), scale) for name in phases),
         total=duration(total_s(table)),
     )
 
 
-def _startup_segment(arm: str, name: str, part: StartupPart | None, scale: TimeScale) -> Segment:
+def _startup_segment(arm: str, name: str, part: StartupPart | None, scale: TimeScale) -> _Segment:
     seconds = max(0.0, part.median_s) if part else 0.0
-    return Segment(
+    return _Segment(
         size=NS * seconds / scale.size_ns,
         text=scale.digits(seconds),
         tip=f"{PHASES[name]}, {shown(arm)}: {duration(seconds)}",

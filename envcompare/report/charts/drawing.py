@@ -17,8 +17,7 @@ import vl_convert
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
-from envcompare.report.charts.layers import Declared
-from envcompare.report.charts.palette import PAGE, PAPER, Palette
+from envcompare.report.charts.layers import PAGE, PAPER, Declared, Palette
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 _NAMESPACE: Final = re.compile(r"^\{[^}]*\}")
@@ -49,26 +48,27 @@ MOST_CHARACTERS: Final = 400_000  # of all charts; some need ten times as many a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What a chart is called and what it shows."""
+class Chart:
+    """One chart, in words and as a declaration."""
 
-    name: str
+    name: str  # unique in a run, [a-z0-9-]+: the stem of its files, and of ids in the page
     title: str
-    description: str
+    description: str  # what it shows, with its main numbers
+    declare: Callable[[Palette], Declared]
 
 
-def clean_svg(svg: str, words: Words, *, font: str = "") -> str:
+def clean_svg(svg: str, chart: Chart, *, font: str = "") -> str:
     """Return the SVG for a page, its ids made unique by the chart's name.
 
     With a font it is whole: a file of its own, which has no page to take the font from.
     """
     source = fromstring(svg)  # noqa: S314 — Vega wrote it, of texts without entities
     size = {key: _rounded(source.get(key, "")) for key in ("width", "height", "viewBox")}
-    ids = f"{words.name}-title", f"{words.name}-desc"
+    ids = f"{chart.name}-title", f"{chart.name}-desc"
     whole = {"xmlns": _SVG, "font-family": font} if font else {}
     root = Element("svg", {**whole, "class": "chart", **size, "role": "img"})
     root.set("aria-labelledby", " ".join(ids))
-    texts = (words.title, words.description)
+    texts = (chart.title, chart.description)
     for tag, key, text in zip(("title", "desc"), ids, texts, strict=True):
         SubElement(root, tag, {"id": key}).text = text
     inner = SubElement(root, "g", {"fill": "none", "font-size": "12"})
@@ -137,33 +137,19 @@ def _rounded(value: str) -> str:
     return _NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One chart, in words and as a declaration."""
-
-    name: str  # unique in a run, [a-z0-9-]+: the stem of its files, and of ids in the page
-    title: str
-    description: str  # what it shows, with its main numbers
-    declare: Callable[[Palette], Declared]
-
-
 def drawn(chart: Chart) -> Markup:
     """Return the chart as SVG to stand in the page: its colours are variables of the page."""
-    return Markup(clean_svg(_svg(chart, PAGE), _words(chart)))  # noqa: S704 — an XML serialiser wrote every text in it
+    return Markup(clean_svg(_svg(chart, PAGE), chart))  # noqa: S704 — an XML serialiser wrote every text in it
 
 
 def paper_files(chart: Chart) -> dict[str, bytes]:
     """Return the chart in light colours on white, as the bytes of its files by their endings."""
-    svg = clean_svg(_svg(chart, PAPER), _words(chart), font=_FONT)
+    svg = clean_svg(_svg(chart, PAPER), chart, font=_FONT)
     return {
         "svg": svg.encode(),
         "png": vl_convert.svg_to_png(svg, scale=_SCALE),
         "pdf": vl_convert.svg_to_pdf(svg),
     }
-
-
-def _words(chart: Chart) -> Words:
-    return Words(name=chart.name, title=chart.title, description=chart.description)
 
 
 def _svg(chart: Chart, palette: Palette) -> str:

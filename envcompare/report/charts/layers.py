@@ -1,4 +1,8 @@
-"""Pieces that charts share: rows of data, axes, keys, and texts of the user made safe and short."""
+"""Pieces that charts share: colours, marks of rows, axes, keys, and texts made safe and short.
+
+Colours are CSS variables that follow the page's theme, or plain ones for papers. Each is one whole
+text that Vega passes on; it must never be asked to mix two of them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,41 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model.comparison import Estimate
+from envcompare.analysis.model.comparison import Estimate, RunComparison
 from envcompare.report.format.marks import Axis
+from envcompare.report.wording.labels import compared_arms
 from envcompare.text import shortened, visible_line
 
+LIGHT: Final[dict[str, str]] = {  # as the light theme of report.css has them
+    "bg": "#fff",
+    "fg": "#1a1f27",
+    "mute": "#55606e",
+    "line": "#d5dae1",
+    "band": "#dfe4ea",
+    "zero": "#3a434f",
+    "slow": "#9a3b12",
+    "fast": "#0b57b0",
+    "bad": "#a3102c",
+    "even": "#3f4a57",
+    "open": "#6b4e00",
+    "p1": "#b3471c",
+    "p2": "#0b62c4",
+    "p3": "#1a7f4b",
+    "p4": "#7a4fb5",
+    "p5": "#7d6200",
+    "p6": "#5b6b7b",
+    "p7": "#a3216b",
+}
+_SERIES: Final = ("p2", "p1", "p3", "p4", "p5", "p7", "p6")
+_NAMES: Final = {"bg": "back", "fg": "text"}
+_SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_DASHES: Final = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (1, 3))
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_SLUG: Final = 60
 LABEL_GAP: Final = 10.0  # px between names of rows and what is drawn of them
@@ -27,11 +57,85 @@ _WIDER: Final = 1.6  # px a character
 Row = Mapping[str, object]
 Declared = dict[str, Any]
 """A drawing as Vega-Lite takes it."""
+_NUMBERS: Final = frozenset({"x", "x2", "y", "y2", "fillOpacity", "size"})
+_AS_SAID: Final[dict[str, Any]] = {  # channels that could have a scale, and have none
+    "color": alt.Color,
+    "fill": alt.Fill,
+    "stroke": alt.Stroke,
+    "shape": alt.Shape,
+    "fillOpacity": alt.FillOpacity,
+    "size": alt.Size,
+    "strokeDash": alt.StrokeDash,
+}
 _LINE: Final = 20.0
 _MARK: Final = 18.0  # px from the mark to its text
 _LINED: Final = 34.0  # likewise with a line through the mark
 _GAP: Final = 18.0
 _SIZE: Final = 90  # px², area of a mark
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Palette:
+    """Colours by what they are for, each a text of CSS."""
+
+    back: str  # what lies behind the chart
+    text: str
+    mute: str  # text beside the data
+    line: str  # of the grid
+    band: str  # inside the margin
+    zero: str
+    slow: str
+    fast: str
+    bad: str  # what failed
+    even: str
+    open: str  # what is not decided
+    series: tuple[str, ...]
+    background: str | None  # drawn behind the chart; None leaves it transparent
+
+    def of(self, place: int) -> str:
+        """Return the colour of the series at a place, from 0."""
+        return self.series[place % len(self.series)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How one arm looks in every chart: colour, and beside it shape and dash."""
+
+    place: int
+    shape: str
+    dash: tuple[int, ...]
+
+
+def styles(arms: Iterable[str]) -> dict[str, Style]:
+    """Give each arm a style by its place."""
+    return {
+        arm: Style(
+            place=place,
+            shape=_SHAPES[place % len(_SHAPES)],
+            dash=_DASHES[place % len(_DASHES)],
+        )
+        for place, arm in enumerate(dict.fromkeys(arms))
+    }
+
+
+def run_styles(run: RunComparison) -> dict[str, Style]:
+    """Return the styles of the arms of a run: the reference first, its controls last."""
+    measured = [one.arm for cell in run.cells for one in cell.step_times]
+    others = [one.arm for one in run.arms] + [one.arm for one in run.comparisons]
+    others += [one.arm for one in run.startup]
+    return styles((run.reference_arm, *compared_arms(run), *others, *measured))
+
+
+def _palette(colours: dict[str, str], *, background: str | None) -> Palette:
+    named = {_NAMES.get(name, name): colours[name] for name in colours if name not in _SERIES}
+    series = tuple(colours[name] for name in _SERIES)
+    return Palette(**named, series=series, background=background)
+
+
+PAGE: Final = _palette(
+    {name: f"var(--{name}, {value})" for name, value in LIGHT.items()}, background=None
+)
+PAPER: Final = _palette(LIGHT, background="#fff")
 
 
 def shown(text: str, *, most: int = 120) -> str:
@@ -53,13 +157,35 @@ def chart_name(kind: str, *parts: str) -> str:
     return f"{slug}-{digest[:6]}"
 
 
-def rows(records: Iterable[Row]) -> alt.Chart:
-    """Return a chart of these rows; their keys are names of ours, for Vega reads dots in them.
+def marks(
+    records: Iterable[Row],
+    kind: str,
+    look: Row | None = None,
+    /,
+    **channels: Any,  # noqa: ANN401 — classes of Altair
+) -> alt.Chart:
+    """Return a mark of this kind for each row, in a look that all of them share.
 
-    The rows are one text, which Altair need not copy with every mark and encoding.
+    A channel is an axis, or the name of the field of the rows that it takes; colours, shapes, sizes
+    and dashes are passed on as the rows say. Marks without a description are hidden from readers.
     """
+    # as one text, which Altair need not copy with every mark and encoding; the keys of rows are
+    # names of ours, for Vega reads dots in them
     text = json.dumps([dict(row) for row in records])
-    return alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
+    chart = alt.Chart(alt.InlineData(values=text, format=alt.JsonDataFormat(type="json")))
+    unsaid = {} if "description" in channels else {"aria": False}
+    encoded = {
+        name: _taken(name, field) if isinstance(field, str) else field
+        for name, field in channels.items()
+    }
+    made: alt.Chart = getattr(chart, f"mark_{kind}")(**unsaid, **(look or {})).encode(**encoded)
+    return made
+
+
+def _taken(channel: str, field: str) -> Any:  # noqa: ANN401 — likewise
+    number = "Q" if channel in _NUMBERS else "N"
+    made = _AS_SAID.get(channel)
+    return f"{field}:{number}" if made is None else made(f"{field}:{number}", scale=None)
 
 
 def layered(
@@ -103,24 +229,12 @@ def across(
     return alt.X(f"{field}:Q", scale=scale, title=title, axis=axis or alt.Axis(tickCount=6))
 
 
-def own_colour(field: str = "colour") -> alt.Color:
-    """Colour marks as the rows say, passing the text on as it stands."""
-    return alt.Color(f"{field}:N", scale=None)
-
-
 def row_texts(
-    labels: Iterable[Row],
-    height: float,
-    *,
-    colour: str,
-    x: float = -LABEL_GAP,
-    align: Literal["left", "right"] = "right",
+    records: Iterable[Row], y: alt.Y, colour: str, *, text: str = "text", x: float = -LABEL_GAP
 ) -> alt.Chart:
-    """Return the `text` of each row at its `y`: left of the data, or from or up to `x` px."""
-    made: alt.Chart = rows(labels).mark_text(
-        align=align, baseline="middle", color=colour, aria=False
-    )
-    return made.encode(x=alt.value(x), y=down("y", height), text=alt.Text("text:N"))
+    """Return a text of each row at `y`: from `x` px on, or up to it left of the data."""
+    look = {"align": "right" if x < 0 else "left", "baseline": "middle", "color": colour}
+    return marks(records, "text", look, x=alt.value(x), y=y, text=text)
 
 
 def text_width(text: str) -> float:
@@ -156,30 +270,37 @@ def with_key(chart: Declared, keys: Sequence[Key], *, width: float, below: float
     height = max(row["y"] for row in placed) + _LINE / 2
     y = down("y", height)
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, width], nice=False))
-    texts: alt.Chart = rows(placed).mark_text(align="left", baseline="middle", aria=False)
-    marks: alt.Chart = rows(placed).mark_point(
-        filled=True, size=_SIZE, opacity=1, strokeWidth=1.2, aria=False
-    )
-    lines: alt.Chart = rows(row for row in placed if row["dash"]).mark_rule(
-        strokeWidth=1.6, aria=False
-    )
+    x_of = partial(alt.X, axis=None)
     layers = (
-        lines.encode(
-            x=alt.X("from:Q", axis=None),
-            x2=alt.X2("to:Q"),
+        marks(
+            [row for row in placed if row["dash"]],
+            "rule",
+            {"strokeWidth": 1.6},
+            x=x_of("from:Q"),
+            x2="to",
             y=y,
-            color=own_colour(),
-            strokeDash=alt.StrokeDash("dash:N", scale=None),
+            color="colour",
+            strokeDash="dash",
         ),
-        marks.encode(
+        marks(
+            placed,
+            "point",
+            {"filled": True, "size": _SIZE, "opacity": 1, "strokeWidth": 1.2},
             x=x,
             y=y,
-            fill=alt.Fill("colour:N", scale=None),
-            stroke=alt.Stroke("colour:N", scale=None),
-            fillOpacity=alt.FillOpacity("opacity:Q", scale=None),
-            shape=alt.Shape("shape:N", scale=None),
+            fill="colour",
+            stroke="colour",
+            fillOpacity="opacity",
+            shape="shape",
         ),
-        texts.encode(x=alt.X("at:Q", axis=None), y=y, text=alt.Text("text:N")),
+        marks(
+            placed,
+            "text",
+            {"align": "left", "baseline": "middle"},
+            x=x_of("at:Q"),
+            y=y,
+            text="text",
+        ),
     )
     drawing = layered(layers, width=width, height=height)
     return {"vconcat": [chart, drawing], "spacing": below, "bounds": "flush"}
@@ -200,11 +321,7 @@ def _placed(keys: Sequence[Key], width: float) -> list[dict[str, Any]]:
                 "to": x + mark - 8,
                 "at": x + mark,
                 "y": y,
-                "text": key.text,
-                "colour": key.colour,
-                "shape": key.shape,
-                "opacity": key.opacity,
-                "dash": list(key.dash) if key.dash else None,
+                **asdict(key),
             }
         )
         x += needed + _GAP

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import altair as alt
 
@@ -18,14 +18,16 @@ from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     Declared,
     Key,
+    Palette,
+    Style,
     chart_name,
     label,
     layered,
-    rows,
+    marks,
     shown,
+    styles,
     with_key,
 )
-from envcompare.report.charts.palette import Palette, Style, styles
 from envcompare.report.format.numbers import listed, quantity_text
 from envcompare.report.wording.labels import short_name
 from envcompare.text import counted
@@ -42,7 +44,7 @@ _ALONG: Final = 0.4  # of the slope, where its label stands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class _Frame:
     """Both axes, in decades."""
 
     x_low: int
@@ -108,24 +110,27 @@ def _declared(
     return with_key(drawing, _keys(arms, palette), width=_WIDTH, below=_BELOW)
 
 
-def _x(field: str, frame: Frame) -> alt.X:
-    return alt.X(
-        f"{field}:Q",
-        title="arithmetic intensity, FLOP per byte (logarithmic)",
-        scale=_logarithmic(frame.x_low, frame.x_high),
-        axis=alt.Axis(values=_decades(frame.x_low, frame.x_high), format="~g"),
-    )
-
-
-def _y(field: str, frame: Frame) -> alt.Y:
-    return alt.Y(
-        f"{field}:Q",
-        title="achieved FLOP/s (logarithmic)",
-        scale=_logarithmic(frame.y_low, frame.y_high),
-        axis=alt.Axis(
-            values=_decades(frame.y_low, frame.y_high), format="~s", domain=False, titlePadding=12
+def _axes(frame: _Frame) -> dict[str, alt.X | alt.Y]:
+    """Return both axes, of the fields x and y."""
+    return {
+        "x": alt.X(
+            "x:Q",
+            title="arithmetic intensity, FLOP per byte (logarithmic)",
+            scale=_logarithmic(frame.x_low, frame.x_high),
+            axis=alt.Axis(values=_decades(frame.x_low, frame.x_high), format="~g"),
         ),
-    )
+        "y": alt.Y(
+            "y:Q",
+            title="achieved FLOP/s (logarithmic)",
+            scale=_logarithmic(frame.y_low, frame.y_high),
+            axis=alt.Axis(
+                values=_decades(frame.y_low, frame.y_high),
+                format="~s",
+                domain=False,
+                titlePadding=12,
+            ),
+        ),
+    }
 
 
 def _logarithmic(low: int, high: int) -> alt.Scale:
@@ -137,13 +142,13 @@ def _decades(low: int, high: int) -> list[float]:
     return [10.0**one for one in range(low, high + 1, 1 + (high - low) // _MOST_TICKS)]
 
 
-def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> Frame:
+def _frame(roofs: tuple[Roof, ...], points: tuple[RooflinePoint, ...]) -> _Frame:
     ridges = [roof.ridge for roof in roofs if roof.ridge and _is_drawable(roof.ridge)]
     x_low, x_high = _around([*ridges, *(point.intensity or 1.0 for point in points)])
     y_low, y_high = _around([
         *(roof.flops_per_s for roof in roofs), *(point.flops_per_s for point in points)
     ])  # fmt: skip
-    return Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
+    return _Frame(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
 
 
 def _around(values: Iterable[float]) -> tuple[int, int]:
@@ -168,7 +173,7 @@ def _drawable(roofline: Roofline) -> tuple[Roof, ...]:
     return tuple(sorted(used or drawable, key=lambda roof: -roof.flops_per_s))
 
 
-def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
+def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
     """Return the memory roof, from the edge of the chart up to the highest ridge."""
     bandwidth = roofline.bytes_per_s
     if not bandwidth or not _is_drawable(bandwidth):
@@ -187,7 +192,7 @@ def _slope(roofline: Roofline, roofs: tuple[Roof, ...], frame: Frame) -> list[_L
     ]
 
 
-def _flats(roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
+def _flats(roofs: tuple[Roof, ...], frame: _Frame) -> list[_Line]:
     """Return the compute roofs; a label that would lie on the one above goes below its line."""
     lines: list[_Line] = []
     left, right, last = 10.0**frame.x_low, 10.0**frame.x_high, math.inf
@@ -203,35 +208,27 @@ def _flats(roofs: tuple[Roof, ...], frame: Frame) -> list[_Line]:
 
 
 def _roofs(
-    slope: list[_Line], flats: list[_Line], frame: Frame, palette: Palette
+    slope: list[_Line], flats: list[_Line], frame: _Frame, palette: Palette
 ) -> list[alt.Chart]:
     ends = [
         {"x": place[0], "y": place[1], "roof": number}
         for number, line in enumerate((*slope, *flats))
         for place in line.ends
     ]
-    lines: alt.Chart = rows(ends).mark_line(color=palette.text, strokeWidth=2, aria=False)
-    angle = -math.degrees(math.atan2(frame.y_pixels, frame.x_pixels))
-    along: alt.Chart = rows(_labels(slope)).mark_text(
-        angle=angle % 360, dy=-9, color=palette.text, aria=False
-    )
-    over: alt.Chart = rows(_labels(flats)).mark_text(
-        align="right", baseline="middle", dx=-4, color=palette.text, aria=False
-    )
-    x, y = _x("x", frame), _y("y", frame)
-    return [
-        lines.encode(x=x, y=y, detail=alt.Detail("roof:N")),
-        *([along.encode(x=x, y=y, text=alt.Text("text:N"))] if slope else []),
-        over.encode(x=x, y=y, text=alt.Text("text:N")),
-    ]
-
-
-def _labels(lines: list[_Line]) -> list[dict[str, Any]]:
-    return [{"x": line.at[0], "y": line.at[1], "text": line.text} for line in lines]
+    angle = -math.degrees(math.atan2(frame.y_pixels, frame.x_pixels)) % 360
+    along = {"angle": angle, "dy": -9, "color": palette.text}
+    over = {"align": "right", "baseline": "middle", "dx": -4, "color": palette.text}
+    axes = _axes(frame)
+    layers = [marks(ends, "line", {"color": palette.text, "strokeWidth": 2}, **axes, detail="roof")]
+    for lines, look in ((slope, along), (flats, over)):
+        labels = [{"x": line.at[0], "y": line.at[1], "text": line.text} for line in lines]
+        if labels:
+            layers.append(marks(labels, "text", look, **axes, text="text"))
+    return layers
 
 
 def _points(
-    points: tuple[RooflinePoint, ...], looks: dict[str, Style], frame: Frame, palette: Palette
+    points: tuple[RooflinePoint, ...], looks: dict[str, Style], frame: _Frame, palette: Palette
 ) -> alt.Chart:
     records = [
         {
@@ -246,16 +243,15 @@ def _points(
         }
         for point in points
     ]
-    marks: alt.Chart = rows(records).mark_point(strokeWidth=1.8, opacity=1)
-    return marks.encode(
-        x=_x("x", frame),
-        y=_y("y", frame),
-        stroke=alt.Stroke("colour:N", scale=None),
-        fill=alt.Fill("colour:N", scale=None),
-        fillOpacity=alt.FillOpacity("filled:Q", scale=None),
-        shape=alt.Shape("shape:N", scale=None),
-        size=alt.Size("size:Q", scale=None),
-        description=alt.Description("tip:N"),
+    look = {"fillOpacity": "filled", "shape": "shape", "size": "size", "description": "tip"}
+    return marks(
+        records,
+        "point",
+        {"strokeWidth": 1.8, "opacity": 1},
+        **_axes(frame),
+        stroke="colour",
+        fill="colour",
+        **look,
     )
 
 

@@ -5,7 +5,6 @@ Steps of one process are no independent measurements: the chart describes, and d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,18 +21,19 @@ from envcompare.analysis.model.comparison import (
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     Declared,
+    Palette,
+    Style,
     across,
     chart_name,
     down,
     label,
     layered,
-    own_colour,
+    marks,
     padding,
     row_texts,
-    rows,
+    run_styles,
     shown,
 )
-from envcompare.report.charts.palette import Palette, Style, run_styles
 from envcompare.report.format.numbers import NS, TimeScale, time_text
 from envcompare.report.wording.labels import PLURALS, cell_labels, piece_of
 from envcompare.text import counted
@@ -67,15 +67,6 @@ class _Lane:
     def beyond(self) -> int:
         """Return how many steps lie off the axis."""
         return self.times.steps - sum(self.times.counts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """The axis of time, and how high all lanes are together."""
-
-    x: Callable[[str], alt.X]
-    height: float
-    unit_s: float
 
 
 def step_chart(run: RunComparison, cell: CellSummary, arms: tuple[str, ...]) -> Chart | None:
@@ -114,39 +105,65 @@ def _declared(
 ) -> Declared:
     scale, height = TimeScale.of(edges[-1] * NS), _LANE * len(lanes)
     unit_s = scale.size_ns / NS
-    place = _Place(
-        x=partial(
-            across,
-            ends=(edges[0] / unit_s, edges[-1] / unit_s),
-            title=f"time of a {piece} ({scale.unit})",
+    ends, title = (edges[0] / unit_s, edges[-1] / unit_s), f"time of a {piece} ({scale.unit})"
+    x, y = partial(across, ends=ends, title=title), partial(down, height=height)
+    records = [_row(lane, piece, unit_s, palette) for lane in lanes]
+    outlines = [
+        {**row, "x": at / unit_s, "y": lane.top + _FLOOR - _PEAK * share}
+        for lane, row in zip(lanes, records, strict=True)
+        for at, share in _outline(lane.times.counts, edges)
+    ]
+    density = {"filled": True, "interpolate": "monotone", "fillOpacity": 0.3}
+    bar, thin = {"strokeWidth": 7}, {"strokeWidth": 1.2}
+    thick = {"strokeWidth": 3, "color": palette.text}
+    layers = [
+        marks(outlines, "line", density, x=x("x"), y=y("y"), color="colour", detail="lane"),
+        marks(records, "rule", thin, x=x("p5"), x2="p95", y=y("bar"), color="colour"),
+        marks(records, "rule", thin, x=x("p99"), y=y("far"), y2="far_foot", color="colour"),
+        marks(
+            records,
+            "rule",
+            bar,
+            x=x("p25"),
+            x2="p75",
+            y=y("bar"),
+            color="colour",
+            description="tip",
         ),
-        height=height,
-        unit_s=unit_s,
-    )
-    drawings = [_densities(lanes, edges, place, palette), *_quantiles(lanes, place, palette)]
-    layers = (*drawings, *_texts(lanes, piece, height, palette))
-    room = padding(text for lane in lanes for text in (_name(lane), _count(lane, piece)))
+        marks(records, "rule", thick, x=x("p50"), y=y("median"), y2="median_foot"),
+        row_texts(records, y("name_at"), palette.text, text="name"),
+        row_texts(records, y("count_at"), palette.mute, text="count"),
+    ]
+    lost = [row for row in records if row["beyond"]]
+    look = {"align": "right", "baseline": "middle", "color": palette.mute}
+    at = {"x": alt.value(_WIDTH), "y": y("beyond_at")}
+    if lost:
+        layers.append(marks(lost, "text", look, **at, text="beyond"))
+    room = padding(str(row[field]) for row in records for field in ("name", "count"))
     return layered(layers, width=_WIDTH, height=height, room=room)
 
 
-def _densities(
-    lanes: tuple[_Lane, ...], edges: tuple[float, ...], place: _Place, palette: Palette
-) -> alt.Chart:
-    records = [
-        {
-            "x": x / place.unit_s,
-            "y": lane.top + _FLOOR - _PEAK * share,
-            "colour": palette.of(lane.style.place),
-            "lane": lane.style.place,
-        }
-        for lane in lanes
-        for x, share in _outline(lane.times.counts, edges)
-    ]
-    made: alt.Chart = rows(records).mark_line(
-        filled=True, interpolate="monotone", fillOpacity=0.3, aria=False
-    )
-    y = down("y", place.height)
-    return made.encode(x=place.x("x"), y=y, color=own_colour(), detail=alt.Detail("lane:N"))
+def _row(lane: _Lane, piece: str, unit_s: float, palette: Palette) -> dict[str, object]:
+    """Return where the marks and texts of an arm stand."""
+    bar, floor = lane.top + _BAR, lane.top + _FLOOR
+    shares = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+    return {
+        **{f"p{100 * share:.0f}": lane.quantile(share) / unit_s for share in shares},
+        "bar": bar,
+        "far": bar - 3.5,
+        "far_foot": bar + 3.5,
+        "median": bar - 6.5,
+        "median_foot": bar + 6.5,
+        "colour": palette.of(lane.style.place),
+        "lane": lane.style.place,
+        "tip": _sentence(lane),
+        "name": label(lane.times.arm),
+        "name_at": floor - 10,
+        "count": counted(lane.times.steps, piece, PLURALS[piece]),
+        "count_at": floor + 5,
+        "beyond": f"+{lane.beyond} beyond the axis" if lane.beyond else "",
+        "beyond_at": lane.top + _BEYOND,
+    }
 
 
 def _outline(counts: tuple[int, ...], edges: tuple[float, ...]) -> list[tuple[float, float]]:
@@ -164,72 +181,6 @@ def _outline(counts: tuple[int, ...], edges: tuple[float, ...]) -> list[tuple[fl
     heights = [value / most for value in smooth]
     # from the floor and back to it, so that the line encloses its area
     return [(edges[0], 0.0), *zip(middles, heights, strict=True), (edges[-1], 0.0)]
-
-
-def _quantiles(lanes: tuple[_Lane, ...], place: _Place, palette: Palette) -> list[alt.Chart]:
-    """Return the line of 5 to 95 %, the bar of the middle half, the median and the far tick."""
-    coloured = own_colour()
-    y, to = down("y", place.height), place.x
-    spans = rows(_span(lane, place, palette, ends=(0.05, 0.95)) for lane in lanes)
-    halves = rows(_span(lane, place, palette, ends=(0.25, 0.75)) for lane in lanes)
-    far = rows(_upright(lane, place, palette, at=0.99, reach=3.5) for lane in lanes)
-    middle = rows(_upright(lane, place, palette, at=0.5, reach=6.5) for lane in lanes)
-    return [
-        spans.mark_rule(strokeWidth=1.2, aria=False).encode(
-            x=to("x"), x2=alt.X2("x2:Q"), y=y, color=coloured
-        ),
-        far.mark_rule(strokeWidth=1.2, aria=False).encode(
-            x=to("x"), y=y, y2=alt.Y2("y2:Q"), color=coloured
-        ),
-        halves.mark_rule(strokeWidth=7).encode(
-            x=to("x"), x2=alt.X2("x2:Q"), y=y, color=coloured, description=alt.Description("tip:N")
-        ),
-        middle.mark_rule(strokeWidth=3, color=palette.text, aria=False).encode(
-            x=to("x"), y=y, y2=alt.Y2("y2:Q")
-        ),
-    ]
-
-
-def _span(
-    lane: _Lane, place: _Place, palette: Palette, *, ends: tuple[float, float]
-) -> dict[str, float | str]:
-    low, high = (lane.quantile(end) / place.unit_s for end in ends)
-    colour = palette.of(lane.style.place)
-    return {"x": low, "x2": high, "y": lane.top + _BAR, "colour": colour, "tip": _sentence(lane)}
-
-
-def _upright(
-    lane: _Lane, place: _Place, palette: Palette, *, at: float, reach: float
-) -> dict[str, float | str]:
-    x, y = lane.quantile(at) / place.unit_s, lane.top + _BAR
-    return {"x": x, "y": y - reach, "y2": y + reach, "colour": palette.of(lane.style.place)}
-
-
-def _texts(
-    lanes: tuple[_Lane, ...], piece: str, height: float, palette: Palette
-) -> list[alt.Chart]:
-    arms = [{"y": lane.top + _FLOOR - 10, "text": _name(lane)} for lane in lanes]
-    counts = [{"y": lane.top + _FLOOR + 5, "text": _count(lane, piece)} for lane in lanes]
-    beyond = [
-        {"y": lane.top + _BEYOND, "text": f"+{lane.beyond} beyond the axis"}
-        for lane in lanes
-        if lane.beyond
-    ]
-    layers = [
-        row_texts(arms, height, colour=palette.text),
-        row_texts(counts, height, colour=palette.mute),
-    ]
-    if beyond:
-        layers.append(row_texts(beyond, height, colour=palette.mute, x=_WIDTH))
-    return layers
-
-
-def _name(lane: _Lane) -> str:
-    return label(lane.times.arm)
-
-
-def _count(lane: _Lane, piece: str) -> str:
-    return counted(lane.times.steps, piece, PLURALS[piece])
 
 
 def _description(lanes: tuple[_Lane, ...], piece: str) -> str:

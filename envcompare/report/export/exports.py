@@ -12,11 +12,10 @@ from envcompare.analysis.frames import TABLE, Frame, table_frame
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.errors import ConfigError
 from envcompare.report.charts.bars import startup_charts, time_chart
+from envcompare.report.charts.changes import forest_chart, sweep_charts
 from envcompare.report.charts.drawing import Chart, paper_files
-from envcompare.report.charts.forest import forest_chart
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.charts.steps import step_chart
-from envcompare.report.charts.sweeps import sweep_charts
 from envcompare.report.sections.quantitytables import why_no_ratio
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.report.wording.verdicts import reasons_text

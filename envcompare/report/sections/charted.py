@@ -9,18 +9,17 @@ from markupsafe import Markup
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles, Roofline, RooflinePoint
-from envcompare.report.charts.drawing import ChartBudget
-from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
-from envcompare.report.charts.sweeps import (
+from envcompare.report.charts.changes import (
     Sweep,
     SweepPoint,
-    estimate_of,
     missing_text,
     sweep_axis,
     sweep_chart,
     sweep_title,
     sweeps,
 )
+from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
 from envcompare.report.format.blocks import (
     Block,
     Column,
@@ -204,7 +203,7 @@ def _chosen(every: tuple[Sweep, ...]) -> list[Sweep]:
 
 
 def _reach(sweep: Sweep) -> float:
-    estimates = (estimate_of(point) for point in sweep.points)
+    estimates = (point.primary for point in sweep.points)
     return max((abs(one.log_ratio) for one in estimates if one is not None), default=0.0)
 
 
@@ -240,7 +239,7 @@ def sweep_table(sweep: Sweep) -> Table:
 
 def _sweep_cell(point: SweepPoint) -> Line:
     """Return the change and interval of one arm at one value, or why there is none."""
-    estimate, comparison = estimate_of(point), point.comparison
+    estimate, comparison = point.primary, point.comparison
     if estimate is None or comparison is None:
         return Line(text=NOT_MEASURED, below=(missing_text(point),), style="said")
     word = f"{SYMBOLS[comparison.outcome]} {WORDS[comparison.outcome]}"

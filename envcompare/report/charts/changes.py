@@ -1,6 +1,8 @@
-"""How the change of time depends on one parameter: a line for each arm, inside the margin or not.
+"""Changes of time with intervals and the margin: all comparisons below each other, and sweeps.
 
-Ratios are drawn and no times, since curves of times hide a gap of a few percent.
+In a forest left is faster; shape and text tell the verdict beside its colour, and what was not
+measured has a row as well. A sweep has a line for each arm over one parameter. Ratios are drawn and
+no times, since curves of times hide a gap of a few percent.
 """
 
 from __future__ import annotations
@@ -15,34 +17,65 @@ from typing import Any, Final
 
 import altair as alt
 
-from envcompare.analysis.model.comparison import CellSummary, Comparison, Estimate, RunComparison
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Comparison,
+    Estimate,
+    Outcome,
+    RunComparison,
+)
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
     SIGNED,
     Declared,
     Key,
+    Palette,
+    Style,
     chart_name,
+    down,
     label,
     layered,
-    own_colour,
+    marks,
+    padding,
     placed,
-    rows,
+    row_texts,
+    run_styles,
     shown,
     with_key,
 )
-from envcompare.report.charts.palette import Palette, Style, run_styles
 from envcompare.report.format.marks import Axis, axis
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
     number_text,
+    signed_interval,
     signed_percent,
 )
-from envcompare.report.wording.labels import compared_arms
-from envcompare.report.wording.verdicts import estimate_text, verdict
+from envcompare.report.wording.labels import cell_labels, compared_arms
+from envcompare.report.wording.verdicts import WORDS, estimate_text, verdict
 from envcompare.run_folder.records import Scalar
+from envcompare.text import counted
 
+_POINT: Final = {"size": 70, "strokeWidth": 1.6, "opacity": 1}
+_DOT: Final = {"filled": True, "size": 46, "opacity": 1}
+_EDGE: Final = {"size": 60, "strokeWidth": 2, "opacity": 1}
+MOST_ROWS: Final = 60  # of a forest
+_FOREST_WIDTH: Final = 360
+_LINE: Final = 20.0
+_SHAPES: Final[dict[Outcome, str]] = {
+    "slower": "triangle-right",
+    "faster": "triangle-left",
+    "equivalent": "circle",
+    "inconclusive": "diamond",
+}
+_ASIDE: Final = 5.0  # px from the edge to an arrow
+_LONGEST_ARM: Final = 16
+_LONGEST_CELL: Final = 26
+_ASIDE_SHAPES: Final = (  # both ways off the axis, as the marks in the tables have them
+    "M-.2,-1L-1.2,0L-.2,1M.8,-1L-.2,0L.8,1",
+    "M.2,-1L1.2,0L.2,1M-.8,-1L.2,0L-.8,1",
+)
 Cell = CellSummary | Comparison
 Fixed = tuple[tuple[str, str], ...]
 _WIDE: Final = 3.0  # doublings
@@ -55,10 +88,122 @@ _BELOW: Final = 44.0
 _LOST: Final = "M-.7,-.7L.7,.7M.7,-.7L-.7,.7"
 _FOOT: Final = 9.0  # px from the lower edge to the first mark of what is missing
 _APART: Final = 12.0
-_BEYOND: Final = (  # both ways off the axis, as the marks in the tables have them
+_BEYOND: Final = (  # likewise of a sweep, down and up
     "M-1,-.2L0,.8L1,-.2M-1,-1.2L0,-.2L1,-1.2",
     "M-1,.2L0,-.8L1,.2M-1,1.2L0,.2L1,1.2",
 )
+
+
+def forest_chart(run: RunComparison) -> Chart | None:
+    """Return the comparisons in the order of the arms; of many those that moved most."""
+    arms = list(dict.fromkeys(comparison.arm for comparison in run.comparisons))
+    compared = run.compared
+    if not compared:
+        return None
+    ranked = sorted(
+        compared,
+        key=lambda comparison: -abs(comparison.primary.log_ratio) if comparison.primary else 1,
+    )
+    kept = {id(comparison) for comparison in ranked[:MOST_ROWS]}
+    chosen = sorted(
+        (comparison for comparison in compared if id(comparison) in kept),
+        key=lambda comparison: arms.index(comparison.arm),
+    )
+    return Chart(
+        name=chart_name("forest", run.run_id),
+        title=f"Change of time against {shown(run.reference_arm)}; left is faster",
+        description=_forest_description(run, chosen, left_out=len(compared) - len(chosen)),
+        declare=partial(_forest, run, chosen),
+    )
+
+
+def _forest(run: RunComparison, chosen: list[Comparison], palette: Palette) -> Declared:
+    on, height, labels = axis(chosen, margin=run.margin), _LINE * len(chosen), cell_labels(run)
+    records = [
+        {
+            "y": _LINE * (place + 0.5),
+            "name": f"{label(one.arm, most=_LONGEST_ARM)}, "
+            f"{label(labels.get(one.cell, one.cell), most=_LONGEST_CELL)}",
+            **_forest_row(one, on, palette),
+        }
+        for place, one in enumerate(chosen)
+    ]
+    ticks = alt.Axis(labelExpr=SIGNED, tickCount=6)
+    scale = alt.Scale(domain=list(on.percents), nice=False)
+    title = "← faster · change of time · slower →"
+    x = partial(alt.X, scale=scale, title=title, axis=ticks)
+    y = down("y", height)
+    measured = [row for row in records if "at" in row]
+    spans = [row for row in measured if row["low"] is not None]
+    span = {"x": x("low:Q"), "x2": "high"}
+    look = {"stroke": "colour", "fill": "fill", "shape": "shape", "description": "tip"}
+    layers = (
+        *_ground(on, palette, {**span, "y": alt.value(0), "y2": alt.value(height)}),
+        *_arrows(measured, y),
+        marks(spans, "rule", {"strokeWidth": 1.8}, **span, y=y, color="colour"),
+        marks(measured, "point", _POINT, x=x("at:Q"), y=y, **look),
+        row_texts(records, y, palette.text, text="name"),
+        row_texts(records, y, palette.text, text="figures", x=_FOREST_WIDTH + 14),
+    )
+    room = padding(row["name"] for row in records)
+    return layered(layers, width=_FOREST_WIDTH, height=height, room=room)
+
+
+def _ground(on: Axis, palette: Palette, places: dict[str, Any]) -> tuple[alt.Chart, alt.Chart]:
+    """Return the band of the margin, and the line at 0 in its middle."""
+    low, high = on.band_percents
+    return (
+        marks([{"low": low, "high": high}], "rect", {"color": palette.band}, **places),
+        marks([{"low": 0, "high": 0}], "rule", {"color": palette.zero}, **places),
+    )
+
+
+def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
+    """Return an arrow beside each row whose interval leaves the axis, to the left and right."""
+    look = {"size": 30, "strokeWidth": 1.4, "opacity": 1}
+    made = []
+    for side, at in enumerate((-_ASIDE, _FOREST_WIDTH + _ASIDE)):
+        beyond, shape = [row for row in measured if row["beyond"][side]], _ASIDE_SHAPES[side]
+        x = alt.value(at)
+        made.append(marks(beyond, "point", {"shape": shape, **look}, x=x, y=y, stroke="colour"))
+    return made
+
+
+def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> dict[str, Any]:
+    """Return the figures of a comparison, and its mark where something was measured."""
+    primary, figures = comparison.primary, _figures(comparison)
+    if primary is None:
+        return {"figures": figures}
+    colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
+    colour = colours.get(comparison.outcome, palette.even)
+    return {
+        **placed(primary, on),
+        "figures": figures,
+        "beyond": on.beyond(primary),
+        "colour": colour,
+        "fill": palette.back if comparison.outcome == "inconclusive" else colour,
+        "shape": _SHAPES.get(comparison.outcome, "circle"),
+        "tip": f"{shown(comparison.arm)}, {shown(comparison.cell)}: {figures}",
+    }
+
+
+def _figures(comparison: Comparison) -> str:
+    word = WORDS[comparison.outcome]
+    if comparison.primary is None:
+        return word
+    interval = signed_interval(comparison.primary.low, comparison.primary.high)
+    mixed = ", confounded" if comparison.is_confounded else ""
+    return f"{signed_percent(comparison.primary.log_ratio)} ({interval}) {word}{mixed}"
+
+
+def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_out: int) -> str:
+    counts = Counter(WORDS[comparison.outcome] for comparison in chosen)
+    told = ", ".join(f"{count} {word}" for word, count in counts.items())
+    rest = f" {counted(left_out, 'comparison')} that moved less left out." if left_out else ""
+    return (
+        f"{counted(len(chosen), 'comparison')} with intervals, the band is the margin of "
+        f"±{margin_percent(run.margin)}: {told}.{rest}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +213,11 @@ class SweepPoint:
     value: float
     arm: str
     comparison: Comparison | None
+
+    @property
+    def primary(self) -> Estimate | None:
+        """Return what was measured here."""
+        return self.comparison.primary if self.comparison else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +266,8 @@ def sweeps(run: RunComparison) -> tuple[Sweep, ...]:
 
 def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float, str]]:
     """Return the ids of cells by the value of one parameter, for all that the others are."""
-    cells = _cells(run)
+    cells: dict[str, Cell] = {one.cell: one for one in run.comparisons}
+    cells |= {one.id: one for one in run.cells}
     varied = _varied(cells.values())
     groups: dict[tuple[str, str, str, Fixed], dict[float, str]] = {}
     for key, cell in cells.items():
@@ -127,11 +278,6 @@ def _grouped(run: RunComparison) -> dict[tuple[str, str, str, Fixed], dict[float
                                if other != name)  # fmt: skip
                 groups.setdefault((cell.host, cell.workload, name, others), {})[number] = key
     return groups
-
-
-def _cells(run: RunComparison) -> dict[str, Cell]:
-    compared: dict[str, Cell] = {one.cell: one for one in run.comparisons}
-    return compared | {one.id: one for one in run.cells}
 
 
 def _varied(cells: Iterable[Cell]) -> dict[str, list[str]]:
@@ -191,11 +337,31 @@ def sweep_chart(run: RunComparison, sweep: Sweep, *, on: Axis) -> Chart:
 
 def _declared(run: RunComparison, sweep: Sweep, on: Axis, palette: Palette) -> Declared:
     styles = run_styles(run)
+    ticks = alt.Axis(labelExpr=SIGNED, tickCount=5, domain=False, titlePadding=12)
+    scale = alt.Scale(domain=list(on.percents), nice=False)
+    x = _x(sweep)
+    y = partial(alt.Y, scale=scale, title="change of time; up is slower", axis=ticks)
+    lines = _measured(sweep, on, styles, palette)
+    edges = _edges(sweep, on, styles, palette)
+    spans = [row for row in lines if row["high"] is not None]
+    alone = [row for row in spans if row["is_alone"]]
+    edge = [{"low": end} for end in on.band_percents]
+    dotted = {"color": palette.mute, "strokeDash": [2, 4], "strokeWidth": 0.7}
+    span, whole = {"y": y("low:Q"), "y2": "high"}, {"x": alt.value(0), "x2": alt.value(_WIDTH)}
+    band, zero = _ground(on, palette, span | whole)
+    series = {"x": x, "color": "colour", "detail": "piece"}
+    at, said = {"x": x, "y": y("at:Q")}, {"shape": "shape", "description": "tip"}
     layers = [
-        *_ground(on, palette),
-        *_lines(sweep, on, styles, palette),
-        *_edges(sweep, on, styles, palette),
+        band,
+        marks(edge, "rule", dotted, y=y("low:Q"), **whole),
+        zero,
+        marks(spans, "area", {"fillOpacity": 0.22}, **span, **series),
+        marks(alone, "rule", **span, x=x, color="colour"),
+        marks(lines, "line", {"strokeWidth": 1.8}, y=at["y"], strokeDash="dash", **series),
+        marks(lines, "point", _DOT, **at, color="colour", **said),
     ]
+    if edges:
+        layers.append(marks(edges, "point", _EDGE, **at, stroke="colour", **said))
     drawing = layered(layers, width=_WIDTH, height=_HEIGHT)
     return with_key(drawing, _keys(sweep, on, styles, palette), width=_WIDTH, below=_BELOW)
 
@@ -213,92 +379,30 @@ def _x(sweep: Sweep) -> alt.X:
     return alt.X("x:Q", title=title, scale=scale, axis=ticks)
 
 
-def _y(field: str, on: Axis) -> alt.Y:
-    scale = alt.Scale(domain=list(on.percents), nice=False)
-    axis_of = alt.Axis(labelExpr=SIGNED, tickCount=5, domain=False, titlePadding=12)
-    return alt.Y(f"{field}:Q", scale=scale, axis=axis_of, title="change of time; up is slower")
-
-
-def _ground(on: Axis, palette: Palette) -> list[alt.Chart]:
-    """Return the band of the margin with its edges, and the line at 0."""
-    low, high = on.band_percents
-    left, right = alt.value(0), alt.value(_WIDTH)
-    band: alt.Chart = rows([{"low": low, "high": high}]).mark_rect(color=palette.band, aria=False)
-    edges: alt.Chart = rows([{"at": low}, {"at": high}]).mark_rule(
-        color=palette.mute, strokeDash=[2, 4], strokeWidth=0.7, aria=False
-    )
-    zero: alt.Chart = rows([{"at": 0}]).mark_rule(color=palette.zero, aria=False)
-    return [
-        band.encode(y=_y("low", on), y2=alt.Y2("high:Q"), x=left, x2=right),
-        edges.encode(y=_y("at", on), x=left, x2=right),
-        zero.encode(y=_y("at", on), x=left, x2=right),
-    ]
-
-
-def _lines(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
-    """Return the shaded intervals, the lines and the points; a gap stays a gap."""
-    records = _measured(sweep, on, styles, palette)
-    spans = [row for row in records if row["high"] is not None]
-    areas: alt.Chart = rows(spans).mark_area(fillOpacity=0.22, aria=False)
-    whiskers: alt.Chart = rows(row for row in spans if row["is_alone"]).mark_rule(aria=False)
-    lines: alt.Chart = rows(records).mark_line(strokeWidth=1.8, aria=False)
-    points: alt.Chart = rows(records).mark_point(filled=True, size=46, opacity=1)
-    x, colour = _x(sweep), own_colour()
-    low = _y("low", on)
-    return [
-        areas.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=colour, detail=alt.Detail("piece:N")),
-        whiskers.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=colour),
-        lines.encode(
-            x=x,
-            y=_y("at", on),
-            color=colour,
-            strokeDash=alt.StrokeDash("dash:N", scale=None),
-            detail=alt.Detail("piece:N"),
-        ),
-        points.encode(
-            x=x,
-            y=_y("at", on),
-            color=colour,
-            shape=alt.Shape("shape:N", scale=None),
-            description=alt.Description("tip:N"),
-        ),
-    ]
-
-
 def _measured(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return a row for each point with an estimate; `piece` holds those with no gap between."""
     records: list[dict[str, Any]] = []
-    for piece, (arm, points) in enumerate(_pieces(sweep)):
-        style = styles[arm]
-        for point, primary in points:
-            records.append(
-                {
-                    "x": point.value,
-                    **placed(primary, on),
-                    "piece": piece,
-                    "is_alone": len(points) == 1,
-                    "colour": palette.of(style.place),
-                    "shape": style.shape,
-                    "dash": list(style.dash),
-                    "tip": f"{shown(arm)}, {_at(sweep, point)}: {_told(point)}",
-                }
-            )
+    groups = groupby(sweep.points, key=lambda point: (point.arm, point.primary is not None))
+    for piece, ((arm, _), group) in enumerate(groups):
+        style, points = styles[arm], list(group)
+        records += [
+            {
+                "x": point.value,
+                **placed(point.primary, on),
+                "piece": piece,
+                "is_alone": len(points) == 1,
+                "colour": palette.of(style.place),
+                "shape": style.shape,
+                "dash": list(style.dash),
+                "tip": f"{shown(arm)}, {_at(sweep, point)}: {_told(point)}",
+            }
+            for point in points
+            if point.primary is not None
+        ]
     return records
 
 
-def _pieces(sweep: Sweep) -> list[tuple[str, list[tuple[SweepPoint, Estimate]]]]:
-    """Return each arm's neighbouring points that have an estimate."""
-    pieces = []
-    for (arm, is_measured), group in groupby(
-        sweep.points, key=lambda point: (point.arm, estimate_of(point) is not None)
-    ):
-        if is_measured:
-            pairs = [(point, estimate_of(point)) for point in group]
-            pieces.append((arm, [(point, made) for point, made in pairs if made is not None]))
-    return pieces
-
-
-def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt.Chart]:
+def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[dict[str, Any]]:
     """Return what stands at the edges, those of one value and edge stacked.
 
     A ✕ at the foot for each point with no estimate, an arrow where one leaves the axis.
@@ -321,20 +425,12 @@ def _edges(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[alt
                     f"{'' if shape == _LOST else ', beyond the axis'}: {_told(point)}",
                 }
             )
-    marks: alt.Chart = rows(records).mark_point(size=60, strokeWidth=2, opacity=1)
-    drawing = marks.encode(
-        x=_x(sweep),
-        y=_y("at", on),
-        stroke=alt.Stroke("colour:N", scale=None),
-        shape=alt.Shape("shape:N", scale=None),
-        description=alt.Description("tip:N"),
-    )
-    return [drawing] if records else []
+    return records
 
 
 def _shapes(point: SweepPoint, on: Axis) -> list[tuple[str, bool]]:
     """Return the marks of a point at the edges of the axis, and whether each is at the upper."""
-    primary = estimate_of(point)
+    primary = point.primary
     if primary is None:
         return [(_LOST, False)]
     sides = zip(_BEYOND, on.beyond(primary), (False, True), strict=True)
@@ -360,11 +456,6 @@ def _keys(sweep: Sweep, on: Axis, styles: Styles, palette: Palette) -> list[Key]
     return keys
 
 
-def estimate_of(point: SweepPoint) -> Estimate | None:
-    """Return what was measured at a point."""
-    return point.comparison.primary if point.comparison else None
-
-
 def missing_text(point: SweepPoint) -> str:
     """Say why a point has no estimate."""
     comparison = point.comparison
@@ -379,7 +470,7 @@ def _at(sweep: Sweep, point: SweepPoint) -> str:
 
 
 def _told(point: SweepPoint) -> str:
-    primary = estimate_of(point)
+    primary = point.primary
     return missing_text(point) if primary is None else estimate_text(primary)
 
 
@@ -389,7 +480,7 @@ def _description(run: RunComparison, sweep: Sweep) -> str:
     lost = [
         f"{shown(one.arm)} at {number_text(one.value)}: {missing_text(one)}"
         for one in sweep.points
-        if estimate_of(one) is None
+        if one.primary is None
     ]
     missing = f" Missing: {listed(lost, most=_TOLD)}." if lost else ""
     margin = f"±{margin_percent(run.margin)}"
@@ -403,6 +494,6 @@ def _arm_sentence(sweep: Sweep, arm: str) -> str:
     changes = [
         f"{signed_percent(primary.log_ratio)} at {number_text(one.value)}"
         for one in sweep.points
-        if one.arm == arm and (primary := estimate_of(one)) is not None
+        if one.arm == arm and (primary := one.primary) is not None
     ]
     return f"{shown(arm)}: {listed(changes, most=_TOLD) if changes else 'not measured'}."
