@@ -6,11 +6,10 @@ import tomllib
 from dataclasses import replace
 
 from envcompare.command import shell_text
-from envcompare.config.catalogue import catalogue
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings, parse_settings, settings_toml
-from envcompare.config.workloads import Known
+from envcompare.config.workloads import Known, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown

@@ -181,7 +181,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
 @click.command(name="list")
 def list_() -> None:
     """List the bundled workloads with their parameters, and the environments."""
-    from envcompare.config.catalogue import catalogue
+    from envcompare.config.workloads import catalogue
     from envcompare.environments.registry import ENVIRONMENTS
 
     lines = ["workloads:"]

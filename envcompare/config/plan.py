@@ -78,15 +78,11 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
             hint="give fewer values to --set, or add --yes",
         )
     arms = planned_arms(experiment)
-    plan = Plan(cells=cells, arms=arms, design=_design(experiment), seed=experiment.seed)
-    if plan.comparisons >= MANY_COMPARISONS:
-        return Plan(
-            cells=cells,
-            arms=arms,
-            design=_design(experiment, at_least=STRICT_RESTARTS),
-            seed=experiment.seed,
-        )
-    return plan
+    design = msgspec.convert(experiment, Design, from_attributes=True)
+    if count_comparisons(arms, len(cells)) >= MANY_COMPARISONS:
+        least = max(design.min_restarts, STRICT_RESTARTS)
+        design = msgspec.structs.replace(design, min_restarts=least)
+    return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
 
 
 def derive_seed(run_seed: int, *parts: str | int) -> int:
@@ -131,23 +127,3 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
         reference, id=f"{reference.id}{CONTROL_SUFFIX}", is_reference=False, is_control=True
     )
     return (*planned, control)
-
-
-def _design(experiment: Experiment, *, at_least: int = 0) -> Design:
-    return Design(
-        preset=experiment.preset,
-        margin=experiment.margin,
-        target=experiment.target,
-        budget_s=experiment.budget_s,
-        min_restarts=max(experiment.min_restarts, at_least),
-        threads=experiment.threads,
-        pin=experiment.pin,
-        has_startup=experiment.has_startup,
-        cold_start=experiment.cold_start,
-        quiet_gate=experiment.quiet_gate,
-        quiet_pressure=experiment.quiet_pressure,
-        quiet_load=experiment.quiet_load,
-        stabilise=experiment.stabilise,
-        screen=experiment.screen,
-        profile=experiment.profile,
-    )

@@ -1,17 +1,22 @@
-"""Which workloads run, with which values of their parameters: bundled, a class, or a command."""
+"""Which workloads run, with which values of their parameters: bundled, a class, or a command.
+
+What a workload declares is read from its source, which is not imported.
+"""
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from envcompare import bundled
 from envcompare.config.arms import Traits
-from envcompare.config.catalogue import Range, WorkloadInfo, classes, workload_info
 from envcompare.config.settings import LONGEST_S, Settings, WorkloadTable, closest, listed
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
@@ -27,6 +32,19 @@ _SYSTEM_FOLDERS = frozenset({
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
     "/sys", "/tmp", "/usr", "/usr/local", "/var",  # noqa: S108 — nothing is written there
 })  # fmt: skip
+
+Range = tuple[float | None, float | None] | tuple[str, ...]
+"""Least and most value of a number, None where there is no such end; or the choices of a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadInfo:
+    """A workload as its class declares it; a parameter without a range takes any value."""
+
+    name: str
+    summary: str
+    parameters: dict[str, Scalar]
+    ranges: dict[str, Range] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +79,47 @@ class Known:
     def default_environments(self) -> tuple[str, ...]:
         """Return the environments that are compared where none is named."""
         return tuple(name for name, traits in self.environments.items() if traits.is_default)
+
+
+def catalogue() -> dict[str, WorkloadInfo]:
+    """Return the bundled workloads by name: each file with a class that has a method `step`."""
+    return {
+        path.stem: _workload_info(node, name=path.stem)
+        for path in sorted(bundled.workloads().glob("*.py"))
+        for node in _classes(path).values()
+        if any(isinstance(part, ast.FunctionDef) and part.name == "step" for part in node.body)
+    }
+
+
+def _classes(path: Path) -> dict[str, ast.ClassDef]:
+    """Return the classes at the top of a file by name.
+
+    Raises OSError, ValueError and SyntaxError for what is no Python.
+    """
+    body = ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+
+def _workload_info(node: ast.ClassDef, *, name: str) -> WorkloadInfo:
+    """Return what a class declares; raises ValueError where that is no literal."""
+    return WorkloadInfo(
+        name=name,
+        summary=(ast.get_docstring(node) or "").split("\n")[0],
+        parameters=_declared(node, "PARAMS"),
+        ranges=_declared(node, "RANGES"),
+    )
+
+
+def _declared(node: ast.ClassDef, attribute: str) -> dict[str, Any]:
+    for statement in node.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        if any(isinstance(target, ast.Name) and target.id == attribute for target in targets):
+            assert isinstance(statement, ast.Assign | ast.AnnAssign)
+            literal: dict[str, Any] = ast.literal_eval(statement.value) if statement.value else {}
+            return literal
+    return {}
 
 
 def choose_workloads(settings: Settings, known: Known) -> tuple[Workload, ...]:
@@ -199,7 +258,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         )
     name = f"{path.stem}-{class_name}"
     try:
-        declared = classes(path)
+        declared = _classes(path)
     except (OSError, ValueError, SyntaxError) as error:
         raise ConfigError(
             f"the workload file {path} cannot be read",
@@ -210,7 +269,7 @@ def _own_workload(item: str, given: dict[str, _Given]) -> Workload:
         hint = closest(class_name, tuple(declared)) if declared else "it defines no class at all"
         raise ConfigError(f"{path} has no class {class_name}", hint=hint)
     try:
-        info = workload_info(declared[class_name], name=name)
+        info = _workload_info(declared[class_name], name=name)
     except ValueError:  # computed as the class is made: the worker checks them
         info = WorkloadInfo(name=name, summary="", parameters={})
     return Workload(

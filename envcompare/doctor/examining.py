@@ -25,7 +25,7 @@ from envcompare.doctor.findings import ComparedStack, HostExamination
 from envcompare.environments.registry import all_traits
 from envcompare.errors import EnvcompareError, Problem, UnusableError, WorkloadError
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.pair import ArmsContext
+from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options

@@ -13,13 +13,19 @@ from msgspec.structs import replace
 
 from envcompare.fingerprint.evidence import (
     NO_PYTHON,
+    ArmsContext,
     Evidence,
+    FingerprintPair,
+    entries,
+    entry_name,
     evidence_of,
     imported,
     interpreters,
     packages_evidence,
+    part_name,
     parts_evidence,
     runs_python,
+    stem,
 )
 from envcompare.fingerprint.facts import (
     CHANGED_FILES,
@@ -28,17 +34,10 @@ from envcompare.fingerprint.facts import (
     INSTALLED,
     INSTALLED_PARTS,
     LOADED,
+    OWN_PACKAGES,
     classify,
     fact,
     tellers_of_library,
-)
-from envcompare.fingerprint.pair import (
-    ArmsContext,
-    FingerprintPair,
-    entries,
-    entry_name,
-    part_name,
-    stem,
 )
 from envcompare.fingerprint.sentences import worded_difference
 from envcompare.run_folder.records import (
@@ -48,7 +47,6 @@ from envcompare.run_folder.records import (
     FingerprintValue,
 )
 
-_OWN_FACTS: Final = frozenset({"torch", "torchvision", "numpy"})  # packages with facts of their own
 _INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 
 _Values = tuple[FingerprintValue, FingerprintValue]
@@ -133,7 +131,7 @@ def _lacking(before: FingerprintValue, after: FingerprintValue) -> _Lists:
 
 def _packages(pair: FingerprintPair, lists: _Lists) -> Iterator[_Part]:
     """Give what is imported and what is not; torch and numpy have facts of their own."""
-    told = {name for name in _OWN_FACTS if pair.differ((f"{name}.version",))}
+    told = {name for name in OWN_PACKAGES if pair.differ((f"{name}.version",))}
     rest = [[one for one in side if entry_name(one) not in told] for side in lists]
     felt = tuple(tuple(one for one in side if _is_package_felt(pair, one)) for side in rest)
     others = tuple(

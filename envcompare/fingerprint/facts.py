@@ -32,6 +32,8 @@ INSTALLED_PARTS: Final = "site_packages.parts"
 """Packages and files of none, each with its digest."""
 CHANGED_FILES: Final = "site_packages.changed"
 """The files in which arms differ, each after its package; they are told with the packages."""
+OWN_PACKAGES: Final = frozenset({"torch", "torchvision", "numpy"})
+"""Packages with facts of their own."""
 LOADED: Final = ("loaded_libraries", "loaded_packages")
 
 Sign = Literal[
@@ -369,21 +371,17 @@ FACTS: Final[tuple[Fact, ...]] = (
 _OF_ONE_KEY: Final = frozenset({"name", "group", "is_limit", "restore"})
 _BELOW: Final = {row.key: row.below for row in FACTS if row.below}
 
-_TOLD_BY_PACKAGE: Final = {
-    "torch": _TORCH,
-    "torchvision": ("torchvision.version",),
-    "numpy": ("numpy.version",),
-}
 _TOLD_BY_FILE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = (
     (_LIBC, ("libc.", "libm.", "ld-linux", "libpthread.", "libdl.", "librt.", "libutil.")),
     (_PYTHON, ("libpython",)),
-    (_TORCH, ("libtorch", "libc10", "libshm")),
+    (_TORCH, (*_TORCH_FILES.files, "libshm")),
     (("numpy.version",), ("_multiarray_umath", "libscipy_openblas")),
-    (("cuda.cudnn",), ("libcudnn",)),
-    (("cuda.cublas",), ("libcublas",)),
-    (("cuda.nccl",), ("libnccl",)),
-    (("cuda.runtime",), ("libcudart",)),
     (("allocator.name",), ("libjemalloc", "libtcmalloc", "libmimalloc")),
+    *(
+        ((row.key,), row.seen_by.files)
+        for row in FACTS
+        if row.key.startswith("cuda.") and isinstance(row.seen_by, Library)
+    ),
 )
 
 
@@ -421,7 +419,8 @@ def classify(key: str) -> FactClass:
 def tellers_of_library(name: str, package: str, *, is_of_python: bool) -> tuple[str, ...]:
     """Return the facts that tell of another build of a library, by its package or else its name."""
     if package:
-        return _TOLD_BY_PACKAGE.get(package, ("packages",))
+        version = f"{package}.version"
+        return (fact(version).group or (version,)) if package in OWN_PACKAGES else ("packages",)
     if is_of_python:
         return _PYTHON
     return next((facts for facts, names in _TOLD_BY_FILE if name.startswith(names)), ())

@@ -12,7 +12,7 @@ from envcompare.config.plan import Cell
 from envcompare.config.workloads import Program
 from envcompare.errors import Problem
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
-from envcompare.fingerprint.pair import entries
+from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.measure.context import CellContext, Facts, Variables

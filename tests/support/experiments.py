@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from envcompare.config.catalogue import Range, WorkloadInfo
-from envcompare.config.workloads import Known
+from envcompare.config.workloads import Known, Range, WorkloadInfo
 from envcompare.environments.registry import all_traits
 from envcompare.run_folder.records import Scalar
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envcompare.fingerprint.comparing import compare_fingerprints
-from envcompare.fingerprint.pair import ArmsContext
+from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.run_folder.records import (
     ArmRecord,
     FactDifference,

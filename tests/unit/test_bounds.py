@@ -8,10 +8,9 @@ import pytest
 from experiments import known
 
 from envcompare.config.arms import parse_arms
-from envcompare.config.catalogue import Range
 from envcompare.config.experiment import Experiment, parse_cpus, resolve
 from envcompare.config.settings import DEFAULTS, Settings, check_ranges, parse_settings
-from envcompare.config.workloads import WorkloadTable, parse_program, tables_of
+from envcompare.config.workloads import Range, WorkloadTable, parse_program, tables_of
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import Scalar
 

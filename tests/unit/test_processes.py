@@ -12,7 +12,7 @@ from commands import IN_DOCKER, measured, prepared, runs_of
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
-from envcompare.fingerprint.pair import entries, entry_name
+from envcompare.fingerprint.evidence import entries, entry_name
 from envcompare.measure.context import Values
 from envcompare.report.export.summary import markdown
 from envcompare.report.page import render

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envcompare.fingerprint.comparing import compare_fingerprints
+from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING
-from envcompare.fingerprint.pair import ArmsContext
 from envcompare.fingerprint.sentences import other_options
 from envcompare.run_folder.records import (
     Block,

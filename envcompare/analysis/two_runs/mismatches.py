@@ -16,8 +16,8 @@ from typing import Any, Final
 from envcompare.analysis.model.comparison import Mismatch, RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
-from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, holds_for
-from envcompare.fingerprint.pair import ArmsContext
+from envcompare.fingerprint.evidence import ArmsContext
+from envcompare.fingerprint.facts import INSTALLED_PARTS, LOADED, fact, holds_for
 from envcompare.fingerprint.sentences import describe
 from envcompare.run_folder.records import (
     FactDifference,
@@ -28,7 +28,7 @@ from envcompare.run_folder.records import (
 
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
-_WORK: Final = {"code": "the code", "device": "the device", "batch": "the batch size"}
+_WORK: Final = ("code", "device", "batch")
 _SHOWN_OF_DIGEST: Final = 12
 # What runs of earlier versions know nothing of.
 _LATER: Final = ("process", "thp.is_disabled", INSTALLED_PARTS)
@@ -179,14 +179,14 @@ def _of_design(before: ReadRun, after: ReadRun) -> Iterator[Mismatch]:
 
 def _of_work(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismatch]:
     mine, theirs = before.work.get(cell, {}), after.work.get(cell, {})
-    for key, name in _WORK.items():
+    for key in _WORK:
         values = mine.get(key), theirs.get(key)
         # where the code is not known, that is told once for all the rest
         if (key == "code") if None in values else values[0] != values[1]:
-            yield _mismatch(key, values, f"{name} {_short(values[0])} → {_short(values[1])}")
+            yield _mismatch(key, values, _changed_text(key, values))
     if "data" in mine and "data" in theirs and mine["data"] != theirs["data"]:
         values = mine["data"], theirs["data"]
-        yield _mismatch("data", values, f"the data {_short(values[0])} → {_short(values[1])}")
+        yield _mismatch("data", values, _changed_text("data", values))
     workload = next(one.workload for one in after.record.cells if one.id == cell)
     commands = before.commands.get(workload), after.commands.get(workload)
     if commands[0] != commands[1]:
@@ -208,6 +208,10 @@ def _of_reference(before: ReadRun, after: ReadRun, cell: str) -> Iterator[Mismat
 
 def _mismatch(key: str, values: tuple[FingerprintValue, FingerprintValue], text: str) -> Mismatch:
     return Mismatch(key=key, before=values[0], after=values[1], text=text)
+
+
+def _changed_text(key: str, values: tuple[FingerprintValue, FingerprintValue]) -> str:
+    return f"{fact(key).name} {_short(values[0])} → {_short(values[1])}"
 
 
 def _setting(value: object) -> str:

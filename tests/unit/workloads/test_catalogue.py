@@ -11,7 +11,7 @@ from harness.formats.data import Source
 from harness.torchparts import OPTIMIZERS
 
 from envcompare import bundled
-from envcompare.config.catalogue import catalogue
+from envcompare.config.workloads import catalogue
 
 ROOT = WORKER.parents[2]
 SUM = """
