@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from envcompare.analysis.model.profiling import KernelDiff
+from envcompare.analysis.profiles.cautions import record_cautions, work_cautions
+from envcompare.analysis.profiles.quantities import Rows
 from envcompare.errors import Problem
 from envcompare.run_folder.profiles import Kernel, Lack, Lacking, Profile, ProfileRecord
 
@@ -71,3 +74,18 @@ def record(profile: Profile | None, *, arm: str = "vm", **changes: Any) -> Profi
 def lacking(reason: str, hint: str = "", *, why: Lack = "not-usable") -> Lacking:
     """Return why a profile is missing."""
     return Lacking(why=why, problem=Problem(brief=reason, hint=hint))
+
+
+def said(
+    by_arm: Mapping[str, Sequence[ProfileRecord]],
+    *,
+    codes: Mapping[str, str] | None = None,
+    rows: Mapping[str, Rows] | None = None,
+    diffs: Sequence[KernelDiff] = (),
+    told_gpus: Sequence[str] = (),
+) -> list[str]:
+    """Return the cautions on the profiles of a cell; what is not given speaks against nothing."""
+    return [
+        *work_cautions(by_arm, codes or {}, rows or {}, diffs, reference="vm"),
+        *record_cautions(by_arm, reference="vm", told_gpus=told_gpus, partial=()),
+    ]

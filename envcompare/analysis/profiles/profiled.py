@@ -6,38 +6,28 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, KernelDiff, Ledger
-from envcompare.analysis.profiles.activities import activity_table, operator_table, pass_state
-from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differences, builds
-from envcompare.analysis.profiles.kerneldiff import kernel_diff
-from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledger
-from envcompare.analysis.profiles.profilechoice import (
+from envcompare.analysis.profiles.armprofiles import (
+    activity_table,
     choose,
     choose_pair,
-    factor_cautions,
-    gpu_cautions,
     has_kernels,
     is_of_program,
     is_trace,
-    launch_cautions,
-    partial_records,
+    operator_table,
+    pass_state,
     profile_of,
-    program_cautions,
     source_of,
-    step_cautions,
-    unnamed_gpu_cautions,
     usable,
 )
-from envcompare.analysis.profiles.quantities import (
-    Rows,
-    model_flops_cautions,
-    quantity_rows,
-    several_cautions,
-)
+from envcompare.analysis.profiles.cautions import partial_records, record_cautions, work_cautions
+from envcompare.analysis.profiles.kernelbuilds import GPU, Side, build_differences, builds
+from envcompare.analysis.profiles.kerneldiff import kernel_diff
+from envcompare.analysis.profiles.ledger import Modes, timing_ledger, trace_ledger
+from envcompare.analysis.profiles.quantities import Rows, quantity_rows
 from envcompare.analysis.profiles.rooflines import roofline
 from envcompare.analysis.timing.cells import CellData
 from envcompare.analysis.timing.descriptive import arm_quantities
@@ -173,20 +163,12 @@ def _cell_profiles(cell: _ProfiledCell) -> CellProfiles | None:
     host = cell.data.cell.host
     roofs = [one for one in cell.read.roofs if one.host == host]
     drawn = roofline(profiled, roofs, host=host, steps_ns=_steps_ns(cell))
-    reasons = (f"No ledger of {arm}: {why}." for arm, why in made.items() if isinstance(why, str))
+    codes = cell.read.codes.get(cell.id, {})
+    told_gpus = [arm for arm in profiled if _told_gpu(cell, arm)]
     cautions = (
-        *program_cautions(profiled, cell.read.codes.get(cell.id, {})),
-        *model_flops_cautions(rows, reference=cell.reference),
-        *factor_cautions(diffs, reference=cell.reference),
-        *gpu_cautions(profiled, reference=cell.reference),
-        *unnamed_gpu_cautions(
-            {arm: found for arm, found in profiled.items() if not _told_gpu(cell, arm)},
-            among=len(profiled),
-        ),
-        *chain.from_iterable(several_cautions(one, partial) for one in profiled.values()),
-        *chain.from_iterable(map(step_cautions, profiled.values())),
-        *chain.from_iterable(map(launch_cautions, profiled.values())),
-        *reasons,
+        *work_cautions(profiled, codes, rows, diffs, reference=cell.reference),
+        *record_cautions(profiled, reference=cell.reference, told_gpus=told_gpus, partial=partial),
+        *(f"No ledger of {arm}: {why}." for arm, why in made.items() if isinstance(why, str)),
     )
     return CellProfiles(
         cell=cell.id,

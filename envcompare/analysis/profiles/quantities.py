@@ -9,7 +9,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import QuantityRow, Unlike
-from envcompare.analysis.profiles.profilechoice import Records, choose, is_trace, profile_of, usable
+from envcompare.analysis.profiles.armprofiles import profile_of, usable
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, ran_uncounted
 from envcompare.run_folder.profiles import (
     Dim,
@@ -112,19 +112,8 @@ def _unlike(row: QuantityRow, other: QuantityRow) -> Unlike:
     return "page" if row.page != other.page and row.name != _LAUNCHES else ""
 
 
-def model_flops_cautions(rows: Mapping[str, Rows], *, reference: str) -> Iterable[str]:
-    """Say where another number of model FLOPs shows that the program was another."""
-    for arm, arm_rows in rows.items():
-        for row in arm_rows:
-            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
-                yield (
-                    f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
-                    f"{reference}: the program was another, and nothing else here compares."
-                )
-
-
-def _clashes(
-    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]] = ()
+def clashes(
+    records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, str]:
     """Return what records of one arm, pass and tool contradict each other in, and how."""
     first: dict[Key, tuple[str, QuantityRow]] = {}
@@ -142,28 +131,6 @@ def _clashes(
     return clashing
 
 
-def several_cautions(records: Records, partial: Container[tuple[str, str]] = ()) -> Iterable[str]:
-    """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
-    groups: dict[tuple[str, str], list[ProfileRecord]] = {}
-    for record in usable(records):
-        groups.setdefault((record.kind, profile_of(record).tool), []).append(record)
-    trace = choose(records, is_trace)
-    for (_, tool), same in groups.items():
-        if len(same) > 1:
-            clashing = len(_clashes(same, partial))
-            tables = f"its kernels and its ledger are those of {same[0].name}; "
-            which = (
-                f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
-                "contradict each other in"
-                if clashing
-                else f"the quantities that several tell are those of {same[0].name}"
-            )
-            yield (
-                f"{same[0].arm} has {len(same)} profiles of {tool}: "
-                f"{tables * (same[0] is trace)}{which}."
-            )
-
-
 def _rows(
     records: Iterable[ProfileRecord], partial: Container[tuple[str, str]]
 ) -> dict[Key, QuantityRow]:
@@ -174,7 +141,7 @@ def _rows(
         for key, row in _of_record(record, partial):
             if key not in rows or rows[key].value is None:
                 rows[key] = row
-    clashing = _clashes(held, partial)
+    clashing = clashes(held, partial)
     if not clashing:
         return _with_intensity(rows, [profile_of(record) for record in held])
     return rows | {key: _refused(rows[key], reason) for key, reason in clashing.items()}

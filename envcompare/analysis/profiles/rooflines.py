@@ -18,7 +18,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from envcompare.analysis.model.profiling import Roof, Roofline, RooflinePoint
-from envcompare.analysis.profiles.profilechoice import (
+from envcompare.analysis.profiles.armprofiles import (
     choose,
     has_kernels,
     is_kernel_trace,
@@ -239,23 +239,21 @@ class Work:
 class _Counted:
     """Launches that were counted, and sums over them."""
 
+    kernels: int = 0
     calls: int = 0
     sums: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    lacking: set[str] = field(default_factory=set)
+    tellers: Counter[str] = field(default_factory=Counter)  # kernels that told a name
 
     def take(self, kernel: Kernel) -> None:
-        values = _sums(kernel)
-        for name in self.sums.keys() - values.keys() if self.calls else ():
-            self.lacking.add(name)
-        for name, value in values.items():
-            if self.calls and name not in self.sums:
-                self.lacking.add(name)
-            self.sums[name] += value
+        self.kernels += 1
         self.calls += kernel.calls
+        for name, value in _sums(kernel).items():
+            self.sums[name] += value
+            self.tellers[name] += 1
 
     def mean(self, name: str) -> float | None:
         """Return a sum per launch; None where a launch lacks it."""
-        if name not in self.sums or name in self.lacking or not self.calls:
+        if not self.calls or self.tellers[name] < self.kernels:
             return None
         return self.sums[name] / self.calls
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched
+from traces import ADD, CONV, MULTIPLY, NCCL, REDUCE, WINOGRAD, kernel, launched, said
 
 from envcompare.analysis.model.profiling import KernelDiff, KernelDiffRow
 from envcompare.analysis.profiles.kerneldiff import MOST_ROWS, kernel_diff
-from envcompare.analysis.profiles.profilechoice import factor_cautions
 from envcompare.report.wording.profilewords import kernel_sentence, short_sentence
 from envcompare.run_folder.profiles import Kernel, Profile
 
@@ -103,13 +102,13 @@ def test_launches_in_one_proportion_are_as_often_only_where_steps_say_so() -> No
         text = sentence(vague, reference="vm")
         assert "in the same proportion, but 2 times as many launches" in text
         assert "equally often" not in text
-    (text,) = factor_cautions([vague], reference="vm")
+    (text,) = said({}, diffs=[vague])
     assert "--steps" in text
     same = diff(launched(step, steps=None, repeat=10), launched(step, steps=None, repeat=10))
     assert (same.identical_kernel_set, same.launch_factor) == (True, None)
     more = diff(launched(step, steps=10, repeat=10), launched(step, steps=10, repeat=20))
     assert (more.identical_kernel_set, more.launch_factor) == (False, None)
-    assert list(factor_cautions([same, more], reference="vm")) == []
+    assert said({}, diffs=[same, more]) == []
 
 
 def test_without_an_order_names_are_paired() -> None:

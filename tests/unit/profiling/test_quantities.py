@@ -6,28 +6,18 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from traces import ADD, CONV, kernel, launched, record
+from traces import ADD, CONV, kernel, launched, record, said
 
 from envcompare.analysis.model.profiling import QuantityRow
-from envcompare.analysis.profiles.activities import (
+from envcompare.analysis.profiles.armprofiles import (
     MOST_ROWS,
     activity_table,
     operator_table,
     pass_state,
-)
-from envcompare.analysis.profiles.profilechoice import (
-    gpu_cautions,
-    launch_cautions,
-    partial_records,
     profile_of,
-    program_cautions,
-    step_cautions,
 )
-from envcompare.analysis.profiles.quantities import (
-    model_flops_cautions,
-    quantity_rows,
-    several_cautions,
-)
+from envcompare.analysis.profiles.cautions import partial_records
+from envcompare.analysis.profiles.quantities import quantity_rows
 from envcompare.run_folder.profiles import (
     ApiCall,
     Copy,
@@ -94,9 +84,9 @@ def test_one_gpu_is_not_held_against_one_of_two() -> None:
         records[arm] = [record(trace, arm=arm)]
     found = quantity_rows(records, {}, reference="vm")["docker"]
     assert [(one.scope, one.ratio) for one in found] == [("GPU 0", None), ("GPU 1", None)]
-    (text,) = gpu_cautions(records, reference="vm")
+    (text,) = said(records)
     assert text.startswith("docker used 2 GPUs and vm 1")
-    assert list(gpu_cautions({"vm": records["vm"]}, reference="vm")) == []
+    assert said({"vm": records["vm"]}) == []
 
 
 @pytest.mark.parametrize(
@@ -185,7 +175,7 @@ def test_other_model_flops_mean_another_program() -> None:
     records = {arm: [with_quantity(arm, value, name="flops_model")]
                for arm, value in (("vm", 1e6), ("docker", 2e6))}  # fmt: skip
     rows = quantity_rows(records, {}, reference="vm")
-    (text,) = model_flops_cautions(rows, reference="vm")
+    (text,) = said({}, rows=rows)
     assert "2 times those in vm" in text
 
 
@@ -193,9 +183,9 @@ def test_other_code_than_the_timed_one_is_said() -> None:
     """A profile of another program explains nothing."""
     profile = launched([kernel(CONV)])
     arms = {"vm": [record(profile, code_hash="aa")], "docker": [record(profile, code_hash="bb")]}
-    texts = list(program_cautions(arms, {"vm": "aa", "docker": "aa"}))
+    texts = said(arms, codes={"vm": "aa", "docker": "aa"}, told_gpus=("vm", "docker"))
     assert ["in docker" in texts[0], "different hashes" in texts[1]] == [True, True]
-    assert list(program_cautions({"vm": [record(profile)]}, {"vm": "aa"})) == []
+    assert said({"vm": [record(profile)]}, codes={"vm": "aa"}) == []
 
 
 def test_counters_of_a_part_of_the_launches_are_not_of_a_step() -> None:
@@ -205,7 +195,7 @@ def test_counters_of_a_part_of_the_launches_are_not_of_a_step() -> None:
         launched([kernel(CONV)] * 4, steps=2, tool="ncu"), kind="ncu-memory", name="ncu-memory"
     )
     assert partial_records({"vm": [trace, some]}) == {("vm", "ncu-memory")}
-    (text,) = launch_cautions([trace, some])
+    (text,) = said({"vm": [trace, some]})
     assert "40 % of the launches" in text
 
 
@@ -213,28 +203,30 @@ def test_steps_that_a_trace_counts_win_over_those_it_is_said_to_hold() -> None:
     """A trace with marks of 5 steps was said to hold 10."""
     trace = record(launched([kernel(CONV)], steps=5), steps=10)
     assert (profile_of(trace).steps, pass_state(trace).steps) == (5, 5)
-    (text,) = step_cautions([trace])
+    (text,) = said({"vm": [trace]})
     assert "declared to hold 10 steps and itself counts 5" in text
     unknown = record(launched([kernel(CONV)], steps=None), steps=10)
     assert profile_of(unknown).steps == 10
-    assert list(step_cautions([unknown, record(launched([kernel(CONV)]))])) == []
+    plain = record(launched([kernel(CONV)]))
+    assert [*said({"vm": [unknown]}), *said({"vm": [plain]})] == []
 
 
 def test_passes_that_ran_other_kernels_are_said() -> None:
     """The counters' program chose another convolution."""
     trace = record(launched([kernel(CONV), kernel(ADD)]))
     other = record(launched([kernel("winograd"), kernel(ADD)], tool="ncu"), kind="ncu-memory")
-    texts = list(launch_cautions([trace, other]))
+    texts = said({"vm": [trace, other]})
     assert len(texts) == 2
     assert "winograd" in texts[0]
-    assert list(launch_cautions([trace, record(launched([kernel(ADD), kernel(CONV)]))])) == []
+    same = record(launched([kernel(ADD), kernel(CONV)], tool="ncu"), kind="ncu-memory")
+    assert said({"vm": [trace, same]}) == []
 
 
 def test_kernels_that_a_cut_pass_lacks_are_no_finding() -> None:
     """A pass without steps was ended within them."""
     trace = record(launched([kernel(CONV), kernel(ADD)]))
     cut = record(launched([kernel(CONV)], steps=None, tool="ncu"), kind="ncu-memory")
-    assert list(launch_cautions([trace, cut])) == []
+    assert said({"vm": [trace, cut]}) == []
 
 
 def test_activities_are_the_table_of_old() -> None:
@@ -280,8 +272,8 @@ def test_several_traces_of_one_tool_say_whose_the_tables_are() -> None:
         record(profile, arm="docker", kind="imported", name=f"imported-nsys{end}")
         for end in ("", "-2")
     )
-    assert list(several_cautions((first,))) == []
-    (text,) = several_cautions((first, second))
+    assert said({"docker": (first,)}) == []
+    (text,) = said({"docker": (first, second)})
     assert text == (
         "docker has 2 profiles of nsys: its kernels and its ledger are those of imported-nsys; the "
         "quantities that several tell are those of imported-nsys."
@@ -301,10 +293,10 @@ def test_records_that_contradict_each_other_have_no_value_and_no_ratio() -> None
     assert found.reason == (
         "imported-ncu has 4000 B and imported-ncu-2 8000: they contradict each other"
     )
-    (text,) = several_cautions(several)
+    (text,) = said({"docker": several})
     assert text.startswith("docker has 3 profiles of ncu: no value is shown of 1 quantity")
     alike = [several[0], several[2]]
     (kept,) = quantity_rows({"vm": [one], "docker": alike}, {}, reference="vm")["docker"]
     assert (kept.value, kept.ratio) == (4_000.0, 1.0)
-    (text,) = several_cautions(alike)
+    (text,) = said({"docker": alike})
     assert text.endswith("the quantities that several tell are those of imported-ncu.")

@@ -1,9 +1,12 @@
-"""The tables of an arm: GPU activities as nvprof printed them, operators as torch.profiler does."""
+"""The profiles of an arm: which of them serves for what, and its tables.
+
+GPU activities are those that nvprof printed, operators those of torch.profiler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, get_args
 
 from msgspec.structs import replace
 
@@ -14,12 +17,90 @@ from envcompare.analysis.model.profiling import (
     OperatorTable,
     PassState,
 )
-from envcompare.analysis.profiles.profilechoice import profile_of, source_of
 from envcompare.gpu.kernelnames import classify, is_tensor_core, shown
 from envcompare.gpu.peaks import has_gpu_work
-from envcompare.run_folder.profiles import Kernel, Operator, Profile, ProfileRecord
+from envcompare.run_folder.profiles import (
+    RUN_KERNELS_ALONE,
+    Kernel,
+    Operator,
+    PassName,
+    Profile,
+    ProfileRecord,
+    Tool,
+)
 
 MOST_ROWS: Final = 25  # of one table and type; the rest is summed
+_KINDS: Final[tuple[PassName, ...]] = get_args(PassName)
+_TOOLS: Final[tuple[Tool, ...]] = get_args(Tool)
+Records = Sequence[ProfileRecord]
+
+
+def profile_of(record: ProfileRecord) -> Profile:
+    """Return the profile of a record that has one; its steps, if it counts none, of the record."""
+    assert record.profile is not None
+    return replace(record.profile, steps=record.profile.steps or record.steps)
+
+
+def source_of(record: ProfileRecord) -> str:
+    """Return pass and tool, such as "nsys 2024.5" or "imported, nvprof 9.2"."""
+    profile = profile_of(record)
+    tool = f"{profile.tool} {profile.version}".strip()
+    if record.kind in {"imported", "ncu-memory", "ncu-flops"}:
+        return f"{record.kind}, {tool}"
+    return tool
+
+
+def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
+    """Return the records that hold a profile, those that disturb time least first."""
+    kept = [one for one in records if one.state == "ok" and one.profile is not None]
+    return tuple(sorted(kept, key=_rank))
+
+
+def is_trace(record: ProfileRecord) -> bool:
+    """Tell whether kernels or copies of a profile have times that can be relied on."""
+    profile = record.profile
+    if profile is None or not profile.has_time:
+        return False
+    timed = bool(profile.kernels) and all(one.total_ns is not None for one in profile.kernels)
+    return timed or (not profile.kernels and bool(profile.copies))
+
+
+def is_of_program(record: ProfileRecord) -> bool:
+    """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
+    return is_trace(record) and profile_of(record).tool not in RUN_KERNELS_ALONE
+
+
+def has_kernels(record: ProfileRecord) -> bool:
+    """Tell whether a profile names kernels."""
+    return record.profile is not None and bool(record.profile.kernels)
+
+
+def is_kernel_trace(record: ProfileRecord) -> bool:
+    """Tell whether a profile names kernels, with times that can be relied on."""
+    return is_trace(record) and has_kernels(record)
+
+
+def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRecord | None:
+    """Return the best profile of one arm that fits, None where there is none."""
+    return next((one for one in usable(records) if fits(one)), None)
+
+
+def choose_pair(
+    before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
+) -> tuple[ProfileRecord, ProfileRecord] | None:
+    """Return a profile of each arm, of one pass and tool where both have such, else the best."""
+    firsts = [one for one in usable(before) if fits(one)]
+    seconds = [one for one in usable(after) if fits(one)]
+    for first in firsts:
+        for match in seconds:
+            if _rank(first) == _rank(match):
+                return first, match
+    return (firsts[0], seconds[0]) if firsts and seconds else None
+
+
+def _rank(record: ProfileRecord) -> tuple[int, int]:
+    assert record.profile is not None
+    return _KINDS.index(record.kind), _TOOLS.index(record.profile.tool)
 
 
 def pass_state(record: ProfileRecord) -> PassState:

@@ -1,103 +1,68 @@
-"""Which profile of an arm serves for what, and whether it is of the program that was timed."""
+"""What to mind before relying on the profiles of a cell, as sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, get_args
-
-from msgspec.structs import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Final
 
 from envcompare.analysis.model.profiling import KernelDiff
+from envcompare.analysis.profiles.armprofiles import (
+    Records,
+    choose,
+    has_kernels,
+    is_kernel_trace,
+    is_trace,
+    profile_of,
+    source_of,
+    usable,
+)
+from envcompare.analysis.profiles.quantities import Rows, clashes
 from envcompare.gpu.kernelnames import family
 from envcompare.gpu.peaks import gpu_models, has_gpu_work
-from envcompare.run_folder.profiles import (
-    RUN_KERNELS_ALONE,
-    PassName,
-    Profile,
-    ProfileRecord,
-    Tool,
-)
+from envcompare.run_folder.profiles import Profile, ProfileRecord
 from envcompare.text import counted
-
-_KINDS: Final[tuple[PassName, ...]] = get_args(PassName)
-_TOOLS: Final[tuple[Tool, ...]] = get_args(Tool)
-Records = Sequence[ProfileRecord]
-
-
-def profile_of(record: ProfileRecord) -> Profile:
-    """Return the profile of a record that has one; its steps, if it counts none, of the record."""
-    assert record.profile is not None
-    return replace(record.profile, steps=record.profile.steps or record.steps)
-
-
-def source_of(record: ProfileRecord) -> str:
-    """Return pass and tool, such as "nsys 2024.5" or "imported, nvprof 9.2"."""
-    profile = profile_of(record)
-    tool = f"{profile.tool} {profile.version}".strip()
-    if record.kind in {"imported", "ncu-memory", "ncu-flops"}:
-        return f"{record.kind}, {tool}"
-    return tool
-
-
-def usable(records: Iterable[ProfileRecord]) -> tuple[ProfileRecord, ...]:
-    """Return the records that hold a profile, those that disturb time least first."""
-    kept = [one for one in records if one.state == "ok" and one.profile is not None]
-    return tuple(sorted(kept, key=_rank))
-
-
-def is_trace(record: ProfileRecord) -> bool:
-    """Tell whether kernels or copies of a profile have times that can be relied on."""
-    profile = record.profile
-    if profile is None or not profile.has_time:
-        return False
-    timed = bool(profile.kernels) and all(one.total_ns is not None for one in profile.kernels)
-    return timed or (not profile.kernels and bool(profile.copies))
-
-
-def is_of_program(record: ProfileRecord) -> bool:
-    """Tell whether its times are of the program as it ran: ncu runs each kernel by itself."""
-    return is_trace(record) and profile_of(record).tool not in RUN_KERNELS_ALONE
-
-
-def has_kernels(record: ProfileRecord) -> bool:
-    """Tell whether a profile names kernels."""
-    return record.profile is not None and bool(record.profile.kernels)
-
-
-def is_kernel_trace(record: ProfileRecord) -> bool:
-    """Tell whether a profile names kernels, with times that can be relied on."""
-    return is_trace(record) and has_kernels(record)
-
-
-def choose(records: Records, fits: Callable[[ProfileRecord], bool]) -> ProfileRecord | None:
-    """Return the best profile of one arm that fits, None where there is none."""
-    return next((one for one in usable(records) if fits(one)), None)
-
-
-def choose_pair(
-    before: Records, after: Records, fits: Callable[[ProfileRecord], bool]
-) -> tuple[ProfileRecord, ProfileRecord] | None:
-    """Return a profile of each arm, of one pass and tool where both have such, else the best."""
-    firsts = [one for one in usable(before) if fits(one)]
-    seconds = [one for one in usable(after) if fits(one)]
-    for first in firsts:
-        for match in seconds:
-            if _rank(first) == _rank(match):
-                return first, match
-    return (firsts[0], seconds[0]) if firsts and seconds else None
-
-
-def _rank(record: ProfileRecord) -> tuple[int, int]:
-    assert record.profile is not None
-    return _KINDS.index(record.kind), _TOOLS.index(record.profile.tool)
-
 
 _MOST_NAMED: Final = 2
 _ALMOST_ALL: Final = 0.999
 _SHOWN: Final = 80  # characters of a kernel's name
+ByArm = Mapping[str, Records]
 
 
-def program_cautions(by_arm: Mapping[str, Records], codes: Mapping[str, str]) -> Iterable[str]:
+def work_cautions(
+    by_arm: ByArm,
+    codes: Mapping[str, str],
+    rows: Mapping[str, Rows],
+    diffs: Iterable[KernelDiff],
+    *,
+    reference: str,
+) -> Iterable[str]:
+    """Yield what shows that other work was profiled; `codes` are the hashes of what was timed."""
+    yield from _of_programs(by_arm, codes)
+    yield from _of_model_flops(rows, reference)
+    yield from _of_factors(diffs, reference)
+
+
+def record_cautions(
+    by_arm: ByArm,
+    *,
+    reference: str,
+    told_gpus: Container[str],
+    partial: Container[tuple[str, str]],
+) -> Iterable[str]:
+    """Yield what the records of the arms say against each other.
+
+    `told_gpus` are the arms of which the fingerprint names the GPU, and `partial` the arms and
+    records that lack launches.
+    """
+    yield from _of_gpus(by_arm, reference)
+    yield from _of_unnamed_gpus(by_arm, told_gpus)
+    yield from chain.from_iterable(_of_several(one, partial) for one in by_arm.values())
+    yield from chain.from_iterable(map(_of_steps, by_arm.values()))
+    yield from chain.from_iterable(map(_of_launches, by_arm.values()))
+
+
+def _of_programs(by_arm: ByArm, codes: Mapping[str, str]) -> Iterable[str]:
     """Say where another program was profiled than timed; `codes` are the hashes of what was timed.
 
     A record that does not know its program is left alone: imported files never do.
@@ -114,7 +79,18 @@ def program_cautions(by_arm: Mapping[str, Records], codes: Mapping[str, str]) ->
         yield "The arms profiled different programs: their code has different hashes."
 
 
-def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[str]:
+def _of_model_flops(rows: Mapping[str, Rows], reference: str) -> Iterable[str]:
+    """Say where another number of model FLOPs shows that the program was another."""
+    for arm, arm_rows in rows.items():
+        for row in arm_rows:
+            if row.name == "flops_model" and row.agreement == "differs" and row.ratio is not None:
+                yield (
+                    f"The FLOPs of the model in {arm} are {row.ratio:.4g} times those in "
+                    f"{reference}: the program was another, and nothing else here compares."
+                )
+
+
+def _of_factors(diffs: Iterable[KernelDiff], reference: str) -> Iterable[str]:
     """Say where whole profiles seem to hold another number of steps of one program."""
     for diff in diffs:
         if diff.launch_factor is not None:
@@ -125,7 +101,7 @@ def factor_cautions(diffs: Iterable[KernelDiff], *, reference: str) -> Iterable[
             )
 
 
-def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[str]:
+def _of_gpus(by_arm: ByArm, reference: str) -> Iterable[str]:
     """Say where an arm used another number of GPUs than the reference."""
     counts = {arm: _gpus(records) for arm, records in by_arm.items()}
     expected = counts.get(reference)
@@ -137,13 +113,16 @@ def gpu_cautions(by_arm: Mapping[str, Records], *, reference: str) -> Iterable[s
             )
 
 
-def unnamed_gpu_cautions(by_arm: Mapping[str, Records], *, among: int) -> Iterable[str]:
+def _of_unnamed_gpus(by_arm: ByArm, told_gpus: Container[str]) -> Iterable[str]:
     """Say of which of the profiled arms the GPU model is not known, since another is a cause."""
-    profiles = {arm: [profile_of(one) for one in usable(own)] for arm, own in by_arm.items()}
     unnamed = [
-        arm for arm, own in profiles.items() if any(map(has_gpu_work, own)) and not gpu_models(own)
+        arm
+        for arm, records in by_arm.items()
+        if arm not in told_gpus
+        and any(has_gpu_work(profile_of(one)) for one in usable(records))
+        and not gpu_models([profile_of(one) for one in usable(records)])
     ]
-    if unnamed and among > 1:
+    if unnamed and len(by_arm) > 1:
         yield (
             f"The GPU model of {' and '.join(unnamed)} is not known; a different GPU model "
             "could explain any difference."
@@ -156,7 +135,29 @@ def _gpus(records: Records) -> int:
     return max((len(one.devices) for one in profiles if one.kernels or one.copies), default=0)
 
 
-def step_cautions(records: Records) -> Iterable[str]:
+def _of_several(records: Records, partial: Container[tuple[str, str]]) -> Iterable[str]:
+    """Say which of several profiles of one tool is shown, as of several ranks, or that none is."""
+    groups: dict[tuple[str, str], list[ProfileRecord]] = {}
+    for record in usable(records):
+        groups.setdefault((record.kind, profile_of(record).tool), []).append(record)
+    trace = choose(records, is_trace)
+    for (_, tool), same in groups.items():
+        if len(same) > 1:
+            clashing = len(clashes(same, partial))
+            tables = f"its kernels and its ledger are those of {same[0].name}; "
+            which = (
+                f"no value is shown of {counted(clashing, 'quantity', 'quantities')} that they "
+                "contradict each other in"
+                if clashing
+                else f"the quantities that several tell are those of {same[0].name}"
+            )
+            yield (
+                f"{same[0].arm} has {len(same)} profiles of {tool}: "
+                f"{tables * (same[0] is trace)}{which}."
+            )
+
+
+def _of_steps(records: Records) -> Iterable[str]:
     """Say where a profile counts other steps than it is said to hold: its own are used."""
     for record in usable(records):
         told = record.profile.steps if record.profile else None
@@ -167,16 +168,15 @@ def step_cautions(records: Records) -> Iterable[str]:
             )
 
 
-def launch_cautions(records: Records) -> Iterable[str]:
+def _of_launches(records: Records) -> Iterable[str]:
     """Say where the passes of one arm did not see the launches that its trace saw."""
     trace = choose(records, is_kernel_trace)
     for other in usable(records) if trace is not None else ():
-        if trace is None or other is trace or not has_kernels(other):
-            continue
-        yield from _against(trace, other, is_partial=_covered(trace, other) < _ALMOST_ALL)
+        if trace is not None and other is not trace and has_kernels(other):
+            yield from _against(trace, other)
 
 
-def partial_records(by_arm: Mapping[str, Records]) -> frozenset[tuple[str, str]]:
+def partial_records(by_arm: ByArm) -> frozenset[tuple[str, str]]:
     """Return arm and name of each record that holds fewer launches than its steps have."""
     partial = set()
     for arm, records in by_arm.items():
@@ -195,10 +195,11 @@ def _covered(trace: ProfileRecord, other: ProfileRecord) -> float:
     return (_launches(part) / part.steps) / (_launches(whole) / whole.steps)
 
 
-def _against(trace: ProfileRecord, other: ProfileRecord, *, is_partial: bool) -> Iterable[str]:
+def _against(trace: ProfileRecord, other: ProfileRecord) -> Iterable[str]:
     traced, seen = _families(profile_of(trace)), _families(profile_of(other))
     arm, names = other.arm, (source_of(trace), source_of(other))
     ratio = _covered(trace, other)
+    is_partial = ratio < _ALMOST_ALL
     if is_partial:
         yield (
             f"In {arm}, {names[1]} holds {100 * ratio:.3g} % of the launches of its steps; its "
