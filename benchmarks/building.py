@@ -22,26 +22,15 @@ from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.config.settings import Compression
-from envcompare.environments.docker import image_store
+from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
-from envcompare.stack import (
-    Options,
-    Progress,
-    Request,
-    building,
-    cache,
-    image,
-    transfer,
-    venv,
-    wheelhouse,
-)
+from envcompare.stack import Options, Progress, Request, building, cache, image, venv, wheelhouse
 from envcompare.stack.image import Image
 from envcompare.stack.sif import Sif
 from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run, shell
 from envcompare.transport.ssh_settings import SshOptions
 
 RAW = "building.json"
@@ -176,7 +165,7 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
     built, row = _timed("image", build, lambda made: made.size_bytes)
     yield row
     try:
-        transfer.deliver(
+        image.deliver(
             image_store(making.host), built, local=image_store(HERE), progress=Progress(click.echo)
         )
         yield from _sifs(making.host, built, compressions)
@@ -195,7 +184,13 @@ def _sifs(
         def make(compression: Compression = compression) -> Sif:
             options = Options(sif_compression=compression)
             progress = Progress(click.echo)
-            request = Request(transport=transport, options=options, progress=progress, local=HERE)
+            request = Request(
+                transport=transport,
+                options=options,
+                progress=progress,
+                builder=ENGINE,
+                local=HERE,
+            )
             return make_sif(request, built, program=program)
 
         yield _timed(f"SIF, {compression}", make, lambda made: _size(transport, made.path))[1]

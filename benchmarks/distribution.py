@@ -28,13 +28,12 @@ from bookkeeping import Places, Watch, benchmark, load_average, write_json
 from envcompare.command import Command
 from envcompare.environments.docker import image_store
 from envcompare.stack import Progress, image
-from envcompare.stack.image import Image
-from envcompare.stack.transfer import deliver
+from envcompare.stack.image import Image, deliver
 from envcompare.stats.intervals import interval
-from envcompare.transport import Transport
+from envcompare.transport import CONTENT_S, Transport, file_sha256, run
+from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import CONTENT_S, file_sha256, run
 
 RAW = "distribution.json"
 NAME = "envcompare-benchmark-blob:1"
@@ -113,7 +112,7 @@ def _ways(goods: Goods) -> Mapping[str, Way]:
     ssh, scp = ("ssh", *goods.ssh, host), ("scp", "-q", *goods.ssh)
     pipe = f'docker save {goods.image.id} | "$@" docker load --quiet'
     ways: dict[str, Way] = {
-        "put": lambda: goods.host.put(goods.file, TARGET, sha256=goods.sha256),
+        "put": lambda: put_file(goods.host, goods.file, TARGET, sha256=goods.sha256),
         "scp": lambda: _do((*scp, str(goods.file), f"{host}:{TARGET}")),
         "deliver": lambda: deliver(
             image_store(goods.host),

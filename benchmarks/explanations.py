@@ -22,6 +22,7 @@ from bookkeeping import HERE, Places, Watch, benchmark, load_average, write_json
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.command import Command
+from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.report.format.numbers import NOT_MEASURED
 from envcompare.report.sections.why import split_parts
@@ -29,9 +30,8 @@ from envcompare.report.wording.headlines import headlines, split_sentences
 from envcompare.report.wording.verdicts import estimate_text
 from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Options, Progress, Request
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 
 WORKLOADS = HERE / "workloads"
@@ -154,7 +154,9 @@ def make_ready(one: Explanation, place: Place, *, other_python: str) -> tuple[st
         return ("--hosts", "local", "--envs", arms, "--host-python", other_python)
     transport = place.connect()
     try:
-        request = Request(transport=transport, options=place.options, progress=Progress(_say))
+        request = Request(
+            transport=transport, options=place.options, progress=Progress(_say), builder=ENGINE
+        )
         image, venv = environment("docker").prepare(request), environment("vm").prepare(request)
         _tune(transport, dict(image.identity)["image.name"])
     finally:

@@ -18,6 +18,7 @@ import msgspec
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Launch
@@ -29,8 +30,8 @@ from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, 
 from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import Interval
+from envcompare.transport import run
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run
 
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
@@ -209,7 +210,7 @@ def _on_host(script: str) -> CommandResult:
 
 
 def _venv() -> str:
-    request = Request(transport=LocalTransport(), progress=Progress(_say))
+    request = Request(transport=LocalTransport(), progress=Progress(_say), builder=ENGINE)
     return environment("vm").prepare(request).interpreter
 
 

@@ -25,8 +25,8 @@ from envcompare.environments import Isolation
 from envcompare.environments.registry import environment
 from envcompare.run_folder.records import Block
 from envcompare.stats.intervals import Interval, interval
+from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import SshOptions
 from ground import Trial, ground, measure, read_blocks, save
 

@@ -15,9 +15,8 @@ from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
-from envcompare.transport import Transport
+from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import shell
 
 # Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
 _ROOM_BYTES = 8_000_000_000

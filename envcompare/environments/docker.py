@@ -10,25 +10,32 @@ from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Traits
-from envcompare.environments import Check, Gpu, GpuWay, Isolation, gpu, unusable
-from envcompare.environments.running import ask, inside, swept
+from envcompare.environments import (
+    Check,
+    Gpu,
+    GpuWay,
+    Isolation,
+    ask,
+    gpu,
+    swept,
+    unusable,
+    variables_inside,
+)
 from envcompare.environments.software import (
     PYTHON,
-    image_facts,
-    image_identity,
-    image_software,
     proven,
     started,
     wheelhouse,
 )
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
-from envcompare.stack import Prepared, Request, skeleton
+from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
 from envcompare.stack.building import build
-from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
-from envcompare.stack.engine import Engine, ImageStore, bind, mount_options
-from envcompare.stack.transfer import deliver
+from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
+from envcompare.stack.engine import ImageStore, bind, mount_options
+from envcompare.stack.host import make_image
+from envcompare.stack.image import deliver
 from envcompare.text import spoken
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -172,7 +179,7 @@ class Docker:
         With a capability it is root inside, and gives the caller what it leaves in the scratch.
         """
         # An id without a passwd entry has no name, and getpass.getuser() would fail.
-        variables = (("USER", "envcompare"), *inside(self.name, command, isolation))
+        variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
             *("--network", "none", "--log-driver", "none"),
@@ -232,7 +239,7 @@ class Docker:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
         store = image_store(request.transport)
         if request.is_host_stack:
-            return show_host(request, lambda layout: skeleton.make_image(store, layout))
+            return show_host(request, lambda layout: make_image(store, layout))
         local, progress = image_store(request.local), request.progress
         if request.reference:
             image = _users_image(request, store, local)
@@ -241,8 +248,8 @@ class Docker:
                 interpreter=PYTHON,
                 reference=there.id,
                 fixed_by=there.id,
-                facts=image_facts(replace(there, digest=image.digest)),  # as its given name says
-                software=image_software(there),
+                facts=replace(there, digest=image.digest).facts,  # as its given name says
+                software=there.software,
             )
             identity = (("image", there.id), ("image.name", request.reference))
             return proven(self, request, started(self, request, prepared, identity))
@@ -254,9 +261,9 @@ class Docker:
             interpreter=images.PYTHON,
             reference=there.id,
             fixed_by=there.id,
-            identity=(*image_identity(there), ("image.name", built.name)),
-            facts=image_facts(there),
-            software=image_software(there),
+            identity=(*there.identity, ("image.name", built.name)),
+            facts=there.facts,
+            software=there.software,
             meant=there.tree,
         )
         return proven(self, request, prepared)

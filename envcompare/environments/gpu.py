@@ -6,9 +6,19 @@ import re
 from dataclasses import replace
 
 from envcompare.command import Command
-from envcompare.environments import Check, Environment, Gpu, Isolation, unusable
-from envcompare.environments.running import PATIENCE_S, ask, run_inside, silent
+from envcompare.environments import (
+    PATIENCE_S,
+    Check,
+    Environment,
+    Gpu,
+    Isolation,
+    ask,
+    run_inside,
+    silent,
+    unusable,
+)
 from envcompare.errors import CommandTimeoutError, Problem
+from envcompare.stack.wheelhouse import driver_version
 from envcompare.transport import Transport
 
 _PROBE = r"""
@@ -45,9 +55,6 @@ if code:
     raise SystemExit((text.value or b"").decode() or f"CUDA error {code}")
 raise SystemExit(None if count.value else "CUDA counts no device")
 """
-# "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
-# "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
-_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _REASONS = {
     3: (
         "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
@@ -59,12 +66,6 @@ _REASONS = {
     ),
     5: ("the NVIDIA driver does not answer", "run nvidia-smi on the host and fix what it reports"),
 }
-
-
-def driver_version(text: str) -> str | None:
-    """Read the driver's version from the text of /proc/driver/nvidia/version."""
-    match = _VERSION.search(text)
-    return match[1] if match else None
 
 
 def check_driver(transport: Transport) -> Check:

@@ -11,7 +11,7 @@ from envcompare.environments.singularity import Singularity
 from envcompare.environments.vm import Vm
 from envcompare.errors import ConfigError
 
-IMAGE_BUILDER: Environment = Docker()
+IMAGE_BUILDER = Docker()
 """The environment whose engine builds the workload image on this machine."""
 
 ENVIRONMENTS: dict[str, Environment] = {

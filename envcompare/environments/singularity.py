@@ -10,29 +10,34 @@ from typing import Any, ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
-from envcompare.environments import Check, Gpu, Isolation, gpu, unusable
-from envcompare.environments.docker import image_store
-from envcompare.environments.running import ask, inside, kill_marked, marks
+from envcompare.environments import (
+    Check,
+    Gpu,
+    Isolation,
+    ask,
+    gpu,
+    kill_marked,
+    marks,
+    unusable,
+    variables_inside,
+)
 from envcompare.environments.software import (
     PYTHON,
-    image_facts,
-    image_identity,
-    image_software,
     proven,
     started,
     wheelhouse,
 )
 from envcompare.environments.vm import show_host
 from envcompare.errors import Problem, StackError, UnusableError
-from envcompare.stack import Prepared, Request, sif, skeleton
+from envcompare.stack import Prepared, Request, sif
 from envcompare.stack import image as images
 from envcompare.stack.building import build
 from envcompare.stack.diagnosis import DISK_FULL, Symptom, last_line, recognise
 from envcompare.stack.engine import ImageStore, bind, mount_options
+from envcompare.stack.host import make_root
 from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.transport import Transport, not_understood, run
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import not_understood, run
 
 _OLDEST = (3, 9)  # SingularityCE 3.9 brought `--mount`; every Apptainer has it
 _ENGINES = ("apptainer", "singularity")
@@ -158,7 +163,7 @@ class Singularity:
         shell evaluate them, and refuses HOME. The scratch folder stands at /tmp too, since the one
         of `--containall` holds 64 MB.
         """
-        variables = inside(self.name, command, isolation)
+        variables = variables_inside(self.name, command, isolation)
         scratch = bind(isolation.scratch, target="/tmp", is_read_only=False)  # noqa: S108 - inside
         argv = (
             *(isolation.engine or "apptainer", "-q", "exec"),
@@ -211,11 +216,11 @@ class Singularity:
         """Return a SIF of the workload image, the user's SIF, or an empty root as a folder."""
         transport = request.transport
         if request.is_host_stack:
-            return show_host(request, lambda layout: skeleton.make_folder(transport, layout))
+            return show_host(request, lambda layout: make_root(transport, layout))
         program = find_engine(transport)
         if request.reference:
             return self._given(request, program)
-        store, local = image_store(transport), image_store(request.local)
+        store, local = _image_stores(request)
         recipe = images.recipe(wheelhouse(request), base=request.options.base, local=local)
         built = _held(store, recipe) or build(recipe, local=local, progress=request.progress)
         made = make_sif(request, built, program=program)
@@ -224,9 +229,9 @@ class Singularity:
             reference=made.path,
             engine=program,
             fixed_by=_hash_of(made),
-            identity=(*image_identity(built), *_sif_identity(made)),
-            facts=(*image_facts(built), *_sif_facts(made)),
-            software=(*image_software(built), *_sif_facts(made)),
+            identity=(*built.identity, *_sif_identity(made)),
+            facts=(*built.facts, *_sif_facts(made)),
+            software=(*built.software, *_sif_facts(made)),
             meant=built.tree,
         )
         return proven(self, request, prepared)
@@ -267,15 +272,22 @@ class Singularity:
 
 def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
     """Return the SIF of an image on the host of a request, made by that program there or here."""
+    store, local = _image_stores(request)
     wanted = sif.Wanted(
         image=image,
         compression=request.options.sif_compression,
-        local=image_store(request.local),
+        local=local,
         progress=request.progress,
         program=program,
         find_program_here=lambda: Singularity().check(request.local).engine,
     )
-    return sif.make(image_store(request.transport), wanted)
+    return sif.make(store, wanted)
+
+
+def _image_stores(request: Request) -> tuple[ImageStore, ImageStore]:
+    """Return what the engine that builds images keeps on the host, and here."""
+    there = ImageStore(engine=request.builder, transport=request.transport)
+    return there, replace(there, transport=request.local)
 
 
 def _held(store: ImageStore, recipe: images.Recipe) -> images.Image | None:

@@ -8,17 +8,19 @@ from dataclasses import replace
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Environment, Isolation
-from envcompare.environments.gpu import driver_version
-from envcompare.environments.running import run_inside
+from envcompare.environments import Environment, Isolation, run_inside
 from envcompare.errors import CommandTimeoutError, Problem, StackError
 from envcompare.stack import Prepared, Request
-from envcompare.stack.image import Image
 from envcompare.stack.proof import Inside, prove
-from envcompare.stack.wheelhouse import Wheelhouse, check_driver, check_machine, fill
+from envcompare.stack.wheelhouse import (
+    Wheelhouse,
+    check_driver,
+    check_machine,
+    driver_version,
+    fill,
+)
 from envcompare.text import spoken
-from envcompare.transport import Transport
-from envcompare.transport.operations import shell
+from envcompare.transport import Transport, shell
 
 PYTHON = "python3"
 """How a user of an image starts Python, by the PATH of the image."""
@@ -119,19 +121,3 @@ def started(
         identity=(("stack", "given"), *identity, *python),
         variables=((_OWN_PYTHON, PYTHON),),
     )
-
-
-def image_identity(image: Image) -> tuple[tuple[str, str], ...]:
-    """Return by what a workload image is known in a fingerprint."""
-    return (("stack", "image"), ("lock", image.lock), ("image", image.id))
-
-
-def image_facts(image: Image) -> tuple[tuple[str, str], ...]:
-    """Return what of an image is compared between arms."""
-    facts = (("image.id", image.id), ("image.digest", image.digest), ("lock.sha256", image.lock))
-    return tuple((name, value) for name, value in facts if value)
-
-
-def image_software(image: Image) -> tuple[tuple[str, str], ...]:
-    """Return what of an image must be the same when a run is resumed."""
-    return (("image.id", image.id),)

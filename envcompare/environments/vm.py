@@ -8,13 +8,11 @@ from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
-from envcompare.environments import Check, Isolation, gpu, unusable
-from envcompare.environments.running import ask, kill_marked, marks
+from envcompare.environments import Check, Isolation, ask, gpu, kill_marked, marks, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Progress, Request, venv
-from envcompare.stack.host import find_python, layout, left_out, software_of
-from envcompare.stack.skeleton import Layout
+from envcompare.stack.host import Layout, find_python, layout, left_out, software_of
 from envcompare.text import spoken
 from envcompare.transport import Transport
 

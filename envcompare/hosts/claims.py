@@ -17,8 +17,7 @@ from envcompare.command import Command
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.stack.cache import OPEN_FOLDERS
-from envcompare.transport import Process, Transport
-from envcompare.transport.operations import FOLDER_S, shell
+from envcompare.transport import FOLDER_S, Process, Transport, shell
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""

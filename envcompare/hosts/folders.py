@@ -18,7 +18,7 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount
-from envcompare.transport.operations import make_folder, shell
+from envcompare.transport import make_folder, shell
 
 _PREPARE_LIMIT_S = 3600.0
 WORKER = "harness/worker.py"

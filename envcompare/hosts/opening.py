@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.config.experiment import Experiment
-from envcompare.environments import gpu
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.identity import Identity
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack.cache import host_cache
+from envcompare.stack.wheelhouse import driver_version
 from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import shell
 from envcompare.transport.ssh_settings import SshOptions
 
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
@@ -109,7 +108,7 @@ def _hidden(machine_id: str) -> str:
 
 
 _KEPT_AS: Final[dict[str, Callable[[str], Scalar]]] = {
-    "gpu.driver": gpu.driver_version,
+    "gpu.driver": driver_version,
     "machine.id": _hidden,
 }
 

@@ -12,9 +12,8 @@ import msgspec
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.experiment import Experiment
-from envcompare.environments import Check, Gpu, Isolation, gpu, new_worker_mark
-from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.environments.running import run_wrapped
+from envcompare.environments import Check, Gpu, Isolation, gpu, new_worker_mark, run_wrapped
+from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.environments.software import inside
 from envcompare.errors import (
     CommandTimeoutError,
@@ -38,18 +37,20 @@ from envcompare.run_folder.records import (
 from envcompare.stack import Mount, Options, Prepared, Progress, Request
 from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
+from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch, tell_files_apart
-from envcompare.stack.skeleton import give_back
 from envcompare.stack.wheelhouse import chosen
-from envcompare.transport import Process, Transport
-from envcompare.transport.hosts import HostSpec
-from envcompare.transport.operations import (
+from envcompare.transport import (
     FOLDER_S,
+    Process,
+    Transport,
     make_folder,
     put_tree,
     read_json,
     shell,
 )
+from envcompare.transport.copies import put_file
+from envcompare.transport.hosts import HostSpec
 
 _CLAIM_S = 10.0  # for a client that was just killed to be gone
 _DATA_LIMIT_S = 600.0
@@ -206,6 +207,7 @@ class HostSession:
         return Request(
             transport=self.transport,
             progress=progress,
+            builder=IMAGE_BUILDER.engine,
             options=replace(stack_options(experiment), variant=variant),
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
@@ -304,7 +306,7 @@ class HostSession:
         """Return the folder of the host that a user's file is in; it is sent once a run."""
         folder = f"{self.folder}/own-{name}"
         if folder not in self._sent:
-            self.transport.put(path, f"{folder}/{path.name}")
+            put_file(self.transport, path, f"{folder}/{path.name}")
             self._sent.add(folder)
         return folder
 

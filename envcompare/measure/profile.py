@@ -32,9 +32,8 @@ from envcompare.run_folder.profilefiles import raw_path, write_profile
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Failure
 from envcompare.run_folder.results import RunFolder
-from envcompare.transport import Transport
+from envcompare.transport import Transport, make_new_folder
 from envcompare.transport.copies import RemoteFile
-from envcompare.transport.operations import make_new_folder
 
 _WARMUP_STEPS: Final = 3  # what is loaded late, or chosen by trial, is so before anything is seen
 STEPS, COUNTER_STEPS = 5, 2

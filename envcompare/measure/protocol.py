@@ -8,7 +8,7 @@ import msgspec
 
 from envcompare.errors import Phase
 from envcompare.run_folder.records import Count
-from envcompare.transport.operations import read_json
+from envcompare.transport import read_json
 
 _T = TypeVar("_T")
 PROTOCOL = 1

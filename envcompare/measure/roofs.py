@@ -13,8 +13,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
 from envcompare.run_folder.profiles import Roofs
 from envcompare.run_folder.records import FingerprintValue
-from envcompare.transport import Transport
-from envcompare.transport.operations import make_folder, read_json, run, shell
+from envcompare.transport import Transport, make_folder, read_json, run, shell
 
 PROGRAM = "harness/counters/roofs.py"
 SECONDS = 10.0  # of measuring, without the start of PyTorch

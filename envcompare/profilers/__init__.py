@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from envcompare.command import Command
-from envcompare.environments import Check, unusable
-from envcompare.environments.running import ask
+from envcompare.environments import Check, ask, unusable
 from envcompare.errors import Problem, ProfileError
 from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import PassName, Profile
 from envcompare.stack import Mount
-from envcompare.transport import Transport, operations
+from envcompare.transport import Transport
+from envcompare.transport import run as run_command
 from envcompare.transport.copies import RemoteFile
 
 _T = TypeVar("_T")
@@ -231,7 +231,7 @@ def export_report(
     words = (tool.program, quarantine.folder, tool.importer)
     variables = (("LC_ALL", "C"), ("TMPDIR", quarantine.folder))
     command = Command(argv=("sh", "-c", files.script, "sh", *words), env=variables)
-    result = operations.run(quarantine.transport, command, timeout_s=_EXPORT_LIMIT_S)
+    result = run_command(quarantine.transport, command, timeout_s=_EXPORT_LIMIT_S)
     if not result.succeeded:
         raise ProfileError(
             f"the report of {tool.name} cannot be exported",

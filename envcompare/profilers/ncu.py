@@ -14,8 +14,7 @@ from typing import Final
 import msgspec
 
 from envcompare.command import Command
-from envcompare.environments import Check, unusable
-from envcompare.environments.running import ask
+from envcompare.environments import Check, ask, unusable
 from envcompare.errors import Problem
 from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
 from envcompare.profile_files import read

@@ -12,8 +12,7 @@ import msgspec
 from envcompare.command import Command
 from envcompare.errors import EnvcompareError
 from envcompare.run_folder.records import Count, GpuReading
-from envcompare.transport import Process, Transport
-from envcompare.transport.operations import read_json
+from envcompare.transport import Process, Transport, read_json
 
 PROGRAM = "harness/counters/gpusampling.py"
 _ENDING_S = 5.0

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from envcompare.errors import CopyError, ProfileError, WorkloadError
-from envcompare.transport import Transport
+from envcompare.transport import Transport, make_new_folder, remove_folder
 from envcompare.transport.copies import FileType, RemoteFile, fetch, look, take
-from envcompare.transport.operations import make_new_folder, remove_folder
 
 KEPT_BYTES = 32 << 20  # of a raw file, compressed by its tool; a larger one is read and left
 # The few steps of a profile leave some MB, at the most some hundred; what an arm leaves shall not

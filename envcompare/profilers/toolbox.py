@@ -12,9 +12,8 @@ from typing import Final
 
 from envcompare.command import Command
 from envcompare.config.arms import CounterAccess
-from envcompare.environments import Check, unusable
+from envcompare.environments import Check, ask, unusable
 from envcompare.environments.registry import environment as named
-from envcompare.environments.running import ask
 from envcompare.errors import Problem
 from envcompare.profilers import Pass, Profiler, ProfilerRun, Tool, WorkerProfiler, ncu, nsys
 from envcompare.profilers.host import HostCounters

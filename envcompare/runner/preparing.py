@@ -18,8 +18,7 @@ from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
 from envcompare.runner.job import hosts_at_once
-from envcompare.stack import Progress, cache
-from envcompare.stack import sbom as bill
+from envcompare.stack import Progress, cache, wheelhouse
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import remove_images, remove_pins
 from envcompare.stack.proof import LOCK, TREE
@@ -55,8 +54,8 @@ def build_everywhere(
     Raises ConfigError or StackError where no bill of materials can be written, before all else.
     """
     if sbom is not None:
-        bill.check_tool()
-        bill.check_target(sbom)
+        wheelhouse.check_sbom_tool()
+        wheelhouse.check_sbom(sbom)
     outcome = _everywhere(experiment, hosts, display, _build)
     if sbom is not None:
         _write_bill(outcome, sbom, display)
@@ -66,7 +65,7 @@ def build_everywhere(
 def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
     """Write it; an error is one beside what was made, which is told in any case."""
     try:
-        bill.write(outcome.locks, sbom, local=LOCAL)
+        wheelhouse.write_sbom(outcome.locks, sbom, local=LOCAL)
     except EnvcompareError as error:
         display.error(error)
         outcome.errors.append(error)

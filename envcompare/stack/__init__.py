@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from envcompare.config.settings import Compression, Variant
 from envcompare.console import Saying
 from envcompare.errors import UnusableError
+from envcompare.stack.diagnosis import Engine
 from envcompare.transport import Told, Transport
 from envcompare.transport.local import LOCAL
 
@@ -73,6 +74,7 @@ class Request:
 
     transport: Transport
     progress: Progress
+    builder: Engine  # which makes the workload image on this machine
     options: Options = Options()
     is_host_stack: bool = False  # the host's own files, in place of software made for the arm
     reference: str = ""  # an image or SIF that the user named

@@ -25,8 +25,7 @@ from envcompare.stack.image import (
     find_built,
 )
 from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
-from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, run
+from envcompare.transport import CONTENT_S, Transport, run
 from envcompare.version import __version__
 
 _OCI = "org.opencontainers.image"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from envcompare.errors import StackError
-from envcompare.stack.diagnosis import ROOM_HINT
-from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, not_understood, shell
+from envcompare.errors import StackError, TransportError
+from envcompare.stack.diagnosis import ROOM_HINT, failure, is_full
+from envcompare.transport import CONTENT_S, Told, Transport, not_understood, shell
+from envcompare.transport.copies import put_file
 
 _WHERE = 'printf "%s\\n" "${XDG_CACHE_HOME:-$HOME/.cache}/envcompare"'
 # The folder may not be there yet: the disk is that of the first parent that is.
@@ -88,6 +88,17 @@ def require_room(transport: Transport, path: str, *, needed_bytes: int, purpose:
             details=f"{path} needs {needed}, {there} are free",
             hint=ROOM_HINT,
         )
+
+
+def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:
+    """Send a file of that hash to the host; raises StackError where it has no room."""
+    try:
+        put_file(transport, source, target, sha256=sha256, told=told)
+    except TransportError as error:
+        if is_full(error.details):
+            what = f"sending {source.name}"
+            raise failure(transport, what, error.details, hint=error.hint) from error
+        raise
 
 
 def remove_cache(transport: Transport) -> bool:

@@ -1,4 +1,4 @@
-"""What tools print when they fail, and the problem it stands for, with the remedy."""
+"""What engines and other tools print when they fail, and the problem it stands for."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ class Symptom:
     pattern: str
     brief: str
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What is special to an engine: its client program, its socket, and how it complains."""
+
+    program: str
+    socket: str  # where its daemon listens unless its context says otherwise
+    symptoms: tuple[Symptom, ...]
+    silent_hint: str  # what to try where the daemon does not answer
+    room_hint: str  # what to try where its disk is full
 
 
 def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:

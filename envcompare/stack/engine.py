@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, Problem, UnusableError
 from envcompare.stack import Mount
-from envcompare.stack.diagnosis import Symptom, recognise
+from envcompare.stack.diagnosis import Engine, recognise
 from envcompare.text import spoken
-from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport import Transport, run
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
@@ -30,17 +29,6 @@ _VARIABLES = (
     ("BUILDX_BUILDER", "default"),
     ("BUILDX_NO_DEFAULT_ATTESTATIONS", "1"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What is special to an engine: its client program, its socket, and how it complains."""
-
-    program: str
-    socket: str  # where its daemon listens unless its context says otherwise
-    symptoms: tuple[Symptom, ...]
-    silent_hint: str  # what to try where the daemon does not answer
-    room_hint: str  # what to try where its disk is full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,38 @@
-"""Images of an engine: the recipe of the workload image, which images are ours, and their end."""
+"""Images of an engine: the recipe of the workload image, which are ours, their way and their end.
+
+Nothing is compressed on the way: a core packs fewer bytes a second than a network of 1 Gbit/s
+carries, and an engine unpacks slower than both.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envcompare import bundled
+from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
+from envcompare.stack import Progress
+from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
 from envcompare.text import spoken
-from envcompare.transport.operations import ANSWER_S, FOLDER_S, not_understood, read_json
+from envcompare.transport import (
+    ANSWER_S,
+    FOLDER_S,
+    Process,
+    Told,
+    Transport,
+    not_understood,
+    read_json,
+)
+from envcompare.transport.streams import Drain
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
@@ -40,6 +56,14 @@ _NAME = "{{.Repository}}:{{.Tag}}"
 _BUILT_UPON = "has dependent child images"
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _NO_PROGRAM = 127
+_CHUNK_BYTES = 1 << 16
+# `docker save ID` leaves out the name, so that a stream that breaks never moves one. The ID comes
+# last in what is said; an engine that keeps images in containerd has another one than those before.
+_LOAD = r"""
+said=$("$1" load --quiet) || exit
+echo "$said"
+[ -z "$2" ] || "$1" tag "${said##* }" "$2"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +82,22 @@ class Image:
     def key(self) -> str:
         """Return the part of the ID that names files made from the image."""
         return self.id.removeprefix("sha256:")[:32]
+
+    @property
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """Return by what a workload image is known in a fingerprint."""
+        return (("stack", "image"), ("lock", self.lock), ("image", self.id))
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """Return what of it is compared between arms."""
+        facts = (("image.id", self.id), ("image.digest", self.digest), ("lock.sha256", self.lock))
+        return tuple((name, value) for name, value in facts if value)
+
+    @property
+    def software(self) -> tuple[tuple[str, str], ...]:
+        """Return what of it must be the same when a run is resumed."""
+        return (("image.id", self.id),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +276,102 @@ def labels(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Piped:
+    """How both ends of a pipe ended: exit codes and what they said."""
+
+    source_exit: int
+    sink_exit: int
+    text: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Tell whether both ended with 0."""
+        return self.source_exit == 0 and self.sink_exit == 0
+
+
+def pipe(
+    source: tuple[Transport, Command], sink: tuple[Transport, Command], *, told: Told
+) -> _Piped:
+    """Run both commands, the second reading what the first writes; neither outlives a failure."""
+    with contextlib.ExitStack() as killing:
+        writer = source[0].spawn(source[1])
+        killing.callback(writer.kill)
+        reader = sink[0].spawn(sink[1])
+        killing.callback(reader.kill)
+        said = tuple(Drain(stream) for stream in (writer.stderr, reader.stderr, reader.stdout))
+        writer.stdin.close()
+        _copy(writer, reader, told)
+        exits = (writer.wait(), reader.wait())
+        killing.pop_all()
+    for drain in said:
+        drain.settle()
+    text = "\n".join(drain.text() for drain in said)
+    return _Piped(source_exit=exits[0], sink_exit=exits[1], text=text)
+
+
+def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Progress) -> Image:
+    """Return the image in the host's engine; sent from the local one when it is not there.
+
+    Raises StackError when the stream breaks, or what arrived is another image.
+    """
+    there = look_up(store, image.id)
+    if there is None:
+        size = f"{image.size_bytes / 1e6:.0f} MB"
+        progress.begin(f"sending {image.name}, {size}, to {store.transport.name}")
+        identity = _send(local, store, image, progress)
+        there = look_up(store, identity)
+    if there is None or there.layers != image.layers:
+        raise StackError(
+            f"{store.transport.name} has a different image from the one sent",
+            details=f"{image.name} is {image.id} here and {there.id if there else 'missing'} there",
+            hint=f"{store.engine.program} image rm {image.name} on {store.transport.name}, then "
+            "run again",
+        )
+    return there
+
+
+def _send(local: ImageStore, store: ImageStore, image: Image, progress: Progress) -> str:
+    """Stream the image into the host's engine and name it there; return its ID there."""
+    load = ("sh", "-c", _LOAD, "sh", store.engine.program, _given_name(image))
+    with progress.moving(image.name, image.size_bytes) as told:
+        piped = pipe(
+            (local.transport, local.command("save", image.id)),
+            (store.transport, Command(argv=load)),
+            told=told,
+        )
+    if not piped.succeeded:
+        client = store.engine.program
+        raise failure(
+            store.transport,
+            f"loading {image.name}",
+            piped.text,
+            hint=f"run it again; {client} save and {client} load by hand show what is wrong",
+            room_hint=store.engine.room_hint,
+        )
+    return "".join(piped.text.split()[-1:])
+
+
+def _given_name(image: Image) -> str:
+    """Return the name the image has here, as far as it is one that can be given there."""
+    repository, _, tag = image.name.rpartition(":")
+    is_name = image.name != image.id and "@" not in image.name
+    return image.name if is_name and repository and "/" not in tag else ""
+
+
+def _copy(writer: Process, reader: Process, told: Told) -> None:
+    sent = 0
+    try:
+        while chunk := writer.stdout.read(_CHUNK_BYTES):
+            reader.stdin.write(chunk)
+            sent += len(chunk)
+            told(sent)
+    except BrokenPipeError:
+        writer.kill()  # the reader ended early, and its exit code says why
+    finally:
+        reader.stdin.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
     """How many of our images went from an engine, and the names of those a user built on."""
 
@@ -269,7 +405,7 @@ def remove_images(store: ImageStore, *, label: str = LOCK_LABEL) -> Removed:
 def remove_pins(store: ImageStore) -> None:
     """Take from base images the names that a build gave them and was killed before it ended."""
     ask = ("image", "ls", "--filter", f"reference={PINNED}", "--format", _NAME)
-    with suppress(CommandTimeoutError):
+    with contextlib.suppress(CommandTimeoutError):
         listed = store.run(*ask, timeout_s=ANSWER_S).stdout.split()
         names = [name for name in listed if name.startswith(f"{PINNED}:") and name.isprintable()]
         if names:

@@ -17,8 +17,7 @@ from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache
 from envcompare.text import visible
-from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, make_folder, read_json, run, shell
+from envcompare.transport import CONTENT_S, Transport, make_folder, read_json, run, shell
 
 TREE = "site_packages.sha256"
 FILES = "site_packages.files"

@@ -12,14 +12,13 @@ from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Compression
 from envcompare.errors import StackError, UnusableError
 from envcompare.stack import Progress
-from envcompare.stack.cache import host_cache, local_cache, require_room
+from envcompare.stack.cache import host_cache, local_cache, put, require_room
 from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.engine import ImageStore
-from envcompare.stack.image import Image, find
-from envcompare.stack.transfer import pipe, put
-from envcompare.transport import Transport
+from envcompare.stack.image import Image, find, pipe
+from envcompare.transport import CONTENT_S, Transport, make_folder, not_understood, shell
+from envcompare.transport.copies import get_file
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import CONTENT_S, make_folder, not_understood, shell
 
 _SUM = r"""
 [ -e "$1" ] || exit 3
@@ -228,7 +227,7 @@ def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
     wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     make_folder(wanted.local.transport, str(path.parent))
     with wanted.progress.moving(path.name, size_bytes) as told:
-        transport.get(made.path, path, sha256=made.sha256, told=told)
+        get_file(transport, made.path, path, sha256=made.sha256, told=told)
     shell(wanted.local.transport, _NOTE, str(path), made.sha256)
     return made.sha256
 

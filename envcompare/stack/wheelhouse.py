@@ -1,4 +1,4 @@
-"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels.
+"""The workloads' packages: resolved once with pip, locked by hash, kept as wheels, and listed.
 
 Which build of PyTorch a host gets, the one for the CPU or the one with CUDA, is decided here.
 """
@@ -23,12 +23,12 @@ from typing import ParamSpec, TypeVar
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Variant
-from envcompare.errors import StackError
+from envcompare.errors import ConfigError, StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import local_cache
 from envcompare.stack.diagnosis import failure
-from envcompare.transport import Transport
-from envcompare.transport.operations import CONTENT_S, file_sha256, make_folder, run, shell
+from envcompare.text import shortened
+from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +46,15 @@ _RUNTIME = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.(\d+)")
 # NVIDIA, CUDA Compatibility, table 1: what each major version of CUDA runs on at least
 # (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+_FOLDER = re.compile("[0-9a-f]{32,64}")  # as folders of the cache are called
+_ONE_VARIANT = "name one with --variant, or build for fewer hosts"
+_NO_LOCK = "no arm that could be made has them"
+_NO_LOCK_HINT = (
+    "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
+)
+# "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
+# "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
+_DRIVER = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -314,6 +323,12 @@ def cuda_version(wheels: Iterable[str]) -> tuple[int, int] | None:
     return (int(runtime[1]), int(runtime[2])) if runtime else None
 
 
+def driver_version(text: str) -> str | None:
+    """Read the driver's version from the text of /proc/driver/nvidia/version."""
+    match = _DRIVER.search(text)
+    return match[1] if match else None
+
+
 def check_driver(host: str, driver: str | None, wheels: Iterable[str]) -> None:
     """Raise StackError where the host's NVIDIA driver is too old for the CUDA of the wheels.
 
@@ -352,3 +367,60 @@ def _is_missing_build(said: str) -> bool:
     return bool(lines) and any(
         words in said for words in ("No matching distribution found", "ResolutionImpossible")
     )
+
+
+def check_sbom_tool() -> None:
+    """Raise StackError where cyclonedx-py is not installed, before anything is built."""
+    if find_spec("cyclonedx_py") is None:
+        raise StackError(
+            "no bill of materials can be written here",
+            details=f"{sys.executable} has no cyclonedx-bom",
+            hint="pip install 'envcompare-bench[sbom]'",
+        )
+
+
+def check_sbom(target: Path) -> None:
+    """Raise ConfigError where the file cannot be written, before anything is built."""
+    try:
+        is_new = not target.exists()
+        with target.open("ab"):
+            pass
+        if is_new:
+            target.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--sbom {str(target)!r} cannot be written",
+            details=error.strerror or str(error),
+            hint="name a file in a folder that is there and can be written to",
+        ) from error
+
+
+def write_sbom(locks: Iterable[str], target: Path, *, local: Transport) -> None:
+    """Write name, version and hash of each locked wheel as CycloneDX JSON.
+
+    The same lock gives the same bytes. Raises StackError unless there is one lock, and it is read.
+    """
+    keys = sorted(set(locks))
+    if len(keys) != 1:
+        raise StackError(
+            f"{target} is not written: it can list the wheels of one lock only",
+            details="the hosts have wheels of different variants" if keys else _NO_LOCK,
+            hint=_ONE_VARIANT if keys else _NO_LOCK_HINT,
+        )
+    if not _FOLDER.fullmatch(keys[0]):
+        raise StackError(
+            f"{target} is not written: the image's label does not name a lock",
+            details=f"{LOCK_LABEL} is {shortened(keys[0], most=200)!r}",
+            hint="leave out the image you named, or remove the label",
+        )
+    lock = local_cache() / keys[0] / "wheelhouse" / LOCK
+    words = ("requirements", "--of", "JSON", "--output-reproducible", "-o", str(target), str(lock))
+    command = Command(argv=(sys.executable, "-m", "cyclonedx_py", *words))
+    result = run(local, command, timeout_s=CONTENT_S)
+    if not result.succeeded:
+        raise failure(
+            local,
+            f"writing {target}",
+            result.stderr,
+            hint="check that the folder can be written to",
+        )

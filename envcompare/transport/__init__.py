@@ -1,13 +1,37 @@
-"""How a command reaches a host: the Transport seam and what is built on top of it."""
+"""How a command reaches a host: the Transport seam, and what is built on top of any transport."""
 
 from __future__ import annotations
 
+import hashlib
+import tarfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeVar
 
-from envcompare.command import Command
+import msgspec
+
+from envcompare.command import Command, CommandResult
+from envcompare.errors import (
+    CommandTimeoutError,
+    CopyError,
+    OutputLimitError,
+    StackError,
+    UnusableError,
+)
+from envcompare.text import spoken
+from envcompare.transport import streams
+
+_T = TypeVar("_T")
+# A question that takes longer is one whose host hangs; folders may lie on a slow file system.
+ANSWER_S = 60.0
+FOLDER_S = 300.0
+# Reading, copying or making content: it takes as long as there is content, and is not to hang.
+CONTENT_S = 7200.0
+_MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
+# What stands under the name goes, were it a link; a folder that is there already is never taken.
+_MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
+_UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 
 Told = Callable[[int], None]
 """Told how many bytes of a file are there, as they go; what it raises ends the copy."""
@@ -61,20 +85,6 @@ class Transport(Protocol):
         """Start the command there, arguments intact; a missing program ends with exit code 127."""
         ...
 
-    def put(self, source: Path, target: str, *, sha256: str = "", told: Told | None = None) -> None:
-        """Copy a file to the host, making parent folders; the content is verified.
-
-        `sha256` is the hash of the file where that is known.
-        """
-        ...
-
-    def get(self, source: str, target: Path, *, sha256: str, told: Told | None = None) -> None:
-        """Copy the file with that hash from the host; the content is verified.
-
-        What is not known before it is read comes by `copies.take` and `copies.fetch` alone.
-        """
-        ...
-
     def forward_unix(self, path: str) -> AbstractContextManager[Path]:
         """Give a local socket path that reaches the UNIX socket `path` of the host."""
         ...
@@ -82,3 +92,163 @@ class Transport(Protocol):
     def close(self) -> None:
         """End the connection; safe to repeat."""
         ...
+
+
+def run(
+    transport: Transport,
+    command: Command,
+    *,
+    stdin: bytes | Callable[[BinaryIO], object] = b"",
+    sink: BinaryIO | None = None,
+    timeout_s: float = ANSWER_S,
+) -> CommandResult:
+    """Run the command to its end and return its exit code and both streams as text.
+
+    `stdin` is what it reads, or a function that writes it; `sink` takes stdout in place of the
+    result. Raises CommandTimeoutError after `timeout_s`, when the command and its children are
+    killed, and OutputLimitError where they were killed for what they printed.
+    """
+    process = transport.spawn(command)
+    stdout = streams.Drain(process.stdout, sink, on_limit=process.kill)
+    stderr = streams.Drain(process.stderr, on_limit=process.kill)
+    feed = (lambda stream: stream.write(stdin)) if isinstance(stdin, bytes) else stdin
+    feeder = streams.Feeder(process.stdin, feed)
+    exit_code = _await_end(process, stderr, timeout_s)
+    feeder.check()
+    stdout.settle()
+    stderr.settle()
+    if stdout.is_cut or stderr.is_cut:
+        raise OutputLimitError(
+            f"{' '.join(command.argv[:2])} printed more than "
+            f"{streams.OUTPUT_LIMIT_BYTES >> 20} MiB on {transport.name}",
+            details="envcompare keeps what a command prints in memory, and stopped this one",
+            hint="run the command by hand to see what it prints",
+        )
+    return CommandResult(
+        command=command, exit_code=exit_code, stdout=stdout.text(), stderr=stderr.text()
+    )
+
+
+def _await_end(process: Process, stderr: streams.Drain, timeout_s: float) -> int:
+    """Return the exit code; whatever keeps it from coming kills the command."""
+    try:
+        return process.wait(timeout_s)
+    except BaseException as error:
+        process.kill()
+        if isinstance(error, CommandTimeoutError):
+            stderr.settle()
+            error.details = f"the last it wrote to stderr: {stderr.text()[-500:].strip()!r}"
+            error.hint = "raise the limit, or run the command by hand to see where it waits"
+        raise
+
+
+def shell(
+    transport: Transport, script: str, *words: str, timeout_s: float = ANSWER_S
+) -> CommandResult:
+    """Run a fixed script of POSIX sh on the host; the words are its arguments.
+
+    Raises CommandTimeoutError, which quotes the script, where the host has not carried it out by
+    `timeout_s`.
+    """
+    try:
+        return run(transport, Command(argv=("sh", "-c", script, "sh", *words)), timeout_s=timeout_s)
+    except CommandTimeoutError as error:
+        raise CommandTimeoutError(
+            f"{transport.name} did not answer within {timeout_s:g} s",
+            details=f"it was asked: {spoken(' '.join((script, *words)))}; {error.details}",
+            hint="run that there by hand; a program, a device or a file system, such as a network "
+            "share whose server is gone, does not respond",
+        ) from error
+
+
+def make_folder(transport: Transport, path: str) -> None:
+    """Make a folder of the cache, readable by its owner alone."""
+    hint = "set XDG_CACHE_HOME there to a folder that can be written"
+    _make(transport, _MAKE, path, hint=hint)
+
+
+def make_new_folder(transport: Transport, path: str) -> None:
+    """Make an empty folder of the login's own in one that is there, and that others may write to.
+
+    What has that name is removed, and no link of theirs is followed. Raises StackError where it
+    cannot be made.
+    """
+    hint = "check that the disk there has room, and that the folder around it can be written"
+    _make(transport, _MAKE_NEW, path, hint=hint)
+
+
+def _make(transport: Transport, script: str, path: str, *, hint: str) -> None:
+    result = shell(transport, script, path, timeout_s=FOLDER_S)
+    if not result.succeeded:
+        raise StackError(
+            f"cannot make {path} on {transport.name}", details=result.tail(1), hint=hint
+        )
+
+
+def remove_folder(transport: Transport, path: str) -> None:
+    """Remove a folder of the host with what is in it; what cannot be removed stays."""
+    run(transport, Command(argv=("rm", "-rf", "--", path)), timeout_s=FOLDER_S)
+
+
+def put_tree(transport: Transport, source: Path, target: str) -> None:
+    """Copy the files of a folder into the folder `target` of the host, without byte code.
+
+    What is in `target` already and not in `source` stays.
+    """
+    goal = f"{transport.name}:{target}"
+    if not source.is_dir():
+        raise not_copied(str(source), goal, "it is not a folder")
+    command = Command(argv=("sh", "-c", _UNPACK, "sh", target))
+    try:
+        result = run(
+            transport, command, stdin=lambda stream: _pack(source, stream), timeout_s=CONTENT_S
+        )
+    except OSError as error:
+        raise not_copied(str(source), goal, str(error)) from error
+    if not result.succeeded:
+        raise not_copied(str(source), goal, result.tail(1))
+
+
+def not_understood(transport: Transport, what: str, said: str, *, hint: str) -> UnusableError:
+    """Return the error for what a host says in another form than it should."""
+    return UnusableError(
+        f"cannot read {what} from {transport.name}'s answer",
+        details=f"the host printed: {spoken(said)}",
+        hint=hint,
+    )
+
+
+def read_json(said: str | bytes, kind: type[_T]) -> _T:
+    """Return what a host or an arm wrote as JSON; raises msgspec.DecodeError, whatever is wrong.
+
+    msgspec itself lets other errors through for text that is not UTF-8, and for deep nesting.
+    """
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except (UnicodeError, RecursionError, OverflowError) as error:
+        raise msgspec.DecodeError(f"JSON cannot be read: {error}") from error
+
+
+def not_copied(source: str, target: str, why: str) -> CopyError:
+    """Return the error of a copy that failed; the hint says what to look at."""
+    return CopyError(
+        f"cannot copy {source} to {target}",
+        details=why,
+        hint="check that it can be read, and that the disk there has room and allows writing",
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _pack(source: Path, stream: BinaryIO) -> None:
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(source.iterdir()):
+            archive.add(path, arcname=path.name, filter=_without_byte_code)
+
+
+def _without_byte_code(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(member.name).name == "__pycache__" else member

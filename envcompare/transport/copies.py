@@ -21,8 +21,7 @@ from typing import BinaryIO
 from envcompare.command import Command
 from envcompare.errors import TransportError
 from envcompare.text import spoken
-from envcompare.transport import Process, Told, Transport
-from envcompare.transport.operations import CONTENT_S, file_sha256, not_copied, run
+from envcompare.transport import CONTENT_S, Process, Told, Transport, file_sha256, not_copied, run
 from envcompare.transport.streams import Drain
 
 _CHUNK_BYTES = 1 << 18

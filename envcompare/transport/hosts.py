@@ -12,7 +12,6 @@ from envcompare.command import Command
 from envcompare.errors import ConfigError
 from envcompare.interrupt import Interruption
 from envcompare.transport import Process, Transport
-from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import Destination, SshOptions
 
@@ -106,9 +105,6 @@ class InterruptibleTransport:
         process = self._transport.spawn(command)
         self._interruption.add(process, at_once=self._ends_at_once)
         return process
-
-    put = put_file
-    get = get_file
 
 
 def _items(values: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,6 @@ from typing import IO, BinaryIO
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, UnusableError
 from envcompare.transport import Transport
-from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.streams import reader, writer
 
 # The shell stays as the parent: over SSH only so does a death by signal arrive as 128 + n.
@@ -108,9 +107,6 @@ class LocalTransport:
                 details=str(error),
                 hint="check the limits of processes and memory here: ulimit -a",
             ) from error
-
-    put = put_file
-    get = get_file
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:

@@ -17,7 +17,6 @@ from typing import BinaryIO
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
 from envcompare.transport import Transport, ssh_errors
-from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
 from envcompare.transport.ssh_settings import Destination, SshOptions
 from envcompare.transport.streams import reader, writer
@@ -142,9 +141,6 @@ class SshTransport:
         channel = self._start(shell_text(("/bin/sh", "-c", _SCRIPT, "sh", *command.flat())))
         brief = " ".join(command.argv[:2])
         return _SshProcess(channel, host=self._name, brief=brief, kill_group=self._kill_group)
-
-    put = put_file
-    get = get_file
 
     @contextmanager
     def forward_unix(self, path: str) -> Iterator[Path]:

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from envcompare.command import Command
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.operations import run
 
 
 @pytest.fixture(

@@ -14,9 +14,9 @@ from spoiling import Spoiling
 from envcompare.command import Command
 from envcompare.errors import InterruptedRunError, TransportError
 from envcompare.interrupt import Interruption
-from envcompare.transport import Process, Transport
+from envcompare.transport import Process, Transport, file_sha256, run
+from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import InterruptibleTransport, connect, parse_hosts
-from envcompare.transport.operations import file_sha256, run
 
 SIZE = 20_000_000
 CUT = SIZE * 6 // 10
@@ -81,7 +81,7 @@ def stop() -> None:
 def cut_short(transport: Transport, source: Path, target: str) -> None:
     """Send the first part of a file."""
     with pytest.raises(InterruptedRunError):
-        transport.put(source, target, told=once_at(CUT, stop))
+        put_file(transport, source, target, told=once_at(CUT, stop))
 
 
 def names(transport: Transport, folder: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_an_interrupted_copy_is_gone_on_from(
     assert names(transport, f"{folder}/new") != ["it's here"]
     counting = Spoiling(transport)
     heard: list[int] = []
-    counting.put(source, target, told=heard.append)
+    put_file(counting, source, target, told=heard.append)
     assert counting.sent <= SIZE - CUT + IN_FLIGHT
     assert heard[0] == SIZE - counting.sent
     assert heard[-1] == SIZE
@@ -124,10 +124,10 @@ def test_a_copy_goes_on_by_itself_when_its_connection_is_cut(
     folder = run(transport, Command(argv=("mktemp", "-d"))).stdout.strip()
     counting = Spoiling(transport)
     told = once_at(CUT, lambda: lab.as_root("kill", "-KILL", server) and None)
-    counting.put(source, f"{folder}/file", told=told)
+    put_file(counting, source, f"{folder}/file", told=told)
     assert SIZE < counting.sent + 1 <= SIZE + IN_FLIGHT
     assert digest(transport, f"{folder}/file") == file_sha256(source)
-    transport.get(f"{folder}/file", tmp_path / "back", sha256=file_sha256(source))
+    get_file(transport, f"{folder}/file", tmp_path / "back", sha256=file_sha256(source))
     assert (tmp_path / "back").read_bytes() == source.read_bytes()
     run(transport, Command(argv=("rm", "-r", folder)))
     transport.close()
@@ -142,7 +142,7 @@ def test_a_part_that_was_damaged_is_sent_from_its_start(
     flip = 'printf xyz | dd of="$1" bs=1 seek=1000000 conv=notrunc'
     assert run(transport, Command(argv=("sh", "-c", flip, "sh", f"{folder}/{part}"))).succeeded
     counting = Spoiling(transport)
-    counting.put(source, f"{folder}/file")
+    put_file(counting, source, f"{folder}/file")
     assert counting.sent > SIZE
     assert digest(transport, f"{folder}/file") == file_sha256(source)
     assert names(transport, folder) == ["file"]
@@ -157,7 +157,7 @@ def test_a_byte_that_changes_on_the_way_is_refused(
     file.write_bytes(source.read_bytes()[:size])
     run(transport, Command(argv=("sh", "-c", 'echo old >"$1"', "sh", f"{folder}/file")))
     with pytest.raises(TransportError) as caught:
-        Spoiling(transport, flips_at=size // 2).put(file, f"{folder}/file")
+        put_file(Spoiling(transport, flips_at=size // 2), file, f"{folder}/file")
     assert caught.value.brief == f"cannot copy {file} to {transport.name}:{folder}/file"
     assert caught.value.details == "it arrived changed or not whole"
     assert caught.value.hint
@@ -192,7 +192,7 @@ def test_a_host_that_cannot_lock_is_sent_to_as_well(
     file = tmp_path / "file"
     file.write_bytes(source.read_bytes()[:size])
     for _ in range(2):
-        Poor(transport, f"{folder}/programs").put(file, f"{folder}/new/file")
+        put_file(Poor(transport, f"{folder}/programs"), file, f"{folder}/new/file")
     assert digest(transport, f"{folder}/new/file") == file_sha256(file)
     assert names(transport, f"{folder}/new") == ["file"]
 
@@ -202,7 +202,7 @@ def test_a_folder_of_that_name_is_not_copied_into(
 ) -> None:
     """The file would stand there under the name of its part."""
     with pytest.raises(TransportError) as caught:
-        transport.put(source, folder)
+        put_file(transport, source, folder)
     assert caught.value.details == f"{folder} is a folder"
     assert names(transport, folder) == []
 
@@ -215,7 +215,7 @@ def test_no_copy_is_begun_once_the_user_insists_on_the_end(
     interruption.request()
     interruption.request()
     with pytest.raises(TransportError, match="cannot copy"):
-        InterruptibleTransport(transport, interruption).put(source, f"{folder}/file")
+        put_file(InterruptibleTransport(transport, interruption), source, f"{folder}/file")
     assert "file" not in names(transport, folder)
 
 
@@ -226,7 +226,7 @@ def test_parts_of_an_earlier_content_go(
     cut_short(transport, source, f"{folder}/file")
     other = tmp_path / "other"
     other.write_text("new")
-    transport.put(other, f"{folder}/file")
+    put_file(transport, other, f"{folder}/file")
     assert names(transport, folder) == ["file"]
     assert run(transport, Command(argv=("cat", f"{folder}/file"))).stdout == "new"
 
@@ -235,10 +235,10 @@ def test_a_file_that_is_there_already_is_not_sent(
     transport: Transport, folder: str, source: Path
 ) -> None:
     """The hash of what stands there is enough; its mode is put right."""
-    transport.put(source, f"{folder}/file")
+    put_file(transport, source, f"{folder}/file")
     run(transport, Command(argv=("chmod", "600", f"{folder}/file")))
     counting = Spoiling(transport)
-    counting.put(source, f"{folder}/file")
+    put_file(counting, source, f"{folder}/file")
     assert counting.sent == 0
     mode = f"{source.stat().st_mode & 0o777:o}\n"
     assert run(transport, Command(argv=("stat", "-c", "%a", f"{folder}/file"))).stdout == mode
@@ -248,17 +248,17 @@ def test_an_interrupted_fetch_is_gone_on_from(
     transport: Transport, folder: str, source: Path, tmp_path: Path
 ) -> None:
     """Where the hash is known, what has come is kept, unless it is wrong."""
-    transport.put(source, f"{folder}/file")
+    put_file(transport, source, f"{folder}/file")
     whole, target = file_sha256(source), tmp_path / "back"
     for is_damaged in (False, True):
         with pytest.raises(InterruptedRunError):
-            transport.get(f"{folder}/file", target, sha256=whole, told=once_at(CUT, stop))
+            get_file(transport, f"{folder}/file", target, sha256=whole, told=once_at(CUT, stop))
         (part,) = tmp_path.iterdir()
         if is_damaged:
             content = part.read_bytes()
             part.write_bytes(b"x" + content[1:])
         heard: list[int] = []
-        transport.get(f"{folder}/file", target, sha256=whole, told=heard.append)
+        get_file(transport, f"{folder}/file", target, sha256=whole, told=heard.append)
         assert heard[0] > CUT
         assert min(heard) < CUT if is_damaged else min(heard) > CUT
         assert file_sha256(target) == whole
@@ -272,7 +272,7 @@ def test_a_fetch_that_arrives_changed_is_refused(
     """Another content than was asked for leaves nothing here."""
     run(transport, Command(argv=("sh", "-c", 'echo other >"$1"', "sh", f"{folder}/file")))
     with pytest.raises(TransportError, match="cannot copy"):
-        transport.get(f"{folder}/file", tmp_path / "back", sha256="0" * 64)
+        get_file(transport, f"{folder}/file", tmp_path / "back", sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -289,7 +289,7 @@ def test_a_full_disk_is_said_as_such(lab: Lab, source: Path, *, is_seen_before: 
     counting = Spoiling(transport)
     try:
         with pytest.raises(TransportError) as caught:
-            counting.put(source, f"{folder}/file", told=told)
+            put_file(counting, source, f"{folder}/file", told=told)
         assert "No space left on device" in caught.value.details
         assert (counting.sent == 0) is is_seen_before
         assert names(transport, folder) == [] if is_seen_before else ["other"]

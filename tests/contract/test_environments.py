@@ -18,16 +18,14 @@ from runs import BASE
 from software import sif_of
 
 from envcompare.command import Command, CommandResult
-from envcompare.environments import Environment, Gpu, Isolation, gpu
+from envcompare.environments import Environment, Gpu, Isolation, gpu, run_inside
 from envcompare.environments.docker import image_store
 from envcompare.environments.registry import environment
-from envcompare.environments.running import run_inside
 from envcompare.errors import CommandTimeoutError
-from envcompare.stack import Mount, Progress, image, transfer
-from envcompare.transport import Process, Transport
+from envcompare.stack import Mount, Progress, image
+from envcompare.transport import Process, Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 HOSTILE = (
     "",
@@ -153,7 +151,7 @@ def open_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def _reference(transport: Transport, name: str, base: image.Image) -> str:
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(transport), base, local=image_store(LOCAL), progress=Progress(print)
     )
     if name == "docker":

@@ -14,10 +14,9 @@ from envcompare.errors import CopyError, ProfileError, WorkloadError
 from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.quarantine import MOST_BYTES, Quarantine, quarantine
-from envcompare.transport import Transport
+from envcompare.transport import Transport, make_new_folder, shell
 from envcompare.transport.copies import RemoteFile, fetch, take
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import make_new_folder, shell
 
 SECRET = "the secret of the host"
 NAME = "trace.nsys-rep"

@@ -17,9 +17,9 @@ from lab import Lab, served_by
 
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import Transport
+from envcompare.transport import Transport, file_sha256, put_tree, run
+from envcompare.transport.copies import get_file, put_file
 from envcompare.transport.hosts import connect, parse_hosts
-from envcompare.transport.operations import file_sha256, put_tree, run
 from envcompare.transport.ssh_transport import SshTransport
 
 CHANNEL_EOF = 96  # RFC 4254
@@ -212,9 +212,9 @@ def test_file_goes_there_and_comes_back(transport: Transport, folder: str, tmp_p
     source.write_bytes(os.urandom(SOME_MB))
     source.chmod(0o750)
     target = f"{folder}/new folder/it's here"
-    transport.put(source, target)
+    put_file(transport, source, target)
     digest = file_sha256(source)
-    transport.get(target, tmp_path / "back" / "again it is", sha256=digest)
+    get_file(transport, target, tmp_path / "back" / "again it is", sha256=digest)
     assert (tmp_path / "back" / "again it is").read_bytes() == source.read_bytes()
     assert run(transport, Command(argv=("stat", "-c", "%a", target))).stdout == "750\n"
     assert run(transport, Command(argv=("ls", f"{folder}/new folder"))).stdout == "it's here\n"
@@ -225,7 +225,7 @@ def test_put_replaces_a_file(transport: Transport, folder: str, tmp_path: Path) 
     source = tmp_path / "file"
     for text in ("a longer text", "short"):
         source.write_text(text)
-        transport.put(source, f"{folder}/file")
+        put_file(transport, source, f"{folder}/file")
     assert run(transport, Command(argv=("cat", f"{folder}/file"))).stdout == "short"
 
 
@@ -234,7 +234,7 @@ def test_put_into_a_folder_that_refuses_says_why(transport: Transport, tmp_path:
     source = tmp_path / "file"
     source.write_text("x")
     with pytest.raises(TransportError) as caught:
-        transport.put(source, "/proc/no/file")
+        put_file(transport, source, "/proc/no/file")
     assert f"to {transport.name}:/proc/no/file" in caught.value.brief
     assert caught.value.details
 
@@ -244,7 +244,7 @@ def test_get_of_a_missing_file_leaves_nothing(
 ) -> None:
     """A file that is not there is an error, and no half file stands here afterwards."""
     with pytest.raises(TransportError, match="cannot copy"):
-        transport.get(f"{folder}/nothing", tmp_path / "nothing", sha256="0" * 64)
+        get_file(transport, f"{folder}/nothing", tmp_path / "nothing", sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,10 +13,9 @@ from envcompare.environments.docker import image_store
 from envcompare.stack import Progress, building, image
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,9 @@ from envcompare.environments.docker import image_store
 from envcompare.errors import ConfigError
 from envcompare.stack.image import remove_images
 from envcompare.stack.wheelhouse import LOCK_LABEL
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run, shell
 
 pytestmark = [
     pytest.mark.engine("docker"),

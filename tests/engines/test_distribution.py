@@ -20,13 +20,12 @@ from envcompare.command import Command
 from envcompare.environments.docker import image_store
 from envcompare.environments.singularity import Singularity
 from envcompare.errors import InterruptedRunError, StackError, TransportError
-from envcompare.stack import Progress, cache, image, sif, transfer
+from envcompare.stack import Progress, cache, image, sif, venv
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
-from envcompare.transport import Process, Transport, operations
+from envcompare.transport import Process, Transport, file_sha256, make_folder, run, shell
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import file_sha256, run, shell
 
 SIZE = 30_000_000
 NAME = "envcompare-test-distribution:1"
@@ -131,9 +130,9 @@ def test_wheels_that_were_interrupted_are_gone_on_from(
 
     cut = Spoiling(first, acts_at=SIZE * 6 // 10, act=stop)
     with pytest.raises(InterruptedRunError):
-        transfer.ship(cut, wheels, progress=Progress(print))
+        venv.ship(cut, wheels, progress=Progress(print))
     counting = Spoiling(first)
-    folder = transfer.ship(counting, wheels, progress=Progress(print))
+    folder = venv.ship(counting, wheels, progress=Progress(print))
     assert counting.sent < SIZE * 6 // 10
     listed = shell(first, 'cd "$1" && sha256sum -c SHA256SUMS && ls', folder)
     assert listed.succeeded
@@ -147,7 +146,7 @@ def test_a_wheel_that_is_damaged_on_the_way_is_refused(
 ) -> None:
     """It never stands under its name, so that no interpreter installs it."""
     with pytest.raises(TransportError, match=r"cannot copy .*whl to lab-h1:") as caught:
-        transfer.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=Progress(print))
+        venv.ship(Spoiling(first, flips_at=SIZE // 2), wheels, progress=Progress(print))
     assert caught.value.details == "it arrived changed or not whole"
     folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
     assert "whl" not in shell(first, 'ls -A "$1"', folder).stdout
@@ -160,11 +159,11 @@ def test_a_full_disk_is_an_error_of_the_stack(
 ) -> None:
     """The host itself is well: another arm may still run there."""
     folder = f"{cache.host_cache(first)}/{wheels.key}/wheelhouse"
-    operations.make_folder(first, folder)
+    make_folder(first, folder)
     lab.as_root("mount", "-t", "tmpfs", "-o", "size=5m,mode=700,uid=1000", "tmpfs", folder)
     try:
         with pytest.raises(StackError) as caught:
-            transfer.ship(first, wheels, progress=Progress(print))
+            venv.ship(first, wheels, progress=Progress(print))
     finally:
         lab.as_root("umount", folder)
     name = wheels.sums[0][0]
@@ -196,14 +195,12 @@ def test_a_stream_that_breaks_leaves_no_image(
     broken = Spoiling(own, acts_at=SIZE // 2, act=acts[way], flips_at=flips_at)
     errors = {"cut": TransportError, "interrupted": InterruptedRunError, "flipped": StackError}
     with pytest.raises(errors[way]) as caught:
-        transfer.deliver(
-            image_store(broken), blob, local=image_store(LOCAL), progress=Progress(print)
-        )
+        image.deliver(image_store(broken), blob, local=image_store(LOCAL), progress=Progress(print))
     own.close()
     assert caught.value.brief
     assert way == "interrupted" or caught.value.hint
     assert traces(first, blob) == []
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(first), blob, local=image_store(LOCAL), progress=Progress(print)
     )
     assert there.layers == blob.layers
@@ -221,8 +218,8 @@ def test_two_hosts_get_wheels_and_image_at_once(
 
     def bring(transport: Transport) -> str:
         watched = Spoiling(transport, acts_at=SIZE // 2, act=both_begun.wait)
-        folder = transfer.ship(watched, wheels, progress=Progress(print))
-        transfer.deliver(
+        folder = venv.ship(watched, wheels, progress=Progress(print))
+        image.deliver(
             image_store(transport), blob, local=image_store(LOCAL), progress=Progress(print)
         )
         listed = shell(transport, 'cd "$1" && sha256sum -c SHA256SUMS', folder)
@@ -297,7 +294,7 @@ def test_an_apptainer_that_cannot_speak_with_the_engine_is_given_an_archive(
     first: Transport, built: Image
 ) -> None:
     """The host writes it itself: nothing of the image goes over the network."""
-    transfer.deliver(image_store(first), built, local=image_store(LOCAL), progress=Progress(print))
+    image.deliver(image_store(first), built, local=image_store(LOCAL), progress=Progress(print))
     mute = Mute(first)
     told: list[str] = []
     made = sif_of(mute, built, compression="sandbox", say=told.append)

@@ -19,8 +19,7 @@ from envcompare.environments.registry import environment
 from envcompare.stack import Options, Prepared
 from envcompare.stack.cache import host_cache
 from envcompare.stack.wheelhouse import LOCK_LABEL
-from envcompare.transport import Transport
-from envcompare.transport.operations import run, shell
+from envcompare.transport import Transport, run, shell
 
 pytestmark = [
     pytest.mark.engine("ssh"),

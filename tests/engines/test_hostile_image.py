@@ -24,10 +24,9 @@ from envcompare.errors import WorkloadError
 from envcompare.profilers import ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY, Ncu
 from envcompare.profilers.quarantine import quarantine
-from envcompare.stack import Mount, Progress, image, transfer
-from envcompare.transport import Transport
+from envcompare.stack import Mount, Progress, image
+from envcompare.transport import Transport, make_new_folder, run, shell
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import make_new_folder, run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420)]
 ROOT = "/home/bench/hostile"
@@ -190,7 +189,7 @@ def test_what_an_export_writes_does_not_go_where_a_container_leads_it(
     """A link under the name of the export, and one in place of the whole folder."""
     base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
+    image.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     script = "#!/bin/sh\necho exported\n"
     assert shell(host, 'printf %s "$2" >"$1/ncu" && chmod 755 "$1/ncu"', ROOT, script).succeeded
     scratch = f"{ROOT}/scratch"

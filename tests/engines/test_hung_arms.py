@@ -24,7 +24,7 @@ from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
 from envcompare.runner.cellrun import CellRun
 from envcompare.runner.job import Job
-from envcompare.stack import Progress, image, transfer
+from envcompare.stack import Progress, image
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
 
@@ -133,7 +133,7 @@ def place(request: pytest.FixtureRequest, lab: Lab, host: Transport) -> Place:
     where, environment = request.param
     base = image.find(image_store(LOCAL), BASE)
     assert base is not None, f"{BASE} is not here; script/lab up makes it"
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(host), base, local=image_store(LOCAL), progress=Progress(print)
     )
     hung = {"docker": f"docker:{BASE}", "vm": "vm@host"}.get(environment)

@@ -16,8 +16,7 @@ from runs import BASE, LIGHT, STEPS_ALONE, command, envcompare, run_folder
 from envcompare.command import Command
 from envcompare.hosts import claims
 from envcompare.stack.cache import host_cache
-from envcompare.transport import Transport
-from envcompare.transport.operations import run
+from envcompare.transport import Transport, run
 
 pytestmark = [
     pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420),

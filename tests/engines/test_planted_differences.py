@@ -32,9 +32,8 @@ from envcompare.stack import Mount, Progress
 from envcompare.stack.cache import host_cache
 from envcompare.stack.image import remove_images
 from envcompare.stack.wheelhouse import LOCK_LABEL
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run, shell
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run, shell
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(600)]
 BOTH = ("--envs", "vm,docker")

@@ -24,10 +24,11 @@ from envcompare.profilers.ncu import MEMORY
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.quarantine import quarantine
 from envcompare.run_folder.records import ArmRecord
-from envcompare.stack import Mount, Prepared, Progress, image, transfer
+from envcompare.stack import Mount, Prepared, Progress, image
+from envcompare.transport import make_folder, run
+from envcompare.transport.copies import put_file
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import make_folder, run
 
 pytestmark = pytest.mark.timeout(420)
 ARMS = ("vm", "docker", "singularity")
@@ -203,7 +204,7 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
     host = connect(parse_hosts([lab.alias])[0])
     base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
+    image.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     try:
         folder = run(host, Command(argv=("mktemp", "-d"))).stdout.strip()
         script = tmp_path / "tool"
@@ -211,7 +212,7 @@ def test_a_counter_pass_in_docker_is_root_with_the_right_and_leaves_the_users_fi
             f'#!/bin/sh\nsed -n "s/^CapEff:.//p" /proc/self/status >{folder}/rights\n'
         )
         script.chmod(0o755)
-        host.put(script, f"{folder}/tool")
+        put_file(host, script, f"{folder}/tool")
         tool = Tool(name="ncu", program=f"{folder}/tool", folder=folder, version="1.0")
         profiler = ProfilerRun(
             kind=MEMORY, tool=tool, arguments=(), folder=folder, capabilities=("SYS_ADMIN",)
@@ -252,7 +253,7 @@ def left(lab: Lab) -> Iterator[HostSession]:
     host, again = connect(spec), connect(spec)
     base = image.find(image_store(LOCAL), BASE)
     assert base is not None
-    transfer.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
+    image.deliver(image_store(host), base, local=image_store(LOCAL), progress=Progress(print))
     build = Command(argv=("docker", "build", "--quiet", "-"))
     built = run(host, build, stdin=_OWN_CHOWN.replace("BASE", base.id).encode())
     assert built.exit_code == 0, built.stderr

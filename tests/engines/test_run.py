@@ -30,10 +30,10 @@ from runs import (
 
 from envcompare.command import Command
 from envcompare.environments.docker import image_store
-from envcompare.stack import Progress, image, transfer
+from envcompare.stack import Progress, image
+from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
 BUILD_A_SIF = "apptainer -q build -F $1 docker-daemon:$2"
@@ -359,7 +359,7 @@ def named(lab: Lab) -> Iterator[str]:
     host = connect(parse_hosts([lab.alias])[0])
     found = image.find(image_store(LOCAL), BASE)
     assert found, f"{BASE} is not here; script/lab up makes it"
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(host), found, local=image_store(LOCAL), progress=Progress(print)
     )
     assert run(host, Command(argv=("docker", "tag", there.id, name))).succeeded

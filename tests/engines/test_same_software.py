@@ -14,17 +14,17 @@ from runs import BASE
 from software import sif_of
 
 from envcompare.command import Command
-from envcompare.environments.docker import image_store
+from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.registry import environment as named
 from envcompare.environments.software import inside, proven
 from envcompare.errors import StackError
-from envcompare.stack import Prepared, Progress, Request, building, image, sif, transfer, venv
+from envcompare.stack import Prepared, Progress, Request, building, image, sif, venv
 from envcompare.stack.image import PYTHON, Image, Recipe
 from envcompare.stack.proof import FILES, TREE, mismatch
 from envcompare.stack.wheelhouse import Wheelhouse, fill, steps
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run, shell
+from envcompare.transport.copies import put_file
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run, shell
 
 pytestmark = [
     pytest.mark.engine("docker"),
@@ -60,7 +60,7 @@ class Arm:
     def proof(self) -> dict[str, str]:
         """Return what the arm says is installed in it."""
         told: list[str] = []
-        request = Request(transport=self.host, progress=Progress(told.append))
+        request = Request(transport=self.host, progress=Progress(told.append), builder=ENGINE)
         proof = proven(named(self.environment), request, self.prepared)
         assert told == []
         return dict(proof.facts)
@@ -104,9 +104,7 @@ def docker(built: Image) -> Arm:
 def singularity(host: Transport, built: Image) -> Iterator[Arm]:
     """Give the SIF that is made from that very image."""
     with forgotten(host, built.key):
-        transfer.deliver(
-            image_store(host), built, local=image_store(HERE), progress=Progress(print)
-        )
+        image.deliver(image_store(host), built, local=image_store(HERE), progress=Progress(print))
         made = sif_of(host, built, compression="zstd", say=print)
         yield _sif_arm(host, made.path, made.sha256)
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
@@ -115,15 +113,15 @@ def singularity(host: Transport, built: Image) -> Iterator[Arm]:
 @pytest.fixture(scope="module")
 def defined(host: Transport, wheels: Wheelhouse) -> Arm:
     """Give the SIF that is made from the definition, without the image."""
-    folder = transfer.ship(host, wheels, progress=Progress(print))
+    folder = venv.ship(host, wheels, progress=Progress(print))
     base = image.find(image_store(HERE), BASE)
     assert base is not None
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(host), base, local=image_store(HERE), progress=Progress(print)
     )
     for name in steps():
-        host.put(wheels.folder / name, f"{folder}/{name}")
-    host.put(ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
+        put_file(host, wheels.folder / name, f"{folder}/{name}")
+    put_file(host, ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
     words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
     quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")

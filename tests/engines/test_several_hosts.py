@@ -13,9 +13,9 @@ from runs import BASE, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments.docker import image_store
 from envcompare.stack import image
+from envcompare.transport import run
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 pytestmark = pytest.mark.engine("hosts")
 

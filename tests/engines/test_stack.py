@@ -26,15 +26,13 @@ from envcompare.stack import (
     cache,
     image,
     sif,
-    transfer,
     venv,
     wheelhouse,
 )
 from envcompare.stack.image import Image, Recipe
 from envcompare.stack.wheelhouse import Wheelhouse
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run, shell
 from envcompare.transport.local import LocalTransport
-from envcompare.transport.operations import run, shell
 
 PYTHON = "/opt/envcompare/venv/bin/python"
 HERE = LocalTransport()
@@ -63,9 +61,7 @@ def packed(host: Transport, built: Image) -> Iterator[sif.Sif]:
     """Give the SIF of that image on the lab host."""
     need("singularity")
     with forgotten(host, built.key):
-        transfer.deliver(
-            image_store(host), built, local=image_store(HERE), progress=Progress(print)
-        )
+        image.deliver(image_store(host), built, local=image_store(HERE), progress=Progress(print))
         yield sif_of(host, built, compression="zstd", say=print)
 
 
@@ -275,13 +271,13 @@ def test_only_a_wheel_that_is_missing_or_damaged_is_sent(
     host: Transport, wheels: Wheelhouse
 ) -> None:
     """A byte that changed on the host's disk is noticed by its hash."""
-    folder = transfer.ship(host, wheels, progress=Progress(print))
+    folder = venv.ship(host, wheels, progress=Progress(print))
     name = wheels.sums[0][0]
     shell(host, 'printf x | dd of="$1" bs=1 seek=5000 conv=notrunc', f"{folder}/{name}")
     told: list[str] = []
-    transfer.ship(host, wheels, progress=Progress(told.append))
+    venv.ship(host, wheels, progress=Progress(told.append))
     assert [line.split()[:2] for line in told] == [["sending", "1"]]
-    transfer.ship(host, wheels, progress=Progress(told.append))
+    venv.ship(host, wheels, progress=Progress(told.append))
     assert len(told) == 1
 
 
@@ -313,14 +309,14 @@ def test_an_image_is_sent_once_and_is_the_same_there(host: Transport, built: Ima
     """The host's engine needs no registry, and holds the very layers that were sent."""
     run(host, Command(argv=("docker", "image", "rm", "-f", built.id)))
     told: list[str] = []
-    there = transfer.deliver(
+    there = image.deliver(
         image_store(host), built, local=image_store(HERE), progress=Progress(told.append)
     )
     assert (there.layers, there.lock) == (built.layers, built.lock)
     assert told[0] == f"sending {built.name}, {built.size_bytes / 1e6:.0f} MB, to lab-h1"
     told.clear()
     assert (
-        transfer.deliver(
+        image.deliver(
             image_store(host), built, local=image_store(HERE), progress=Progress(told.append)
         )
         == there
@@ -348,7 +344,7 @@ def test_an_image_that_is_another_one_on_the_host_is_taken_and_said(
 ) -> None:
     """One name may mean two images: nobody finds out from the times which one ran."""
     name, told = "envcompare-test-own:2", list[str]()
-    transfer.deliver(image_store(host), built, local=image_store(HERE), progress=Progress(print))
+    image.deliver(image_store(host), built, local=image_store(HERE), progress=Progress(print))
     run(host, Command(argv=("docker", "tag", built.id, name)))
     run(HERE, Command(argv=("docker", "tag", BASE, name)))
     prepared = prepared_by("docker", host, reference=name, say=told.append)

@@ -23,8 +23,8 @@ from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import Interval
+from envcompare.transport import run
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 WORKER = Path(__file__).parents[2] / "workloads" / "harness" / "worker.py"
 ARMS = ("vm", "docker", "vm~control")

@@ -7,9 +7,8 @@ import tarfile
 
 from envcompare.command import Command
 from envcompare.environments.docker import image_store
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 
 def build_image(host: Transport, name: str, content: dict[str, bytes]) -> str:

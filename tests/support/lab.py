@@ -17,8 +17,7 @@ import pytest
 
 from envcompare.command import Command
 from envcompare.stack.cache import host_cache
-from envcompare.transport import Transport
-from envcompare.transport.operations import run, shell
+from envcompare.transport import Transport, run, shell
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}

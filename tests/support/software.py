@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from envcompare.config.settings import Compression
+from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Prepared, Progress, Request
@@ -24,7 +25,9 @@ def sif_of(
 ) -> Sif:
     """Return the SIF of an image on a host, made there or here."""
     options = Options(sif_compression=compression)
-    request = Request(transport=host, options=options, progress=Progress(say), local=local)
+    request = Request(
+        transport=host, options=options, progress=Progress(say), builder=ENGINE, local=local
+    )
     return make_sif(request, image, program=find_engine(host))
 
 
@@ -41,6 +44,7 @@ def prepared_by(
     request = Request(
         transport=host,
         progress=Progress(say),
+        builder=ENGINE,
         options=options or Options(),
         reference=reference,
         is_host_stack=is_host_stack,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from envcompare import environments
 from envcompare.command import Command
-from envcompare.environments import Isolation, running
+from envcompare.environments import Isolation
 from envcompare.environments.docker import Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
@@ -20,8 +21,8 @@ from envcompare.errors import ConfigError, UnusableError
 from envcompare.stack import Mount, engine, venv
 from envcompare.stack.engine import bind
 from envcompare.stack.image import look_up
+from envcompare.transport import run, shell
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run, shell
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(
@@ -348,7 +349,7 @@ def test_a_check_without_an_answer_is_a_finding_and_no_lost_host(
     name: str, program: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that hangs makes one environment unusable, and the others are still compared."""
-    monkeypatch.setattr(running, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(environments, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs(program, tmp_path, monkeypatch)
     check = environment(name).check(LOCAL)
     assert (check.is_usable, check.reason) == (False, reason)
@@ -371,7 +372,7 @@ def test_a_driver_without_an_answer_is_a_finding_and_no_lost_host(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU that fell off its bus may keep whoever asks for it waiting."""
-    monkeypatch.setattr(running, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(environments, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs("cat", tmp_path, monkeypatch)
     check = environment(name).check_gpu(LOCAL)
     assert check.reason == "the NVIDIA driver did not answer within 0.5 s"

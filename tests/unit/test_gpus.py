@@ -15,8 +15,8 @@ from envcompare.environments.registry import environment
 from envcompare.hosts.session import ReadyArm
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Prepared
+from envcompare.transport import run
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 WORKER = Command(argv=("/venv/bin/python", "/w/worker.py"), env=(("OMP_NUM_THREADS", "1"),))
 ISOLATION = Isolation(run_id="r", arm="new", reference="sha256:0123", uid=1000, gid=1001)
@@ -136,21 +136,3 @@ def test_devices_are_the_character_devices_of_the_driver(
     assert found.variables == (("CUDA_VISIBLE_DEVICES", "MIG-1f2e"),)
     owner = Path("/dev/null").stat().st_gid
     assert found.groups == ((str(owner),) if owner in {os.getgid(), *os.getgroups()} else ())
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release",
-            "550.54.14",
-        ),
-        ("nothing of the kind", None),
-    ],
-)
-def test_the_driver_version_is_read_from_both_kinds_of_kernel_module(
-    text: str, version: str | None
-) -> None:
-    """The open kernel module words its line in another way."""
-    assert gpu.driver_version(text) == version

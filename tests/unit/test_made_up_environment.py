@@ -17,10 +17,9 @@ from envcompare.command import Command
 from envcompare.config.arms import Traits
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
-from envcompare.environments import Check, Environment, Isolation, unusable
+from envcompare.environments import Check, Environment, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.gpu import find as find_gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.environments.running import ask, kill_marked, marks
 from envcompare.environments.software import proven
 from envcompare.errors import ConfigError, Problem
 from envcompare.hosts.folders import CellFolders
@@ -29,8 +28,7 @@ from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.stack.host import find_python
-from envcompare.transport import Transport
-from envcompare.transport.operations import shell
+from envcompare.transport import Transport, shell
 
 
 @dataclass(frozen=True, slots=True)

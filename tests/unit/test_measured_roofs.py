@@ -24,8 +24,8 @@ from envcompare.measure.roofs import (
     measure_roofs,
     roofs_command,
 )
+from envcompare.transport import run
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 ANSWER = {
     "device": "NVIDIA H200", "bytes_per_s": 4.3e12, "flops_per_s": {"fp32": 5e13},

@@ -42,9 +42,9 @@ from envcompare.stack import Options, image, sif
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
 from envcompare.stack.venv import find_interpreter
+from envcompare.transport import ANSWER_S, run, shell
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import ANSWER_S, run, shell
 
 # What motd, proxies, wrappers and broken installations put in the place of an answer.
 SAID = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from envcompare.command import Command
+from envcompare.environments.docker import ENGINE
 from envcompare.environments.software import inside
 from envcompare.environments.software import proven as proven_by
 from envcompare.environments.vm import Vm
@@ -177,7 +178,9 @@ def test_a_proof_that_is_none_is_taken_again(
 
 def proved(prepared: Prepared, say: Callable[[str], None] = print) -> Prepared:
     """Return the software of a plain process of this machine with its proof."""
-    return proven_by(Vm(), Request(transport=LOCAL, progress=Progress(say)), prepared)
+    return proven_by(
+        Vm(), Request(transport=LOCAL, progress=Progress(say), builder=ENGINE), prepared
+    )
 
 
 def entered(prepared: Prepared) -> tuple[Inside, Prepared]:

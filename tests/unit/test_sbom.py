@@ -11,7 +11,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envcompare.errors import ConfigError, StackError
-from envcompare.stack import sbom
+from envcompare.stack import wheelhouse
 from envcompare.stack.cache import local_cache
 from envcompare.stack.wheelhouse import lock_text
 from envcompare.transport.local import LOCAL
@@ -38,7 +38,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_bill_holds_name_version_and_hash_of_each_wheel(lock: str, tmp_path: Path) -> None:
     """And it is valid CycloneDX."""
     target = tmp_path / "sbom.json"
-    sbom.write([lock, lock], target, local=LOCAL)
+    wheelhouse.write_sbom([lock, lock], target, local=LOCAL)
     text = target.read_text()
     version = SchemaVersion.from_version(json.loads(text)["specVersion"])
     assert JsonStrictValidator(version).validate_str(text) is None
@@ -55,7 +55,7 @@ def test_the_bill_holds_name_version_and_hash_of_each_wheel(lock: str, tmp_path:
 def test_the_same_lock_gives_the_same_bytes(lock: str, tmp_path: Path) -> None:
     """No time and no random number stands in it, so that it can be compared and signed."""
     for name in ("first", "second"):
-        sbom.write([lock], tmp_path / name, local=LOCAL)
+        wheelhouse.write_sbom([lock], tmp_path / name, local=LOCAL)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
 
 
@@ -69,7 +69,7 @@ def test_the_same_lock_gives_the_same_bytes(lock: str, tmp_path: Path) -> None:
 def test_a_bill_is_of_one_lock(locks: list[str], details: str, hint: str, tmp_path: Path) -> None:
     """One file that mixes two locks would describe neither."""
     with pytest.raises(StackError) as caught:
-        sbom.write(locks, tmp_path / "sbom.json", local=LOCAL)
+        wheelhouse.write_sbom(locks, tmp_path / "sbom.json", local=LOCAL)
     assert caught.value.details == details
     assert hint in caught.value.hint
 
@@ -78,7 +78,7 @@ def test_the_label_of_an_image_leads_to_no_other_folder(lock: str, tmp_path: Pat
     """It says what who built the image wants, and is no path of this machine."""
     label = f"../envcompare/{lock}"
     with pytest.raises(StackError, match="the image's label does not name a lock") as caught:
-        sbom.write([label], tmp_path / "sbom.json", local=LOCAL)
+        wheelhouse.write_sbom([label], tmp_path / "sbom.json", local=LOCAL)
     assert label in caught.value.details
     assert not (tmp_path / "sbom.json").exists()
 
@@ -86,7 +86,7 @@ def test_the_label_of_an_image_leads_to_no_other_folder(lock: str, tmp_path: Pat
 def test_a_folder_that_is_not_there_is_an_error(lock: str, tmp_path: Path) -> None:
     """With what the tool said."""
     with pytest.raises(StackError) as caught:
-        sbom.write([lock], tmp_path / "none" / "sbom.json", local=LOCAL)
+        wheelhouse.write_sbom([lock], tmp_path / "none" / "sbom.json", local=LOCAL)
     assert "No such file or directory" in caught.value.details
 
 
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_is_refused_first(
     """As a wrong flag, before minutes are spent on building."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        sbom.check_target(Path(name))
+        wheelhouse.check_sbom(Path(name))
     assert caught.value.brief.startswith("--sbom ")
 
 
@@ -105,8 +105,8 @@ def test_the_check_leaves_what_is_there(tmp_path: Path) -> None:
     """No empty file, and no bill of before that is lost."""
     before = tmp_path / "before.json"
     before.write_text("{}")
-    sbom.check_target(before)
-    sbom.check_target(tmp_path / "new.json")
+    wheelhouse.check_sbom(before)
+    wheelhouse.check_sbom(tmp_path / "new.json")
     assert [path.name for path in tmp_path.iterdir()] == ["before.json"]
     assert before.read_text() == "{}"
 
@@ -116,5 +116,5 @@ def test_the_extra_is_named_where_the_tool_is_missing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "cyclonedx_py", raising=False)
     with pytest.raises(StackError) as caught:
-        sbom.check_tool()
+        wheelhouse.check_sbom_tool()
     assert caught.value.hint == "pip install 'envcompare-bench[sbom]'"

@@ -20,7 +20,7 @@ from lab import Lab
 
 from envcompare.command import Command
 from envcompare.errors import ConfigError, TransportError
-from envcompare.transport import Transport
+from envcompare.transport import Transport, run
 from envcompare.transport.hosts import HostSpec, connect, parse_hosts
 from envcompare.transport.known_hosts import (
     HostKey,
@@ -32,7 +32,6 @@ from envcompare.transport.known_hosts import (
     read_known_hosts,
     remember,
 )
-from envcompare.transport.operations import run
 from envcompare.transport.ssh_settings import Destination, SshOptions, resolve
 
 KEY = HostKey(type="ssh-ed25519", content=base64.b64encode(b"one key").decode())

@@ -12,7 +12,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.errors import StackError, TransportError
 from envcompare.stack import Progress, sif
-from envcompare.stack.transfer import pipe
+from envcompare.stack.image import pipe
 from envcompare.transport.local import LOCAL, LocalTransport
 
 WRITES_FOR_EVER = 'echo $$ >"$1.new" && mv "$1.new" "$1" && exec sleep 600'

@@ -11,10 +11,9 @@ from recording import Recorder
 
 from envcompare.command import Command
 from envcompare.config.settings import Variant
-from envcompare.environments.gpu import driver_version
 from envcompare.errors import StackError
 from envcompare.stack import Progress, wheelhouse
-from envcompare.stack.wheelhouse import Wheelhouse, fill
+from envcompare.stack.wheelhouse import Wheelhouse, driver_version, fill
 from envcompare.transport import Process
 from envcompare.transport.local import LocalTransport
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from benches import Kept, Measured, bench, launch, measure
 
+from envcompare import environments
 from envcompare.command import Command
-from envcompare.environments import Isolation, running
+from envcompare.environments import Isolation, run_inside, run_wrapped
 from envcompare.environments.registry import environment
-from envcompare.environments.running import run_inside, run_wrapped
 from envcompare.errors import OutputLimitError, StillRunningError, UnusableError, WorkloadError
 from envcompare.interrupt import Interruption
 from envcompare.measure import limits
@@ -24,10 +24,9 @@ from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
-from envcompare.transport import streams
+from envcompare.transport import run, streams
 from envcompare.transport.hosts import InterruptibleTransport
 from envcompare.transport.local import LOCAL
-from envcompare.transport.operations import run
 
 SOURCE = """
 import os, signal, time
@@ -170,7 +169,7 @@ def test_sweep_that_hangs_says_what_it_wrote_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader learns more than that a shell did not end."""
-    monkeypatch.setattr(running, "SWEEP_S", 1.0)
+    monkeypatch.setattr(environments, "SWEEP_S", 1.0)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho 'waiting for the daemon' >&2; exec sleep 60\n")
     client.chmod(0o755)
