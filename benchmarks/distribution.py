@@ -1,6 +1,6 @@
 """Measure how fast files and images reach a host, against scp and `docker save | ssh docker load`.
 
-A file of random bytes, as large as a SIF, goes by `Transport.put` and by scp; an image of one such
+A file of random bytes, as large as a SIF, goes by `put_file` and by scp; an image of one such
 layer goes by `deliver` and by the pipe a user would write. All four take turns in every repetition,
 in an order drawn anew, so that what else the machine does meets all of them; before each the host
 forgets what it has. A ratio is that of the geometric means, with a t interval over the

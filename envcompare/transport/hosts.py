@@ -29,17 +29,15 @@ class HostSpec:
     """A host of a run; `label` names its files and is unique among the hosts of the run."""
 
     label: str
-    alias: str
-    user: str | None = None
-    port: int | None = None
+    destination: Destination
 
     @property
     def is_local(self) -> bool:
         """Tell whether this machine is meant."""
-        return self.alias == LOCAL
+        return self.destination.alias == LOCAL
 
     def __str__(self) -> str:
-        return str(Destination(alias=self.alias, user=self.user, port=self.port))
+        return str(self.destination)
 
 
 def parse_hosts(values: Sequence[str]) -> tuple[HostSpec, ...]:
@@ -60,8 +58,8 @@ def parse_hosts(values: Sequence[str]) -> tuple[HostSpec, ...]:
     if not places:
         raise ConfigError("no host is named", details="the list of hosts is empty", hint=_FORMS)
     return tuple(
-        HostSpec(label=label, alias=item.alias, user=item.user, port=item.port)
-        for label, item in zip(_labels(places), places, strict=True)
+        HostSpec(label=label, destination=destination)
+        for label, destination in zip(_labels(places), places, strict=True)
     )
 
 
@@ -71,8 +69,7 @@ def connect(spec: HostSpec | None, *, options: SshOptions | None = None) -> Tran
         return LocalTransport()
     from envcompare.transport.ssh_transport import SshTransport  # noqa: PLC0415  # heavy
 
-    destination = Destination(alias=spec.alias, user=spec.user, port=spec.port)
-    return SshTransport(str(spec), destination, options or SshOptions())
+    return SshTransport(str(spec), spec.destination, options or SshOptions())
 
 
 class InterruptibleTransport:

@@ -1,4 +1,4 @@
-"""The host keys a user trusts: known_hosts files as OpenSSH reads them."""
+"""The host keys a user trusts: known_hosts files as OpenSSH reads them; others are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from envcompare.errors import TransportError
+from envcompare.transport.ssh_settings import SshSettings
+
 _SSH_PORT = 22
+_TYPE_NAMES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 _REVOCATION_LIST = b"SSHKRL\n\0"  # its first bytes, by PROTOCOL.krl of OpenSSH
 _IS_REVOKED = 1  # exit code of `ssh-keygen -Q`; any other but 0 is an error
 _ANSWER_S = 30
@@ -71,6 +75,11 @@ def known_name(host: str, port: int) -> str:
     return host.lower() if port == _SSH_PORT else f"[{host.lower()}]:{port}"
 
 
+def trusted_name(settings: SshSettings) -> str:
+    """Return the name under which known_hosts files keep the host's key."""
+    return settings.key_alias or known_name(settings.hostname, settings.port)
+
+
 def read_known_hosts(paths: Iterable[Path]) -> tuple[_KnownHost, ...]:
     """Read all lines that name a key; files that are not there count as empty."""
     return tuple(line for path in paths for line in _read(path))
@@ -118,6 +127,79 @@ def remember(path: Path, name: str, key: HostKey) -> None:
         # A last line that was written by hand may lack its end, and must not take this one in.
         start = "" if file.read(1) in (b"", b"\n") else "\n"
         file.write(f"{start}{name} {key.type} {key.content}\n".encode())
+
+
+def check_host_key(settings: SshSettings, known: Iterable[_KnownHost], key: HostKey) -> None:
+    """Raise TransportError unless the user trusts the key that a host offered.
+
+    Where new keys are accepted, one that is not known is remembered.
+    """
+    trust, place = judge(known, trusted_name(settings), key)
+    _refuse_revoked(settings, key)
+    if trust is Trust.REVOKED:
+        raise _revoked_key(settings, key, place)
+    if trust is Trust.CHANGED:
+        raise _changed_key(settings, key, place)
+    if trust is Trust.UNKNOWN:
+        if not settings.accepts_new_keys:
+            raise _unknown_key(settings, key)
+        if settings.known_hosts:
+            remember(settings.known_hosts[0], trusted_name(settings), key)
+
+
+def _refuse_revoked(settings: SshSettings, key: HostKey) -> None:
+    for path in settings.revoked_keys:
+        try:
+            is_revoked = is_revoked_by(path, key)
+        except (OSError, ValueError) as error:
+            raise _unread_revocations(settings, path, error) from error
+        if is_revoked:
+            raise _revoked_key(settings, key, str(path))
+
+
+def _unknown_key(settings: SshSettings, key: HostKey) -> TransportError:
+    """Say that the host's key is not known yet, and how to accept exactly this key."""
+    name = trusted_name(settings)
+    kind = _TYPE_NAMES.get(key.type, "ecdsa")
+    target = settings.known_hosts[0] if settings.known_hosts else "~/.ssh/known_hosts"
+    return TransportError(
+        f"the host key of '{settings.destination}' is not known",
+        details=f"it offers the {kind} key {key.fingerprint}, which no known_hosts file names",
+        hint=(
+            f"if `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` shows the same there, run "
+            f"`echo '{name} {key.type} {key.content}' >> '{target}'`, or use --accept-new-host-keys"
+        ),
+    )
+
+
+def _changed_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
+    """Say that the host offers another key than the known one; this is never accepted."""
+    return TransportError(
+        f"the host key of '{settings.destination}' has changed",
+        details=f"it offers {key.type} {key.fingerprint}; {place} names another key: "
+        "either the host was reinstalled or someone intercepts the connection",
+        hint="ask who runs the host; only if the new key is right, remove the old one with "
+        f"`ssh-keygen -R '{trusted_name(settings)}' -f '{place.rpartition(':')[0]}'`",
+    )
+
+
+def _revoked_key(settings: SshSettings, key: HostKey, place: str) -> TransportError:
+    """Say that the offered key is revoked, by a line of known_hosts or a file of revoked keys."""
+    return TransportError(
+        f"the host key of '{settings.destination}' is revoked",
+        details=f"{place} revokes {key.fingerprint}",
+        hint="do not connect; ask who runs the host",
+    )
+
+
+def _unread_revocations(settings: SshSettings, path: Path, error: Exception) -> TransportError:
+    """Say that RevokedHostKeys names a file that cannot be read, so that no key is trusted."""
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return TransportError(
+        f"the host key of '{settings.destination}' cannot be checked",
+        details=f"RevokedHostKeys names {path}, which cannot be read: {why}",
+        hint="restore the file, or correct RevokedHostKeys in the SSH configuration",
+    )
 
 
 def _read(path: Path) -> Iterator[_KnownHost]:

@@ -21,8 +21,8 @@ from paramiko.message import Message  # noqa: TID251
 from paramiko.pkey import PublicBlob, UnknownKeyType  # noqa: TID251
 
 from envcompare.errors import TransportError
-from envcompare.transport import known_hosts, ssh_errors
-from envcompare.transport.known_hosts import HostKey, Trust
+from envcompare.transport import known_hosts
+from envcompare.transport.known_hosts import HostKey
 from envcompare.transport.ssh_settings import Destination, SshOptions, SshSettings, Values, resolve
 
 _KEEPALIVE_S = 5
@@ -83,7 +83,7 @@ def _login(
     settings: SshSettings, options: SshOptions, *, jumps: tuple[Destination, ...], depth: int
 ) -> Connection:
     if depth > _MOST_JUMPS:
-        raise ssh_errors.broken(settings, ValueError(f"more than {_MOST_JUMPS} jump hosts"))
+        raise _broken(settings, f"more than {_MOST_JUMPS} jump hosts")
     through = None
     if jumps:
         last = resolve(jumps[-1], options, without_ssh=_read_config)
@@ -105,8 +105,7 @@ def _login(
 
 def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: float) -> None:
     known = known_hosts.read_known_hosts(settings.known_hosts)
-    name = ssh_errors.trusted_name(settings)
-    _prefer(transport, known_hosts.known_types(known, name))
+    _prefer(transport, known_hosts.known_types(known, known_hosts.trusted_name(settings)))
     transport.banner_timeout = timeout_s
     transport.auth_timeout = max(timeout_s, _AUTH_S)
     negotiated = threading.Event()
@@ -117,7 +116,7 @@ def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: 
         raise transport.get_exception() or paramiko.SSHException("negotiation failed")
     offered = transport.get_remote_server_key()
     key = HostKey(type=offered.get_name(), content=offered.get_base64())
-    _check_host_key(settings, key, known_hosts.judge(known, name, key))
+    known_hosts.check_host_key(settings, known, key)
     _authenticate(transport, settings)
     transport.set_keepalive(_KEEPALIVE_S)
 
@@ -135,7 +134,12 @@ def _road(
                 timeout=timeout_s,
             )
         except paramiko.ChannelException as error:
-            raise ssh_errors.unreachable_behind(settings, through.settings, error) from error
+            raise TransportError(
+                f"jump host '{through.settings.destination}' cannot reach host "
+                f"'{settings.destination}'",
+                details=f"{_address(settings)}: {error}",
+                hint="check the host name as the jump host sees it, and AllowTcpForwarding there",
+            ) from error
     if settings.proxy_command:
         return _start_proxy(settings.proxy_command)
     link = socket.create_connection((settings.hostname, settings.port), timeout_s)
@@ -160,30 +164,6 @@ def _prefer(transport: paramiko.Transport, types: tuple[str, ...]) -> None:
     security.ciphers = fast + [name for name in security.ciphers if name not in fast]
 
 
-def _check_host_key(settings: SshSettings, key: HostKey, verdict: tuple[Trust, str]) -> None:
-    trust, place = verdict
-    _refuse_revoked(settings, key)
-    if trust is Trust.REVOKED:
-        raise ssh_errors.revoked_key(settings, key, place)
-    if trust is Trust.CHANGED:
-        raise ssh_errors.changed_key(settings, key, place)
-    if trust is Trust.UNKNOWN:
-        if not settings.accepts_new_keys:
-            raise ssh_errors.unknown_key(settings, key)
-        if settings.known_hosts:
-            known_hosts.remember(settings.known_hosts[0], ssh_errors.trusted_name(settings), key)
-
-
-def _refuse_revoked(settings: SshSettings, key: HostKey) -> None:
-    for path in settings.revoked_keys:
-        try:
-            is_revoked = known_hosts.is_revoked_by(path, key)
-        except (OSError, ValueError) as error:
-            raise ssh_errors.unread_revocations(settings, path, error) from error
-        if is_revoked:
-            raise ssh_errors.revoked_key(settings, key, str(path))
-
-
 def _authenticate(transport: paramiko.Transport, settings: SshSettings) -> None:
     with _agent_keys(settings.agent) as keys:
         _offer_keys(transport, settings, _candidates(settings, keys))
@@ -206,17 +186,17 @@ def _offer_keys(
             further = transport.auth_publickey(settings.user, key)
         except paramiko.BadAuthenticationType as error:
             reason = f"it takes {', '.join(error.allowed_types)} alone"
-            raise ssh_errors.denied(settings, tried, reason=reason) from error
+            raise _denied(settings, tried, reason=reason) from error
         except paramiko.SSHException as error:
             if not transport.is_active():
                 reason = "it ended the connection, perhaps after too many keys"
-                raise ssh_errors.denied(settings, tried, reason=reason) from error
+                raise _denied(settings, tried, reason=reason) from error
             continue
         if further:
             reason = f"after the key it wants {' or '.join(further)}"
-            raise ssh_errors.denied(settings, tried, reason=reason)
+            raise _denied(settings, tried, reason=reason)
         return
-    raise ssh_errors.denied(settings, tried, locked=locked)
+    raise _denied(settings, tried, locked=locked)
 
 
 _ENCRYPTED = "encrypted, and no agent holds it"
@@ -300,13 +280,59 @@ def _explained(settings: SshSettings, timeout_s: float = _AUTH_S) -> Iterator[No
     try:
         yield
     except (socket.gaierror, UnicodeError) as error:
-        raise ssh_errors.unknown_name(settings, error) from error
+        raise TransportError(
+            f"cannot find host '{settings.hostname}'",
+            details=f"it is neither in the SSH configuration nor in the name service ({error})",
+            hint="check the spelling, or add the host to ~/.ssh/config",
+        ) from error
     except ConnectionRefusedError as error:
-        raise ssh_errors.refused(settings) from error
+        raise TransportError(
+            f"host '{settings.destination}' refused the connection",
+            details=f"nothing listens on {_address(settings)}",
+            hint="start sshd there, or give its port: user@host:port",
+        ) from error
     except TimeoutError as error:
-        raise ssh_errors.silent(settings, timeout_s) from error
+        raise TransportError(
+            f"host '{settings.destination}' did not answer within {timeout_s:g} s",
+            details=f"no answer from {_address(settings)}",
+            hint="check that the host is up and that no firewall blocks the connection",
+        ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise ssh_errors.broken(settings, error) from error
+        raise _broken(settings, str(error) or type(error).__name__) from error
+
+
+def _broken(settings: SshSettings, reason: str) -> TransportError:
+    """Say that the conversation ended before a session stood."""
+    return TransportError(
+        f"no SSH session with host '{settings.destination}'",
+        details=f"{_address(settings)}: {reason}",
+        hint=f"see what `ssh -v {_ssh_arguments(settings)} true` prints",
+    )
+
+
+def _denied(
+    settings: SshSettings, tried: Sequence[str], *, reason: str = "", locked: str = ""
+) -> TransportError:
+    """Say which keys were tried in vain; `locked` is an encrypted key that no agent holds."""
+    keys = ", ".join(tried) or "no key was found and no agent answers"
+    return TransportError(
+        f"host '{settings.destination}' does not let user '{settings.user}' in",
+        details=f"{reason + '; ' if reason else ''}tried: {keys}",
+        hint=f"unlock the key with `ssh-add {locked}`"
+        if locked
+        else f"install a key with `ssh-copy-id {_ssh_arguments(settings)}`, or name it by "
+        "IdentityFile in ~/.ssh/config",
+    )
+
+
+def _address(settings: SshSettings) -> str:
+    return f"{settings.hostname} port {settings.port}"
+
+
+def _ssh_arguments(settings: SshSettings) -> str:
+    target = settings.destination
+    port = f"-p {target.port} " if target.port else ""
+    return f"{port}{target.user + '@' if target.user else ''}{target.alias}"
 
 
 def _start_proxy(command: str) -> socket.socket:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from envcompare.command import Command, shell_text
 from envcompare.errors import CommandTimeoutError, TransportError
-from envcompare.transport import Transport, ssh_errors
+from envcompare.transport import Transport
 from envcompare.transport.ssh import Channel, Connection, close_in_order, login, sending
 from envcompare.transport.ssh_settings import Destination, SshOptions
 from envcompare.transport.streams import reader, writer
@@ -88,7 +88,7 @@ class _SshProcess:
         if code >= 0:
             return code
         if not self._is_killed and self._is_cut():
-            raise ssh_errors.lost(self._host, self._brief)
+            raise _lost(self._host, self._brief)
         # Without an exit code the shell around the command was killed itself, with its group.
         return _SIGKILL_CODE
 
@@ -162,7 +162,7 @@ class SshTransport:
     def _start(self, text: str) -> Channel:
         with self._lock:
             if self._is_closed:
-                raise ssh_errors.lost(self._name, "nothing")
+                raise _lost(self._name, "nothing")
             for dead in [link for link in self._connections if not link.is_alive]:
                 dead.close()
                 self._connections.remove(dead)
@@ -189,6 +189,15 @@ class SshTransport:
         channel = self._start(shell_text(argv))
         channel.status_event.wait(_KILL_S)
         close_in_order(channel)
+
+
+def _lost(host: str, what: str) -> TransportError:
+    """Say that the connection broke while something ran."""
+    return TransportError(
+        f"the connection to host '{host}' was lost",
+        details=f"it broke while {what} ran",
+        hint="check the network and that the host is still up; a run can be resumed",
+    )
 
 
 def _read_mark(channel: Channel, host: str) -> tuple[int, bytes]:

@@ -170,7 +170,7 @@ def test_two_copies_to_one_name_do_not_disturb_each_other(
 ) -> None:
     """Each arrives or finds what the other sent; no part is left."""
     threads = [
-        threading.Thread(target=one.put, args=(source, f"{folder}/file"))
+        threading.Thread(target=put_file, args=(one, source, f"{folder}/file"))
         for one in (transport, again, transport)
     ]
     for thread in threads:

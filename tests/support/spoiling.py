@@ -9,7 +9,6 @@ from typing import BinaryIO, Self, cast
 
 from envcompare.command import Command
 from envcompare.transport import Process, Transport
-from envcompare.transport.copies import get_file, put_file
 
 
 class Spoiling:
@@ -38,14 +37,6 @@ class Spoiling:
         """Start the command, with its input watched."""
         process = self._transport.spawn(command)
         return cast("Process", _Watched(process, self))
-
-    def put(self, source: Path, target: str, **options: object) -> None:
-        """Copy a file by way of what is spawned here."""
-        put_file(self, source, target, **options)  # type: ignore[arg-type]
-
-    def get(self, source: str, target: Path, **options: object) -> None:
-        """Copy a file by way of what is spawned here."""
-        get_file(self, source, target, **options)  # type: ignore[arg-type]
 
     def pass_on(self, data: bytes) -> bytes:
         """Return what is written in place of the data."""

@@ -62,7 +62,8 @@ OTHER_REAL = f"ssh-ed25519 {base64.b64encode(_BLOB).decode()}"
 def test_host_is_read_in_each_of_its_forms(text: str, expected: tuple[object, ...]) -> None:
     """User, host and port are told apart; the label fits into a file name."""
     (host,) = parse_hosts([text])
-    assert (host.alias, host.user, host.port, host.label) == expected
+    written = host.destination
+    assert (written.alias, written.user, written.port, host.label) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_any_text_is_hosts_or_a_configuration_error(text: str) -> None:
 
 def test_several_values_and_commas_make_one_list() -> None:
     """The order is the user's; spaces around a comma do not count."""
-    assert [host.alias for host in parse_hosts(["a, b", "c"])] == ["a", "b", "c"]
+    assert [str(host) for host in parse_hosts(["a, b", "c"])] == ["a", "b", "c"]
 
 
 def test_labels_stay_unique_where_hosts_are_alike() -> None:
