@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import msgspec
 
@@ -62,22 +61,19 @@ printf %s "$mark" >"$venv/.complete"
 _UNPACKED = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interpreter:
-    """A Python of the host; the digest tells one build from another."""
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python of the host, as it describes itself."""
 
     path: str
     real_path: str
-    version: str
-    digest: str
-
-
-class _Description(msgspec.Struct, frozen=True, kw_only=True):
-    path: str
-    real_path: str
-    sha256: str
+    sha256: str  # of the file there
     version: str
     build: str
+
+    @property
+    def digest(self) -> str:
+        """Return what tells one build from another."""
+        return hashlib.sha256(f"{self.real_path}\n{self.sha256}\n{self.build}".encode()).hexdigest()
 
 
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:
@@ -95,18 +91,11 @@ def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -
             hint=f"install python{python} there, or name one with --vm-python",
         )
     try:
-        facts = read_json(result.stdout.partition("\n")[0], _Description)
+        return read_json(result.stdout.partition("\n")[0], Interpreter)
     except msgspec.DecodeError as error:
         hint = f"run {candidates[-1]} there, or name another one with --vm-python"
         what = f"the version of {candidates[-1]}"
         raise not_understood(transport, what, result.stdout, hint=hint) from error
-    build = f"{facts.real_path}\n{facts.sha256}\n{facts.build}"
-    return Interpreter(
-        path=facts.path,
-        real_path=facts.real_path,
-        version=facts.version,
-        digest=hashlib.sha256(build.encode()).hexdigest(),
-    )
 
 
 def make(
