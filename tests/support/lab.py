@@ -116,6 +116,7 @@ def missing(name: str) -> str:
         "browser": lambda: _has("chromium", "chromium-browser", "google-chrome"),
         "torch": lambda: torch_python() != "",
         "gpu": lambda: _has("nvidia-smi"),
+        "nvidia-tools": lambda: _has("nsys") and _has("ncu"),
     }[name]()
     remedy = {
         "ssh": "script/lab up",
@@ -126,6 +127,7 @@ def missing(name: str) -> str:
         "browser": "install Chromium",
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
         "gpu": "run on a machine with an NVIDIA GPU",
+        "nvidia-tools": 'PATH="$(script/nvidia-tools):$PATH"',
     }
     return "" if is_there else f"{name} is not there; try: {remedy[name]}"
 

@@ -15,16 +15,17 @@ from envcompare.profile_files import ncu
 from envcompare.profilers.ncu import choose, offered_metrics
 from envcompare.run_folder.profiles import Note
 
-SAMPLES = sorted(Path("/usr/share/doc/nsight-compute/examples").glob("*/*.ncu-rep"))
 PROGRAM = shutil.which("ncu")
-needs_ncu = pytest.mark.skipif(PROGRAM is None, reason="needs ncu on PATH")
-needs_sample = pytest.mark.skipif(
-    not SAMPLES or (PROGRAM is None and find_spec("ncu_report") is None),
-    reason="needs a sample report of Nsight Compute, and ncu or the module ncu_report",
+# Debian's package has the reports beside the program, whatever folder it is unpacked into.
+SAMPLES = sorted(
+    sample
+    for parent in (Path(PROGRAM).parents if PROGRAM else ())
+    for sample in (parent / "share/doc/nsight-compute/examples").glob("*/*.ncu-rep")
 )
+needs_ncu = pytest.mark.engine("nvidia-tools")
 
 
-@needs_sample
+@needs_ncu
 def test_report_holds_what_its_csv_holds(tmp_path: Path) -> None:
     """Shape, device and every metric agree."""
     report = ncu.read(SAMPLES[0])
@@ -45,7 +46,7 @@ def test_report_holds_what_its_csv_holds(tmp_path: Path) -> None:
     assert one.metrics["dram__bytes_read.sum"] > 0
 
 
-@needs_sample
+@needs_ncu
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_report_with_the_full_set_tells_the_time(sample: Path) -> None:
     """Instructions are counted in it; the duration is of a pass in which they were not."""
@@ -57,7 +58,7 @@ def test_report_with_the_full_set_tells_the_time(sample: Path) -> None:
     assert kernel.total_ns == pytest.approx(read / rate * 1e9, rel=1e-6)
 
 
-@needs_sample
+@needs_ncu
 @pytest.mark.parametrize("size", [0, 100, 20_000, 100_000])
 def test_report_that_was_cut_is_refused(tmp_path: Path, size: int) -> None:
     """The module opens some of them and finds launches without a metric."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def test_totals_are_those_nsys_stats_gave(report: str, tmp_path: Path) -> None:
     assert stats_totals(kept) == profile_totals(profile, report)
 
 
-@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
+@pytest.mark.engine("nvidia-tools")
 @pytest.mark.parametrize("report", REPORTS)
 def test_totals_are_those_nsys_stats_gives(report: str, tmp_path: Path) -> None:
     """The installed nsys reads another export than the one whose output is kept."""
