@@ -77,25 +77,25 @@ def quantity_rows(
     against = rows.get(reference, {})
     return {
         arm: tuple(
-            _held_against(row, key, against, is_reference=arm == reference)
+            replace(row, agreement="reference")
+            if arm == reference
+            else _held_against(row, key, against)
             for key, row in found.items()
         )
         for arm, found in rows.items()
     }
 
 
-def _held_against(
-    row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow], *, is_reference: bool
-) -> QuantityRow:
+def _held_against(row: QuantityRow, key: Key, against: Mapping[Key, QuantityRow]) -> QuantityRow:
     """Return a row with its ratio, or with what makes its number one of another kind."""
-    same = None if is_reference else against.get(key)
+    same = against.get(key)
     if same is not None:
         row = replace(row, reference_value=same.value, reference_per_step=same.per_step)
-    if is_reference or row.value is None:
-        return _compared(row, same, is_reference=is_reference)
+    if row.value is None:
+        return row
     if same is not None and same.value is not None:
         unlike = _unlike(row, same)
-        return replace(row, unlike=unlike) if unlike else _compared(row, same, is_reference=False)
+        return replace(row, unlike=unlike) if unlike else _compared(row, same)
     name, kind, tool, gpu, _ = key
     is_told = any(
         other.value is not None
@@ -152,7 +152,8 @@ def _of_record(
 ) -> Iterable[tuple[Key, QuantityRow]]:
     """Yield the quantities of one record as rows; one that is partial has none of a step."""
     profile = profile_of(record)
-    page = _page(profile)
+    # pages of Nsight Compute round and average differently
+    page = " + ".join(sorted(set(profile.pages)))
     steps = None if (record.arm, record.name) in partial else profile.steps
     seen: Counter[Key] = Counter()
     for quantity in profile.quantities:
@@ -163,14 +164,9 @@ def _of_record(
         yield key, replace(row, page=page, tool=profile.tool)
 
 
-def _page(profile: Profile) -> str:
-    """Return which pages of Nsight Compute a profile is of: they round and average differently."""
-    return " + ".join(sorted(set(profile.pages)))
-
-
 def _agree(row: QuantityRow, other: QuantityRow) -> bool:
     """Tell whether two records may have seen the same, within what a quantity gives again."""
-    compared = _compared(other, row, is_reference=False)
+    compared = _compared(other, row)
     if compared.agreement == "unknown":
         return row.value == other.value or _is_coarse(row, other)
     return compared.agreement == "equal"
@@ -226,10 +222,8 @@ def _row(
     )
 
 
-def _compared(row: QuantityRow, other: QuantityRow | None, *, is_reference: bool) -> QuantityRow:
-    if is_reference:
-        return replace(row, agreement="reference")
-    if other is None or (row.per_step is None) != (other.per_step is None):
+def _compared(row: QuantityRow, other: QuantityRow) -> QuantityRow:
+    if (row.per_step is None) != (other.per_step is None):
         return row
     value = row.value if row.per_step is None else row.per_step
     base = other.value if other.per_step is None else other.per_step

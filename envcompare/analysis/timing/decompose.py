@@ -8,7 +8,7 @@ image changes one thing at a time, so the log ratios of its two steps sum to the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,20 +21,13 @@ from envcompare.stats.metrics import METRICS, estimate
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corners:
-    """The arms of one 2 × 2: `arm` and `host_arm` in the container, `base` and `base_image` not."""
+class Corners(NamedTuple):
+    """The arms of one 2 × 2: all parts are measured from `base`, the plain process on the host."""
 
-    arm: ArmRecord
-    host_arm: ArmRecord
-    base: ArmRecord
-    base_image: ArmRecord | None = None
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Return the arms, the one all parts are measured from first."""
-        corners = (self.base, self.host_arm, self.arm, self.base_image)
-        return tuple(one.id for one in corners if one is not None)
+    base: str
+    host_arm: str  # in the container, with the host's own files,
+    arm: str  # and with its image
+    base_image: str = ""  # the plain process with the software of the image, where it ran
 
 
 def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
@@ -44,16 +37,16 @@ def all_corners(arms: Iterable[ArmRecord]) -> tuple[Corners, ...]:
     """
     taking_part = tuple(arm for arm in arms if not arm.is_control)
     plain = next((arm.environment for arm in taking_part if arm.is_reference), "")
-    on_host = {arm.environment: arm for arm in taking_part if arm.stack == "host"}
+    on_host = {arm.environment: arm.id for arm in taking_part if arm.stack == "host"}
     built = {
-        arm.environment: arm for arm in taking_part if arm.stack == "image" and not arm.reference
+        arm.environment: arm.id for arm in taking_part if arm.stack == "image" and not arm.reference
     }
     return tuple(
         Corners(
-            arm=arm,
-            host_arm=on_host[arm.environment],
             base=on_host[plain],
-            base_image=None if arm.reference else built.get(plain),
+            host_arm=on_host[arm.environment],
+            arm=arm.id,
+            base_image="" if arm.reference else built.get(plain, ""),
         )
         for arm in taking_part
         if arm.stack == "image" and arm.environment != plain
@@ -68,27 +61,25 @@ def decompose(data: CellData) -> tuple[Decomposition, ...]:
 
 
 def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
-    failures = [data.failure(arm) for arm in corners.ids]
+    arms = tuple(filter(None, corners))
+    failures = [data.failure(arm) for arm in arms]
     if any(failure is not None and failure.phase == "checksum" for failure in failures):
         return None  # arms that do not do the same work have no ratio
-    blocks = _complete(data, corners.ids)
-    times = {arm: _log_times(data, blocks, arm, base=corners.base.id) for arm in corners.ids[1:]}
-    whole, isolated = times[corners.arm.id], times[corners.host_arm.id]
+    blocks = _complete(data, arms)
+    times = {arm: _log_times(data, blocks, arm, base=corners.base) for arm in arms[1:]}
+    whole, isolated = times[corners.arm], times[corners.host_arm]
     total = _estimate(data, blocks, whole)
     environment = _estimate(data, blocks, isolated)
     stack = _estimate(data, blocks, whole - isolated)
     if total is None or environment is None or stack is None:
         return None
-    other = None if corners.base_image is None else times[corners.base_image.id]
+    other = times[corners.base_image] if corners.base_image else None
     return Decomposition(
         cell=data.cell.id,
         host=data.cell.host,
         workload=data.cell.workload,
         parameters=data.cell.parameters,
-        arm=corners.arm.id,
-        host_arm=corners.host_arm.id,
-        base=corners.base.id,
-        base_image="" if corners.base_image is None else corners.base_image.id,
+        **corners._asdict(),
         total=total,
         environment=environment,
         stack=stack,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
@@ -96,7 +95,10 @@ def compare_runs(before: ReadRun, after: ReadRun, *, allow_mismatch: bool = Fals
         after=_side(after),
         reference_arm=after.comparison.reference_arm,
         margin=after.comparison.margin,
-        changes=tuple(_judge_change(before, after, (first[key], second[key])) for key in common),
+        changes=tuple(
+            _judge_change((("before", before, first[key]), ("after", after, second[key])))
+            for key in common
+        ),
         left_out=(
             *(LeftOut(cell=c, arm=a, only_in="before") for c, a in first if (c, a) not in second),
             *(LeftOut(cell=c, arm=a, only_in="after") for c, a in second if (c, a) not in first),
@@ -215,13 +217,12 @@ def _generation(run: RunComparison, cell: str) -> str:
 
 
 Key = tuple[str, str]  # cell, arm
-Both = tuple[Comparison, Comparison]
-_WORDS: Final[tuple[When, When]] = ("before", "after")
+Moments = tuple[tuple[When, ReadRun, Comparison], tuple[When, ReadRun, Comparison]]
 
 
-def _judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
+def _judge_change(moments: Moments) -> Change:
     """Return the change of one comparison, with what else of its arm changed."""
-    second = both[1]
+    (_, before, first), (_, after, second) = moments
     base = Change(
         cell=second.cell,
         host=second.host,
@@ -229,58 +230,46 @@ def _judge_change(before: ReadRun, after: ReadRun, both: Both) -> Change:
         parameters=second.parameters,
         arm=second.arm,
         outcome="not-run",
-        before=both[0].primary,
+        before=first.primary,
         after=second.primary,
         is_described=all((second.cell, second.arm) in run.fingerprints for run in (before, after)),
         differences=changed_facts(before, after, (second.cell, second.arm)),
         failure=second.failure,
-        remarks=tuple(_remarks(before, after, both)),
+        remarks=tuple(_remarks(moments)),
     )
-    estimates = both[0].primary, second.primary
-    if estimates[0] is None or estimates[1] is None:
-        return _unmeasured(base, before, after, both)
-    if estimates[0].metric != estimates[1].metric:
-        metrics = estimates[0].metric, estimates[1].metric
-        return msgspec.structs.replace(
-            base, reasons=(Reason(kind="other-metric", metrics=metrics),)
-        )
-    return _measured(base, before, after, both)
+    if first.primary is None or second.primary is None:
+        return _unmeasured(base, moments)
+    metrics = first.primary.metric, second.primary.metric
+    if metrics[0] != metrics[1]:
+        reason = Reason(kind="other-metric", metrics=metrics)
+        return msgspec.structs.replace(base, reasons=(reason,))
+    return _measured(base, first.primary, second.primary, moments)
 
 
-def _unmeasured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Change:
-    runs = before.comparison, after.comparison
-    lacking = [
-        (word, one, phase_of(run, one))
-        for word, run, one in zip(_WORDS, runs, both, strict=True)
-        if one.primary is None
-    ]
-    is_failed = any(one.outcome == "failed" for _, one, _ in lacking)
-    reasons = (_of_run(word, one.reason or Reason(kind="unknown")) for word, one, _ in lacking)
+def _unmeasured(base: Change, moments: Moments) -> Change:
+    lacking = [moment for moment in moments if moment[2].primary is None]
+    is_failed = any(one.outcome == "failed" for _, _, one in lacking)
+    reasons = (_of_run(word, one.reason or Reason(kind="unknown")) for word, _, one in lacking)
+    phases = (phase_of(run.comparison, one) for _, run, one in lacking)
     return msgspec.structs.replace(
         base,
         outcome="failed" if is_failed else "not-run",
         reasons=tuple(reasons),
-        phase=next((phase for _, _, phase in lacking if phase is not None), None),
+        phase=next((phase for phase in phases if phase is not None), None),
     )
 
 
-def _measured(base: Change, before: ReadRun, after: ReadRun, both: Both) -> Change:
-    runs = before.comparison, after.comparison
-    moments = tuple(zip(_WORDS, runs, both, strict=True))
-    assert base.before is not None
-    assert base.after is not None
-    first, second = base.before, base.after
+def _measured(base: Change, first: Estimate, second: Estimate, moments: Moments) -> Change:
+    margin = moments[1][1].comparison.margin
     mean = second.log_ratio - first.log_ratio
     ends = _ends(first, second)
     low, high = (ends.low, ends.high) if ends else (None, None)
-    outcome: Outcome = verdict(low, high, margin=runs[1].margin)
-    reasons = tuple(
-        _of_run(word, reason)
-        for word, run, one in moments
-        if (reason := _lacking(run, one)) is not None
-    )
-    floors = {word: end for word, run, one in moments if (end := _floor(run, one)) is not None}
-    claim = claimed(outcome, mean, margin=runs[1].margin)
+    outcome: Outcome = verdict(low, high, margin=margin)
+    lacking = ((word, _lacking(run.comparison, one)) for word, run, one in moments)
+    reasons = tuple(_of_run(word, reason) for word, reason in lacking if reason is not None)
+    ends_of_controls = ((word, _floor(run.comparison, one)) for word, run, one in moments)
+    floors = {word: end for word, end in ends_of_controls if end is not None}
+    claim = claimed(outcome, mean, margin=margin)
     if not reasons and floors and outcome != "inconclusive" and claim <= sum(floors.values()):
         reasons = tuple(
             Reason(kind="control-failed", when=word, control_end=end)
@@ -329,17 +318,17 @@ def _floor(run: RunComparison, comparison: Comparison) -> float | None:
     return failed_control_end(next(floors, None))
 
 
-def _remarks(before: ReadRun, after: ReadRun, both: Both) -> Iterable[str]:
+def _remarks(moments: Moments) -> Iterable[str]:
     """Say where one name stands for two environments or images, and what failed half-way."""
-    arm = both[1].arm
     asked = [
-        next(_arm_text(one) for one in run.record.arms if one.id == arm) for run in (before, after)
+        next(_arm_text(arm) for arm in run.record.arms if arm.id == one.arm)
+        for _, run, one in moments
     ]
     if asked[0] != asked[1]:
-        yield f"{arm} is {asked[0]} before and {asked[1]} after"
-    for word, comparison in zip(_WORDS, both, strict=True):
-        if comparison.failure is not None and comparison.primary is not None:
-            yield f"{word}: {arm} failed before the end of its cell: {comparison.failure.brief}"
+        yield f"{moments[1][2].arm} is {asked[0]} before and {asked[1]} after"
+    for word, _, one in moments:
+        if one.failure is not None and one.primary is not None:
+            yield f"{word}: {one.arm} failed before the end of its cell: {one.failure.brief}"
 
 
 def _arm_text(arm: ArmRecord) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from envcompare.analysis.model.comparison import Mismatch, RunComparison
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import compare_fingerprints, measured_alike
@@ -74,13 +76,7 @@ def mismatches(before: ReadRun, after: ReadRun, cells: Iterable[str]) -> tuple[M
         for mismatch in (*_of_work(before, after, cell), *_of_reference(before, after, cell)):
             known = seen.get((mismatch.key, mismatch.text))
             told = (*known.cells, cell) if known else (cell,)
-            seen[mismatch.key, mismatch.text] = Mismatch(
-                key=mismatch.key,
-                cells=told,
-                before=mismatch.before,
-                after=mismatch.after,
-                text=mismatch.text,
-            )
+            seen[mismatch.key, mismatch.text] = replace(mismatch, cells=told)
     return tuple(seen.values())
 
 
