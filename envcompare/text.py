@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -13,6 +14,12 @@ _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Return "1 failure", "2 failures"; the plural takes an s where none is given."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def first_few(words: Sequence[str], *, most: int, between: str = ", ") -> str:
+    """Return the first words, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return between.join(words[:most]) + more
 
 
 def counted_kernels(names: int, shapes: int) -> str:

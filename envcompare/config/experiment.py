@@ -97,14 +97,13 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     Raises ConfigError for unknown names and impossible combinations.
     """
     given = merge(flags, file)
-    settings = merge(given, DEFAULTS)
-    if given.workload and not given.workloads:
-        settings = msgspec.structs.replace(settings, workloads=())
-    settings = msgspec.structs.replace(
-        settings, seed=settings.seed if settings.seed is not None else secrets.randbelow(2**31)
+    usual = msgspec.structs.replace(
+        DEFAULTS,
+        seed=secrets.randbelow(2**31),
+        envs=known.default_environments,
+        workloads=() if given.workload else DEFAULTS.workloads,
     )
-    if settings.envs is None:
-        settings = msgspec.structs.replace(settings, envs=known.default_environments)
+    settings = merge(given, usual)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
     arms = parse_arms(items, known.environments)
     rest = _rest(settings)

@@ -80,11 +80,6 @@ class WorkloadTable(
     timeout: float | None = None
 
 
-def _table_keys() -> tuple[str, ...]:
-    """Return the keys a table of a workload may hold."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(WorkloadTable))
-
-
 class Settings(
     msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
 ):
@@ -371,7 +366,7 @@ def _refused(message: str, content: dict[str, object], source: str) -> ConfigErr
     if "unknown field" in what:
         unknown = what.split("`")[1]
         key = f"{key}.{unknown}".lstrip(".")
-        known = _table_keys() if key.startswith("workloads") else known_keys()
+        known = known_keys(WorkloadTable if key.startswith("workloads") else Settings)
         return ConfigError(f"{source}: unknown key `{key}`", hint=closest(unknown, known))
     value = content.get(re.split(r"[.\[]", key)[0])
     return ConfigError(
@@ -394,30 +389,26 @@ def settings_toml(settings: Settings) -> str:
     return tomli_w.dumps({key: value for key, value in content.items() if value is not None})
 
 
-def known_keys() -> tuple[str, ...]:
-    """Return the keys a configuration file may hold, as spelt there."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(Settings))
+def known_keys(table: type[msgspec.Struct] = Settings) -> tuple[str, ...]:
+    """Return the keys that a configuration file, or a table in it, may hold, as spelt there."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(table))
 
 
 def merge(*layers: Settings) -> Settings:
     """Lay settings over each other, the first wins; `set` is merged by workload and parameter."""
-    merged: dict[str, Any] = {
-        field.name: next(
-            (value for layer in layers if (value := getattr(layer, field.name)) is not None), None
-        )
-        for field in msgspec.structs.fields(Settings)
-    }
-    parameters: dict[str, dict[str, Scalar | tuple[Scalar, ...]]] = {}
+    merged: dict[str, Any] = {}
+    parameters: _Values = {}
     for layer in reversed(layers):
+        given = msgspec.structs.asdict(layer)
+        merged |= {name: value for name, value in given.items() if value is not None}
         for workload, values in (layer.set or {}).items():
             parameters[workload] = {**parameters.get(workload, {}), **values}
-    merged["set"] = parameters or None
-    return Settings(**merged)
+    return Settings(**{**merged, "set": parameters or None})
 
 
-def parse_set(items: tuple[str, ...]) -> dict[str, dict[str, Scalar | tuple[Scalar, ...]]]:
+def parse_set(items: tuple[str, ...]) -> _Values:
     """Parse `--set WORKLOAD.NAME=VALUE[,VALUE…]` items; raises ConfigError naming the item."""
-    parsed: dict[str, dict[str, Scalar | tuple[Scalar, ...]]] = {}
+    parsed: _Values = {}
     for item in items:
         left, equals, right = item.partition("=")
         workload, dot, name = left.partition(".")

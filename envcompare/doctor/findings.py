@@ -14,6 +14,7 @@ from envcompare.fingerprint.facts import INSTALLED_PARTS, fact
 from envcompare.fingerprint.sentences import SEPARATE, describe
 from envcompare.run_folder.records import SCHEMA, FactClass, FactDifference
 from envcompare.stack.proof import TREE
+from envcompare.text import first_few
 
 _MARGIN = "      "
 _COUNTED: tuple[tuple[FactClass, str], ...] = (
@@ -178,9 +179,8 @@ def _counts(differences: tuple[FactDifference, ...]) -> Iterator[str]:
         told = [one for one in differences if not one.part_of]
         keys = [one.key for one in told if one.fact_class == fact_class]
         names = list(dict.fromkeys(fact(key).name for key in keys))
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         if names:
-            yield f"{_MARGIN}{words}: {', '.join(names[:_MOST_NAMES])}{more}"
+            yield f"{_MARGIN}{words}: {first_few(names, most=_MOST_NAMES)}"
     counts = [
         f"{count} {words}"
         for kind, words in _COUNTED

@@ -74,7 +74,8 @@ def compare_fingerprints(
     pair = FingerprintPair(reference=reference, other=other, context=context or ArmsContext())
     keys = sorted(reference.facts.keys() | other.facts.keys())
     differences = [_difference(pair, part) for key in keys for part in _parts(pair, key)]
-    worded = [worded_difference(pair, each) for each in _told_once(pair, differences)]
+    classes = {each.key: each.fact_class for each in differences}
+    worded = [worded_difference(pair, _following(pair, each, classes)) for each in differences]
     return tuple(sorted(worded, key=lambda each: (CLASS_ORDER.index(each.fact_class), each.key)))
 
 
@@ -256,12 +257,6 @@ def _can_confound(key: str, values: _Values, evidence: Evidence) -> bool:
     return None not in values or fact(key).is_absent is True
 
 
-def _told_once(pair: FingerprintPair, differences: list[FactDifference]) -> list[FactDifference]:
-    """Return the differences, each that another one speaks for with the key of that one."""
-    classes = {difference.key: difference.fact_class for difference in differences}
-    return [_following(pair, difference, classes) for difference in differences]
-
-
 def _is_computing(pair: FingerprintPair, entry: str) -> bool:
     """Say whether a library takes part in computing: by its name, or as a part of a package."""
     path = pair.path(entry_name(entry))
@@ -280,6 +275,7 @@ def _tellers(pair: FingerprintPair, entry: str) -> tuple[str, ...]:
 def _following(
     pair: FingerprintPair, difference: FactDifference, classes: dict[str, FactClass]
 ) -> FactDifference:
+    """Return a difference, with the key of another one where that speaks for it."""
     leader = _leader_of_libraries(pair, difference, classes) or _leader(difference.key, classes)
     if leader:
         return replace(difference, part_of=leader)

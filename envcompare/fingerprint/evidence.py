@@ -17,6 +17,7 @@ from envcompare.fingerprint.facts import (
     fact,
 )
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
+from envcompare.text import first_few
 
 _ENGINE_LIBRARIES: Final = "/.singularity.d/libs"  # Apptainer puts the driver's there, for --nv
 # Names and values that glibc's loader takes (elf/dl-tunables.list); it ignores all others.
@@ -139,6 +140,11 @@ class Evidence:
     text: str = ""
 
 
+_ALWAYS: Final[dict[Sign | None, Evidence]] = {
+    "every program": Evidence(is_felt=True, text="Every program loads it."),
+    "outside": Evidence(is_felt=True, text="No proof of a stack covers what is imported so."),
+    "priority": Evidence(text="It matters only where other processes compete for the same CPUs."),
+}
 NO_PYTHON: Final = Evidence(is_felt=False, text="The command was not seen to run Python.")
 
 
@@ -150,7 +156,9 @@ def evidence_of(pair: FingerprintPair, key: str) -> Evidence:
     if isinstance(sign, Library):
         verb = "seen to be loaded" if pair.is_watched else "loaded"
         return _used(sign.name, _having(pair, "loaded_libraries", sign.files), verb=verb)
-    return _READERS[sign](pair, key) if sign else Evidence()
+    if sign in _READERS:
+        return _READERS[sign](pair, key)
+    return _ALWAYS.get(sign, Evidence())
 
 
 def _of_a_command(pair: FingerprintPair, key: str) -> Evidence | None:
@@ -165,14 +173,6 @@ def _of_a_command(pair: FingerprintPair, key: str) -> Evidence | None:
 def _package(pair: FingerprintPair, key: str) -> Evidence:
     name = key.partition(".")[0]
     return _used(name, _having(pair, "loaded_packages", (name,)), verb="imported")
-
-
-def _every_program(_pair: FingerprintPair, _key: str) -> Evidence:
-    return Evidence(is_felt=True, text="Every program loads it.")
-
-
-def _outside(_pair: FingerprintPair, _key: str) -> Evidence:
-    return Evidence(is_felt=True, text="No proof of a stack covers what is imported so.")
 
 
 def _lock(pair: FingerprintPair, _key: str) -> Evidence:
@@ -200,10 +200,6 @@ def _python(pair: FingerprintPair, _key: str) -> Evidence:
     return Evidence(is_felt=True, text=f"{who} bound by Python is affected.")
 
 
-def _priority(_pair: FingerprintPair, _key: str) -> Evidence:
-    return Evidence(text="It matters only where other processes compete for the same CPUs.")
-
-
 def _installed(pair: FingerprintPair, _key: str) -> Evidence:
     """Say what a workload imports of the installed files, of which some differ."""
     names = pair.names("loaded_packages")
@@ -212,8 +208,7 @@ def _installed(pair: FingerprintPair, _key: str) -> Evidence:
     packages = sorted(names[0] | names[1])
     if not packages:
         return Evidence(is_felt=False, text="This workload imports no installed package.")
-    more = f" and {len(packages) - 3} more" if len(packages) > 3 else ""
-    return Evidence(text=f"This workload imports {', '.join(packages[:3])}{more} of them.")
+    return Evidence(text=f"This workload imports {first_few(packages, most=3)} of them.")
 
 
 def imported(pair: FingerprintPair, entry: str) -> bool | None:
@@ -372,18 +367,15 @@ def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.0f} MB"
 
 
-_READERS: Final[dict[Sign, Callable[[FingerprintPair, str], Evidence]]] = {
+_READERS: Final[dict[Sign | None, Callable[[FingerprintPair, str], Evidence]]] = {
     "allocator": _allocator,
     "cpu set": _cpu_set,
-    "every program": _every_program,
     "installed": _installed,
     "library path": _library_path,
     "lock": _lock,
     "memory": _memory,
-    "outside": _outside,
     "package": _package,
     "preload": _preload,
-    "priority": _priority,
     "python": _python,
     "quota": _quota,
 }

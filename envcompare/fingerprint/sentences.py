@@ -21,7 +21,7 @@ from envcompare.fingerprint.facts import (
     fact,
 )
 from envcompare.run_folder.records import ArmRecord, FactDifference, FingerprintValue
-from envcompare.text import visible_line
+from envcompare.text import first_few, visible_line
 
 SEPARATE: Final = "To separate the causes: "  # what a remedy follows in a sentence
 _DIGESTS: Final = frozenset(
@@ -66,8 +66,7 @@ def _parts(differing: tuple[str, ...]) -> str:
         file = part_file(entry)
         files.setdefault(part_name(entry), {}).update({file: None} if file else {})
     words = [_of_part(part, tuple(names)) for part, names in files.items()]
-    more = f" and {len(words) - _MOST_PARTS} more" if len(words) > _MOST_PARTS else ""
-    return visible_line("; ".join(words[:_MOST_PARTS]) + more)
+    return visible_line(first_few(words, most=_MOST_PARTS, between="; "))
 
 
 def _of_part(part: str, names: tuple[str, ...]) -> str:
@@ -80,14 +79,10 @@ def _changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     """Name the first three entries, with both versions where there are versions."""
     versions = [dict(one.partition("==")[::2] for one in side) for side in (before, after)]
     names = list(dict.fromkeys(entry_name(one) for one in before + after))
-    words = [_change(name, versions[0].get(name), versions[1].get(name)) for name in names[:3]]
-    more = len(names) - len(words)
-    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
-
-
-def _change(name: str, before: str | None, after: str | None) -> str:
-    """Return both versions; of what only one side has, the name is enough and short."""
-    return visible_line(f"{name} {before} → {after}" if before and after else name)
+    both = {name: (versions[0].get(name), versions[1].get(name)) for name in names}
+    # of what only one side has, the name is enough and short
+    words = [f"{name} {old} → {new}" if old and new else name for name, (old, new) in both.items()]
+    return visible_line(first_few(words, most=3))
 
 
 def _spans(value: FingerprintValue) -> str:
@@ -148,13 +143,7 @@ def _confounded(difference: FactDifference) -> str:
 
 def _possible(pair: FingerprintPair, difference: FactDifference) -> str:
     """Say of a possible influence why it is no more, and what is known of it."""
-    missing = [
-        record.arm
-        for record, value in zip(
-            pair.records, (difference.reference, difference.value), strict=True
-        )
-        if value is None
-    ]
+    missing = pair.arms_with((difference.reference is None, difference.value is None))
     if missing and not fact(difference.key).is_absent:
         verb, they = ("were", "they") if fact(difference.key).is_plural else ("was", "it")
         name = fact(difference.key).name
