@@ -16,7 +16,7 @@ from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, OutputLimitError, StackError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache
-from envcompare.text import visible
+from envcompare.text import first_few, visible
 from envcompare.transport import CONTENT_S, Transport, make_folder, read_json, run, shell
 
 TREE = "site_packages.sha256"
@@ -205,9 +205,8 @@ def _which(both: Mapping[str, Prepared]) -> str:
     if not all(prepared.parts for prepared in both.values()):
         return ""
     names = _unlike_parts([dict(map(_halves, one.parts)) for one in both.values()])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = ", ".join(name.replace("==", " ") for name in names[:_MOST_NAMED])
-    return f"; what differs: {visible(listed)}{more}" if names else ""
+    listed = first_few([name.replace("==", " ") for name in names], most=_MOST_NAMED)
+    return f"; what differs: {visible(listed)}" if names else ""
 
 
 def _meant(both: Mapping[str, Prepared]) -> str:

@@ -46,6 +46,7 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ArmRecord, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.verdicts import Ends, difference, verdict
+from envcompare.text import first_few
 
 _MOST_NAMED = 20
 
@@ -143,8 +144,7 @@ def _nothing_common(before: ReadRun, after: ReadRun) -> ConfigError:
 
 def _named(keys: Iterable[Key]) -> str:
     names = [f"{arm} in {cell}" for cell, arm in keys]
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more if names else "nothing that was timed"
+    return first_few(names, most=_MOST_NAMED) or "nothing that was timed"
 
 
 def _refused(before: ReadRun, after: ReadRun, texts: list[str]) -> ConfigError:
