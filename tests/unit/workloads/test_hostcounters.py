@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from harness.counters import hostcounters, perfevents
+from harness.facts import machine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -217,7 +218,7 @@ def test_flops_are_counted_only_where_the_event_is_known(
     monkeypatch: pytest.MonkeyPatch, info: str, configs: list[int]
 ) -> None:
     """The same number is another event on another processor."""
-    monkeypatch.setattr(hostcounters, "read_text", lambda _path: info)
+    monkeypatch.setattr(machine, "read_text", lambda _path: info)
     events, weights = hostcounters._flops_events()
     assert [event.config for event in events] == configs
     assert bool(weights) == bool(configs)

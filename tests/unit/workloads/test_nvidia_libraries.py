@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness.counters.nvml import gpu_settings
-from harness.facts.cudalibraries import cuda_versions
+from harness.facts.libraries import cuda_versions
 from harness.facts.torchfacts import MANAGED_KEYS, gpu
 
 pytestmark = pytest.mark.skipif(

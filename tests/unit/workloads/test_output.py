@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from harness import searching
-from harness.output import HEAD_BYTES, TAIL_BYTES, Output
+from harness.output import HEAD_BYTES, LINE_BYTES, TAIL_BYTES, Output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,4 +53,4 @@ def test_line_without_an_end_is_searched_in_pieces(tmp_path: Path) -> None:
     """A program that never ends a line does not fill the memory."""
     found = read([b"loss: 4 ", *[b"y" * 60_000] * 5], tmp_path / "log")
     assert found == {"loss": 4.0}
-    assert searching.LINE_BYTES < 300_000
+    assert LINE_BYTES < 300_000

@@ -20,6 +20,7 @@ from harness.counters.perfevents import (
     Event,
 )
 from harness.facts.cgroups import memory_peak_bytes, own_group, read_text, throttled_ns
+from harness.facts.machine import cpu_fields
 from harness.torchparts import device_in_use, wait_for_device
 
 # Numbers of perf_sw_ids and perf_hw_id (linux/perf_event.h).
@@ -155,8 +156,7 @@ Weights = dict[str, dict[str, int]]
 
 def _flops_events() -> tuple[list[Event], Weights]:
     """Return what counts FLOPs on this processor, and how the counts add up to each of its sums."""
-    info = (read_text("/proc/cpuinfo") or "").split("\n\n")[0]
-    fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", info, re.MULTILINE))
+    fields = cpu_fields()
     family, model = (int(fields.get(name, -1)) for name in ("cpu family", "model"))
     has_avx512 = "avx512f" in fields.get("flags", "").split()
     vendor = fields.get("vendor_id")

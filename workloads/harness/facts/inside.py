@@ -12,8 +12,12 @@ from harness.attempts import attempt
 from harness.facts import torchfacts
 from harness.facts.cgroups import limits
 from harness.facts.confinement import confinement
-from harness.facts.cudalibraries import cuda_versions
-from harness.facts.libraries import library_facts, mapped_libraries, whole_hash
+from harness.facts.libraries import (
+    cuda_versions,
+    library_facts,
+    mapped_libraries,
+    whole_hash,
+)
 from harness.facts.machine import machine
 from harness.facts.packages import installed, loaded, outside
 from harness.facts.variables import masked, variables

@@ -38,9 +38,14 @@ def _os_release() -> str | None:
     return None
 
 
-def _cpu() -> dict[str, Any]:
+def cpu_fields() -> dict[str, str]:
+    """Return what /proc/cpuinfo says of the first processor."""
     info = (read_text("/proc/cpuinfo") or "").split("\n\n")[0]
-    fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", info, re.MULTILINE))
+    return dict(re.findall(r"^([\w ]+?)\s*: (.*)$", info, re.MULTILINE))
+
+
+def _cpu() -> dict[str, Any]:
+    fields = cpu_fields()
     flags = fields.get("flags") or fields.get("Features")  # the word on x86, the word on ARM
     return {
         "cpu.model": fields.get("model name"),
