@@ -165,10 +165,9 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     file, such as one per rank, is a separate profile. The files must cover the same work in each
     environment; if they cover different numbers of steps, give the number of each with --steps.
     """
-    from envcompare.importing import import_files
-    from envcompare.importing.place import Request
+    from envcompare.importing import Import
 
-    done = import_files(Request(**values, command_line=command_line()))
+    done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
         display.say(line)
     comparison, report = conclude(done.folder)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import platform
+import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from envcompare.command import shell_text
 from envcompare.errors import ConfigError, RunFolderError
-from envcompare.importing.place import Place, Request, find_place, holds_any
 from envcompare.profile_files import SEVERAL, read
 from envcompare.profile_files.derive.metricsums import launched
 from envcompare.run_folder.disk import (
@@ -24,14 +27,25 @@ from envcompare.run_folder.disk import (
     safe_name,
     write_hint,
 )
-from envcompare.run_folder.profilefiles import raw_folder, record_path, write_profile
-from envcompare.run_folder.profiles import ProfileRecord
-from envcompare.run_folder.records import Event
-from envcompare.run_folder.results import RunFolder
+from envcompare.run_folder.profilefiles import raw_folder, read_profiles, record_path, write_profile
+from envcompare.run_folder.profiles import ProfileRecord, Tool
+from envcompare.run_folder.records import ArmRecord, CellRecord, Design, Event, RunRecord
+from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
+from envcompare.version import __version__
 
 _NO_LAUNCHES = ("launch_count", "missing")  # of a trace that counted in ranges of a profiler
 COPY_LIMIT_BYTES = 256 * 2**20
+_HOST = "imported"
+_WORKLOAD = "workload"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_LONGEST_NAME = 100
+_AN_ARM = "an environment, as in --env docker or --env gpu01-docker"
+_A_WORKLOAD = "a workload, as in --workload resnet50"
+_NO_DESIGN = Design(
+    preset="default", margin=0.02, target=0.01, budget_s=0, min_restarts=0, threads=0
+)
+"""Stands where a timed run has its design; nothing is judged by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,72 +71,232 @@ class _File:
         return self.size_bytes > COPY_LIMIT_BYTES
 
 
-Files = tuple[_File, ...]
-Pairs = tuple[tuple[Files, ProfileRecord], ...]
-"""The files of each new record: one, or passes over the same launches."""
-Digests = Mapping[Path, str]
-"""The SHA-256 of each file of a request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Addition:
+    """A new record and its files: one, or passes over the same launches."""
+
+    files: tuple[_File, ...]
+    record: ProfileRecord
+
+    def copies(self, folder: RunFolder) -> dict[Path, Path]:
+        """Return where each file that is not too large goes, beside the record, and its source."""
+        target = raw_folder(folder, self.record)
+        pairs = zip(self.record.sha256, self.files, strict=True)
+        return {target / name: file.path for name, file in pairs if not file.is_large}
 
 
-def import_files(request: Request) -> Imported:
-    """Read all files, then put them into their run folder; where one is refused nothing is kept.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The run as it will be, the cell that gets the profiles, and those it has already."""
 
-    Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
-    RunFolderError where the folder cannot be read or written, or where another import holds it.
-    """
-    for path in request.files:
-        _refuse_irregular(path)
-    if request.into is None:
-        return _imported(request)
-    # opened before it is locked: what is no run folder gets no lock
-    with locked(RunFolder.open(request.into).path):
-        return _imported(request)
+    run: RunRecord
+    cell: CellRecord
+    folder: RunFolder | None = None
+    records: tuple[ProfileRecord, ...] = ()
 
 
-def _imported(request: Request) -> Imported:
-    place = find_place(request)
-    digests = {path: _digest(path) for path in request.files}
-    files, said = _new_files(request, place, digests)
-    names = _free_names(request, place)
-    # Passes over the same launches make one profile, else each file does.
-    groups = [files] * bool(files) if request.tool in SEVERAL else [(file,) for file in files]
-    pairs = tuple((group, _record(request, place, group, name=next(names))) for group in groups)
-    restated = tuple(_restated(request, place, digests))
-    sentences = [_sentence(record) for _, record in pairs]
-    restatements = [_restatement(record) for record in restated]
-    folder = _written(request, place, pairs, restated, told=[*sentences, *restatements])
-    said += restatements
-    for (group, _), sentence in zip(pairs, sentences, strict=True):
-        said.append(sentence)
-        said += [text for file in group for text in _remarks(request, place, file)]
-    records = (*place.of_cell(), *(record for _, record in pairs))
-    profiled = {record.arm for record in records if holds_any(record)}
-    return Imported(folder=folder, lines=tuple(said), is_alone=len(profiled) < 2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """What is to be imported, as which arm, and into which run; `run` does it."""
 
+    tool: Tool
+    arm: str
+    files: tuple[Path, ...]
+    out: Path
+    into: Path | None = None  # None makes a new run folder under `out`
+    steps: int | None = None
+    workload: str | None = None
+    cell: str | None = None
+    reference: str | None = None
+    is_copied: bool = True
+    command_line: tuple[str, ...] = ()
 
-def _new_files(request: Request, place: Place, digests: Digests) -> tuple[Files, list[str]]:
-    """Return the files that the arm does not have, and say which it has."""
-    known = {digest for record in place.of_arm(request.arm) for digest in record.sha256.values()}
-    files: list[_File] = []
-    said = []
-    for path in request.files:
-        digest = digests[path]
-        if digest in known:
-            said.append(f"{request.arm}: {path.name} is there already, by its SHA-256; left as is")
-            continue
-        known.add(digest)
-        files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
-    return tuple(files), said
+    def run(self) -> Imported:
+        """Read all files, then put them into their run folder; if one is refused nothing is kept.
 
+        Raises ProfileError for a file that cannot be trusted, ConfigError for wrong usage and
+        RunFolderError where the folder cannot be read or written, or where another import holds it.
+        """
+        for path in self.files:
+            _refuse_irregular(path)
+        if self.into is None:
+            return self._imported()
+        # opened before it is locked: what is no run folder gets no lock
+        with locked(RunFolder.open(self.into).path):
+            return self._imported()
 
-def _restated(request: Request, place: Place, digests: Digests) -> Iterator[ProfileRecord]:
-    """Give the records of files named again that are said to cover another number of steps."""
-    if not request.steps:
-        return
-    named = set(digests.values())
-    for record in place.of_arm(request.arm):
-        if named & set(record.sha256.values()) and record.steps != request.steps:
-            yield replace(record, steps=request.steps)
+    def _imported(self) -> Imported:
+        place = self._place()
+        known = [record for record in place.records if record.arm == self.arm]
+        digests = {path: _digest(path) for path in self.files}
+        files, lines = self._new_files(known, digests)
+        names = self._free_names(known)
+        # Passes over the same launches make one profile, else each file does.
+        groups = [files] * bool(files) if self.tool in SEVERAL else [(file,) for file in files]
+        additions = [self._addition(place.cell, group, next(names)) for group in groups]
+        restated = self._restated(known, set(digests.values()))
+        sentences = [_sentence(addition.record) for addition in additions]
+        restatements = [_restatement(record) for record in restated]
+        folder = self._written(place, additions, restated, told=[*sentences, *restatements])
+        lines += restatements
+        for addition, sentence in zip(additions, sentences, strict=True):
+            lines.append(sentence)
+            lines += [text for file in addition.files for text in self._remarks(place, file)]
+        records = (*place.records, *(addition.record for addition in additions))
+        profiled = {record.arm for record in records if _holds_any(record)}
+        return Imported(folder=folder, lines=tuple(lines), is_alone=len(profiled) < 2)
+
+    def _place(self) -> _Place:
+        """Return where the files go, writing nothing.
+
+        Raises ConfigError for a name that fits nowhere, RunFolderError for a run that cannot be
+        read.
+        """
+        _check_name(self.arm, _AN_ARM)
+        if self.into is None:
+            cell = _cell(self.workload)
+            return _Place(run=_referring(self._new_run(cell), self.reference), cell=cell)
+        folder = RunFolder.open(self.into)
+        folder.check_version("extended")
+        run = folder.read_run()
+        cell = self._chosen(run)
+        if cell not in run.cells:
+            run = replace(run, cells=(*run.cells, cell))
+        if all(arm.id != self.arm for arm in run.arms):
+            _refuse_like(self.arm, run)
+            run = replace(run, arms=(*run.arms, _arm(self.arm)))
+        run = _referring(run, self.reference)
+        records = tuple(record for record in read_profiles(folder) if record.cell == cell.id)
+        return _Place(run=run, cell=cell, folder=folder, records=records)
+
+    def _new_run(self, cell: CellRecord) -> RunRecord:
+        return RunRecord(
+            run_id=new_run_id(),
+            created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            seed=0,
+            tool_version=__version__,
+            command_line=self.command_line,
+            design=_NO_DESIGN,
+            arms=(replace(_arm(self.arm), is_reference=True),),
+            cells=(cell,),
+            controller={"python": platform.python_version(), "system": platform.platform()},
+        )
+
+    def _chosen(self, run: RunRecord) -> CellRecord:
+        """Return the cell of the run that is meant; an imported run gets a new one by its name."""
+        if self.workload is not None:
+            _check_name(self.workload, _A_WORKLOAD)
+        wanted = self.workload if self.cell is None else self.cell
+        fitting = [cell for cell in run.cells if wanted in (None, cell.id, cell.workload)]
+        if not fitting and self.cell is None and not _is_timed(run):
+            return _cell(self.workload)
+        if len(fitting) == 1:
+            return fitting[0]
+        several = "the run has several cells that could be meant"
+        raise ConfigError(
+            several if fitting else f"the run has no {wanted}",
+            details=f"its cells are {', '.join(cell.id for cell in run.cells)}",
+            hint="name one with --cell",
+        )
+
+    def _new_files(
+        self, known: list[ProfileRecord], digests: dict[Path, str]
+    ) -> tuple[tuple[_File, ...], list[str]]:
+        """Return the files that the arm does not have, and say which it has."""
+        there = {digest for record in known for digest in record.sha256.values()}
+        files: list[_File] = []
+        said = []
+        for path in self.files:
+            digest = digests[path]
+            if digest in there:
+                said.append(f"{self.arm}: {path.name} is there already, by its SHA-256; left as is")
+                continue
+            there.add(digest)
+            files.append(_File(path=path, sha256=digest, size_bytes=path.stat().st_size))
+        return tuple(files), said
+
+    def _free_names(self, known: list[ProfileRecord]) -> Iterator[str]:
+        """Give names for records that the arm does not have yet."""
+        taken = {record.name for record in known}
+        name = f"imported-{self.tool}"
+        names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+        return (name for name in names if name not in taken)
+
+    def _restated(self, known: list[ProfileRecord], digests: set[str]) -> list[ProfileRecord]:
+        """Return the records of files named again that cover another number of steps now."""
+        named = [record for record in known if digests & set(record.sha256.values())]
+        steps = self.steps
+        return [replace(r, steps=steps) for r in named if steps and r.steps != steps]
+
+    def _addition(self, cell: CellRecord, files: tuple[_File, ...], name: str) -> _Addition:
+        """Read files into a record; raises ProfileError where they cannot be trusted or differ."""
+        profile = read(self.tool, tuple(file.path for file in files))
+        kept = _kept_names(files)
+        record = ProfileRecord(
+            host=cell.host,
+            cell=cell.id,
+            arm=self.arm,
+            kind="imported",
+            name=name,
+            steps=self.steps or profile.steps,
+            sha256={name: file.sha256 for name, file in zip(kept, files, strict=True)},
+            profile=replace(profile, files=kept),
+        )
+        return _Addition(files=files, record=record)
+
+    def _remarks(self, place: _Place, file: _File) -> Iterator[str]:
+        """Say that a file is not kept, or that another arm has the same."""
+        if file.is_large and self.is_copied:
+            sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
+            yield f"{file.path.name} is not copied: {sizes}"
+        twins = (record.arm for record in place.records if file.sha256 in record.sha256.values())
+        for arm in dict.fromkeys(twins):
+            yield f"{arm} has the same file: between it and {self.arm} nothing can differ"
+
+    def _written(
+        self,
+        place: _Place,
+        additions: list[_Addition],
+        restated: list[ProfileRecord],
+        *,
+        told: list[str],
+    ) -> RunFolder:
+        """Write everything or nothing, with an event for each text, and return the folder."""
+        folders = missing_folders(self.out)  # made by this import, so its to remove
+        folder = place.folder or RunFolder.create(self.out, place.run)
+        is_changed = place.run != folder.read_run()
+        made: list[Path] = []
+        try:
+            for addition in additions:
+                copies = addition.copies(folder) if self.is_copied else {}
+                made += (*copies, record_path(folder, addition.record))
+                _copy(copies)
+                names = tuple(str(path.relative_to(folder.path)) for path in copies)
+                write_profile(folder, replace(addition.record, raw=names))
+            if is_changed:
+                folder.write_json("run.json", place.run)
+        except BaseException:
+            if place.folder is None:
+                shutil.rmtree(folder.path, ignore_errors=True)
+            _undo(folder, made, folders)
+            raise
+        for record in restated:
+            write_profile(folder, record)
+        for text in told or ["the run has another reference or cell now"] * is_changed:
+            folder.append_event(self._event(place.cell, text))
+        folder.close()
+        return folder
+
+    def _event(self, cell: CellRecord, text: str) -> Event:
+        return Event(
+            t=time.time(),
+            what="imported",
+            host=cell.host,
+            cell=cell.id,
+            arm=self.arm,
+            text=text,
+            values={"command": shell_text(self.command_line)},
+        )
 
 
 def _refuse_irregular(path: Path) -> None:
@@ -145,34 +319,7 @@ def _digest(path: Path) -> str:
         ) from error
 
 
-def _free_names(request: Request, place: Place) -> Iterator[str]:
-    """Give names for records that the arm does not have yet."""
-    taken = {record.name for record in place.of_arm(request.arm)}
-    number, name = 1, f"imported-{request.tool}"
-    while True:
-        if name not in taken:
-            yield name
-        number += 1
-        name = f"imported-{request.tool}-{number}"
-
-
-def _record(request: Request, place: Place, files: Files, *, name: str) -> ProfileRecord:
-    """Read files into one record; raises ProfileError where they cannot be trusted or differ."""
-    profile = read(request.tool, tuple(file.path for file in files))
-    kept = _kept_names(files)
-    return ProfileRecord(
-        host=place.cell.host,
-        cell=place.cell.id,
-        arm=request.arm,
-        kind="imported",
-        name=name,
-        steps=request.steps or profile.steps,
-        sha256={name: file.sha256 for name, file in zip(kept, files, strict=True)},
-        profile=replace(profile, files=kept),
-    )
-
-
-def _kept_names(files: Files) -> tuple[str, ...]:
+def _kept_names(files: tuple[_File, ...]) -> tuple[str, ...]:
     """Return a name for each file; files of one name get their number before it."""
     names: dict[str, None] = {}
     for number, file in enumerate(files, start=1):
@@ -181,58 +328,6 @@ def _kept_names(files: Files) -> tuple[str, ...]:
             name = f"{number}-{name}"
         names[name] = None
     return tuple(names)
-
-
-def _remarks(request: Request, place: Place, file: _File) -> Iterator[str]:
-    """Say that a file is not kept, or that another arm has the same."""
-    if file.is_large and request.is_copied:
-        sizes = f"{file.size_bytes / 2**20:.0f} MiB, above {COPY_LIMIT_BYTES / 2**20:.0f} MiB"
-        yield f"{file.path.name} is not copied: {sizes}"
-    twins = (record.arm for record in place.of_cell() if file.sha256 in record.sha256.values())
-    for arm in dict.fromkeys(twins):
-        yield f"{arm} has the same file: between it and {request.arm} nothing can differ"
-
-
-def _written(
-    request: Request,
-    place: Place,
-    pairs: Pairs,
-    restated: tuple[ProfileRecord, ...],
-    *,
-    told: list[str],
-) -> RunFolder:
-    """Write everything or nothing, with an event for each text, and return the folder."""
-    folders = missing_folders(request.out)  # made by this import, so its to remove
-    folder = place.folder or RunFolder.create(request.out, place.run)
-    is_changed = place.run != folder.read_run()
-    made: list[Path] = []
-    try:
-        for files, record in pairs:
-            copies = _copies(folder, files, record) if request.is_copied else {}
-            made += (*copies, record_path(folder, record))
-            _copy(copies)
-            names = tuple(str(path.relative_to(folder.path)) for path in copies)
-            write_profile(folder, replace(record, raw=names))
-        if is_changed:
-            folder.write_json("run.json", place.run)
-    except BaseException:
-        if place.folder is None:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        _undo(folder, made, folders)
-        raise
-    for record in restated:
-        write_profile(folder, record)
-    for text in told or ["the run has another reference or cell now"] * is_changed:
-        folder.append_event(_event(request, place, text))
-    folder.close()
-    return folder
-
-
-def _copies(folder: RunFolder, files: Files, record: ProfileRecord) -> dict[Path, Path]:
-    """Return where each file that is not too large goes, beside its record, and its source."""
-    target = raw_folder(folder, record)
-    pairs = zip(record.sha256, files, strict=True)
-    return {target / name: file.path for name, file in pairs if not file.is_large}
 
 
 def _copy(copies: dict[Path, Path]) -> None:
@@ -256,15 +351,72 @@ def _undo(folder: RunFolder, made: list[Path], folders: list[Path]) -> None:
     remove_empty([*sorted(inside, key=lambda path: len(path.parts), reverse=True), *folders])
 
 
-def _event(request: Request, place: Place, text: str) -> Event:
-    return Event(
-        t=time.time(),
-        what="imported",
-        host=place.cell.host,
-        cell=place.cell.id,
-        arm=request.arm,
-        text=text,
-        values={"command": shell_text(request.command_line)},
+def _arm(name: str) -> ArmRecord:
+    return ArmRecord(id=name, environment=name, is_timed=False)
+
+
+def _cell(workload: str | None) -> CellRecord:
+    name = _WORKLOAD if workload is None else workload
+    _check_name(name, _A_WORKLOAD)
+    return CellRecord(id=f"{_HOST}/{name}/default", host=_HOST, workload=name)
+
+
+def _referring(run: RunRecord, name: str | None) -> RunRecord:
+    """Return the run with the reference that was asked for, where it can be changed."""
+    if name is None:
+        return run
+    if all(arm.id != name for arm in run.arms):
+        raise ConfigError(
+            f"--reference names {name}, which is no environment of the run",
+            hint=f"one of {', '.join(arm.id for arm in run.arms)}",
+        )
+    arms = tuple(replace(arm, is_reference=arm.id == name) for arm in run.arms)
+    if arms != run.arms and _is_timed(run):
+        raise ConfigError(
+            "the reference of a run that was timed cannot be changed",
+            hint="leave --reference out",
+        )
+    return replace(run, arms=arms)
+
+
+def _is_timed(run: RunRecord) -> bool:
+    """Say whether anything of the run was to be timed."""
+    return any(arm.is_timed for arm in run.arms)
+
+
+def _refuse_like(name: str, run: RunRecord) -> None:
+    """Refuse a name that a disk blind to upper and lower case would take for another's."""
+    for arm in run.arms:
+        if arm.id.casefold() == name.casefold():
+            raise ConfigError(
+                f"the run has {arm.id}, from which {name} differs only in upper and lower case",
+                hint=f"use --env {arm.id}, or a name that differs in more",
+            )
+
+
+def _check_name(name: str, what: str) -> None:
+    if len(name) > _LONGEST_NAME:
+        raise ConfigError(
+            f"`{name[:20]}…` is too long to name {what.partition(',')[0]}",
+            details=f"it has {len(name)} characters, of {_LONGEST_NAME} at most",
+            hint=f"give a shorter name {what.partition(', ')[2]}",
+        )
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"`{name}` cannot name {what.partition(',')[0]}",
+            hint=f"use letters, digits and . _ @ - to name {what}",
+        )
+
+
+def _holds_any(record: ProfileRecord) -> bool:
+    """Say whether anything was seen: a kernel, a copy, an operator, a call or a counter."""
+    seen = record.profile
+    return seen is not None and bool(
+        seen.kernels
+        or seen.copies
+        or seen.operators
+        or seen.api_calls
+        or any(quantity.value for quantity in seen.quantities)
     )
 
 
@@ -276,7 +428,7 @@ def _sentence(record: ProfileRecord) -> str:
     """Say what a record brought: launches, operators, steps, and which tool wrote it."""
     profile = record.profile
     assert profile is not None
-    if not holds_any(record):
+    if not _holds_any(record):
         return (
             f"⚠ {record.arm}: {', '.join(record.sha256)} holds nothing to compare: no kernel, no "
             "copy, no operator and no call"

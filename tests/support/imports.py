@@ -10,8 +10,7 @@ from builders import CELL, blocks, run_record
 
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.importing import import_files
-from envcompare.importing.place import Request
+from envcompare.importing import Import
 from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
 
@@ -46,20 +45,20 @@ def trace(folder: Path, name: str, rank: int = 0) -> Path:
     return path
 
 
-def request(tmp_path: Path, *files: Path, **changes: Any) -> Request:
+def request(tmp_path: Path, *files: Path, **changes: Any) -> Import:
     """Return the import of a log of nvprof as `vm` into a new run."""
     fields: dict[str, Any] = {"tool": "nvprof", "arm": "vm", "out": tmp_path / "results"}
-    return Request(files=files, **{**fields, **changes})
+    return Import(files=files, **{**fields, **changes})
 
 
 def two_arms(tmp_path: Path, *, kernel: str = FPROP, **changes: Any) -> RunFolder:
     """Import a log as vm and one as docker."""
-    first = import_files(request(tmp_path, log(tmp_path, "vm.log"), **changes))
+    first = request(tmp_path, log(tmp_path, "vm.log"), **changes).run()
     second = request(
         tmp_path, log(tmp_path, "docker.log", kernel), arm="docker", into=first.folder.path,
         **changes,
     )  # fmt: skip
-    return import_files(second).folder
+    return second.run().folder
 
 
 def measured(tmp_path: Path, **changes: Any) -> RunFolder:

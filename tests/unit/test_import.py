@@ -11,7 +11,6 @@ import pytest
 from commandline import envcompare
 from imports import FPROP, WINOGRAD, compared, log, request, trace, two_arms
 
-from envcompare.importing import import_files
 from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
 from envcompare.run_folder.profilefiles import read_profiles
@@ -19,7 +18,7 @@ from envcompare.run_folder.profilefiles import read_profiles
 
 def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: Path) -> None:
     """The raw file is kept beside its record, and nothing claims to have been timed."""
-    done = import_files(request(tmp_path, log(tmp_path, "vm.log"), steps=5))
+    done = request(tmp_path, log(tmp_path, "vm.log"), steps=5).run()
     assert done.is_alone
     run = done.folder.read_run()
     assert [(arm.id, arm.is_reference, arm.is_timed) for arm in run.arms] == [("vm", True, False)]
@@ -48,10 +47,10 @@ def test_a_second_environment_is_compared_with_the_first(tmp_path: Path) -> None
 def test_the_same_kernels_are_said_to_be_the_same(tmp_path: Path) -> None:
     """One sentence, on the page and on the terminal."""
     path = tmp_path / "again.log"
-    first = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    first = request(tmp_path, log(tmp_path, "vm.log")).run()
     path.write_text(log(tmp_path, "vm.log").read_text() + "\n", encoding="utf-8")
     second = request(tmp_path, path, arm="docker", into=first.folder.path)
-    found = compared(import_files(second).folder)
+    found = compared(second.run().folder)
     assert "docker and vm ran the same kernels: 1 kernel" in markdown(found).replace("\\", "")
     assert "ran the same kernels" in render(found)
 
@@ -61,7 +60,7 @@ def test_steps_can_be_said_afterwards(tmp_path: Path) -> None:
     folder = two_arms(tmp_path)
     for arm, kernel in (("vm", WINOGRAD), ("docker", FPROP)):
         again = log(tmp_path, f"{arm}.log", kernel)
-        done = import_files(request(tmp_path, again, arm=arm, into=folder.path, steps=10))
+        done = request(tmp_path, again, arm=arm, into=folder.path, steps=10).run()
         assert done.lines[1] == f"{arm}: imported-nvprof covers 10 steps now"
     (diff,) = compared(folder).profiles[0].kernel_diffs
     assert diff.is_per_step
@@ -71,7 +70,7 @@ def test_steps_can_be_said_afterwards(tmp_path: Path) -> None:
 def test_steps_that_a_trace_counts_itself_are_not_overruled(tmp_path: Path) -> None:
     """--steps is for files that tell none; what contradicts a file is said."""
     trace = kinetotraces.write(tmp_path / "a.json", kinetotraces.step(1))
-    done = import_files(request(tmp_path, trace, tool="kineto", steps=7))
+    done = request(tmp_path, trace, tool="kineto", steps=7).run()
     assert "in 1 step, read from kineto" in done.lines[0]
     (cell,) = compared(done.folder).profiles
     assert "declared to hold 7 steps and itself counts 1" in " ".join(cell.cautions)
@@ -79,18 +78,19 @@ def test_steps_that_a_trace_counts_itself_are_not_overruled(tmp_path: Path) -> N
 
 def test_one_file_for_two_environments_is_said_to_differ_in_nothing(tmp_path: Path) -> None:
     """A slip of the hand would look like perfect agreement."""
-    first = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    first = request(tmp_path, log(tmp_path, "vm.log")).run()
     same = request(tmp_path, log(tmp_path, "vm.log"), arm="docker", into=first.folder.path)
-    assert import_files(same).lines[1] == (
-        "vm has the same file: between it and docker nothing can differ"
-    )
+    told = "vm has the same file: between it and docker nothing can differ"
+    assert same.run().lines[1] == told
 
 
 def test_every_import_can_be_typed_again(tmp_path: Path) -> None:
     """The report lists the commands of all imports, also that which said the steps."""
-    folder = import_files(
+    folder = (
         request(tmp_path, log(tmp_path, "vm.log"), command_line=("envcompare", "first"))
-    ).folder
+        .run()
+        .folder
+    )
     for words, changes in (
         (("envcompare", "it's second"), {"arm": "docker"}),
         (("envcompare", "third"), {"arm": "docker", "steps": 10}),
@@ -98,7 +98,7 @@ def test_every_import_can_be_typed_again(tmp_path: Path) -> None:
         (("envcompare", "nothing new"), {"arm": "docker"}),
     ):
         path = log(tmp_path, "docker.log", FPROP)
-        import_files(request(tmp_path, path, into=folder.path, command_line=words, **changes))
+        request(tmp_path, path, into=folder.path, command_line=words, **changes).run()
     run = compared(folder)
     assert [one.removeprefix("envcompare ") for one in run.imports] == [
         "first", "'it'\"'\"'s second'", "third", "fourth",
@@ -111,8 +111,8 @@ def test_a_file_that_holds_nothing_is_no_comparison(tmp_path: Path) -> None:
     """A trace of the wrong part of a program is told, and the other environment still asked for."""
     empty = tmp_path / "empty.json"
     empty.write_text(json.dumps({"schemaVersion": 1, "traceEvents": []}), encoding="utf-8")
-    folder = import_files(request(tmp_path, trace(tmp_path, "vm.json"), tool="kineto")).folder
-    done = import_files(request(tmp_path, empty, tool="kineto", arm="docker", into=folder.path))
+    folder = request(tmp_path, trace(tmp_path, "vm.json"), tool="kineto").run().folder
+    done = request(tmp_path, empty, tool="kineto", arm="docker", into=folder.path).run()
     assert done.lines[0].startswith("⚠ docker: empty.json holds nothing to compare")
     assert done.is_alone
     found = compared(done.folder)

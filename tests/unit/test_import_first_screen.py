@@ -15,7 +15,6 @@ from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.importing import import_files
 from envcompare.report.export.exports import csv_text, parquet_bytes
 from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
@@ -50,7 +49,7 @@ def imported(folder: Path, tool: str, **files: Path) -> RunComparison:
     folders: list[Path] = []
     for arm, path in files.items():
         fields: dict[str, Any] = {"tool": tool, "arm": arm, "into": next(iter(folders), None)}
-        made = import_files(request(folder, path, **fields))
+        made = request(folder, path, **fields).run()
         folders.append(made.folder.path)
     return compared(made.folder)
 
@@ -132,7 +131,7 @@ def test_ranges_of_the_profiler_are_imported_as_counters(tmp_path: Path) -> None
     for arm in ("vm", "docker"):
         events = [event("cuda_profiler_range", "__profile__", 0, len(arm), **counters)]
         path = traced(tmp_path, arm, events, H100)
-        made = import_files(request(tmp_path, path, tool="kineto", arm=arm, into=folder))
+        made = request(tmp_path, path, tool="kineto", arm=arm, into=folder).run()
         assert (
             made.lines[0] == f"{arm}: counters of 1 range of the CUPTI profiler, read from kineto"
         )

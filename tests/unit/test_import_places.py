@@ -11,7 +11,6 @@ from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
 
 from envcompare.cli.planning import resumed
 from envcompare.errors import ConfigError
-from envcompare.importing import import_files
 from envcompare.report.export.summary import markdown
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.records import CellRecord
@@ -22,21 +21,21 @@ def test_the_reference_of_an_imported_run_can_be_chosen(tmp_path: Path) -> None:
     """The first is a default."""
     folder = two_arms(tmp_path)
     again = log(tmp_path, "docker.log", FPROP)
-    import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="docker"))
+    request(tmp_path, again, arm="docker", into=folder.path, reference="docker").run()
     assert compared(folder).reference_arm == "docker"
     with pytest.raises(ConfigError, match="no environment of the run"):
-        import_files(request(tmp_path, again, arm="docker", into=folder.path, reference="x"))
+        request(tmp_path, again, arm="docker", into=folder.path, reference="x").run()
 
 
 def test_another_workload_makes_another_cell(tmp_path: Path) -> None:
     """Profiles of other work are never compared with each other."""
-    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"), workload="cnn")).folder
+    folder = request(tmp_path, log(tmp_path, "vm.log"), workload="cnn").run().folder
     other = request(tmp_path, log(tmp_path, "rnn.log", FPROP), workload="rnn", into=folder.path)
-    import_files(other)
+    other.run()
     assert [one.workload for one in folder.read_run().cells] == ["cnn", "rnn"]
     third = log(tmp_path, "third.log", "k")
     with pytest.raises(ConfigError, match="several cells"):
-        import_files(request(tmp_path, third, into=folder.path))
+        request(tmp_path, third, into=folder.path).run()
 
 
 def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_an_arm_of_a_timed_run_gets_the_profile(tmp_path: Path) -> None:
     before = compared(folder)
     for arm in ("vm", "docker"):
         path = log(tmp_path, f"{arm}.log", f"{WINOGRAD}_{'a' * len(arm)}")
-        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+        request(tmp_path, path, arm=arm, into=folder.path).run()
     after = compared(folder)
     assert after.comparisons == before.comparisons
     assert after.cells == before.cells
@@ -60,16 +59,14 @@ def test_an_arm_that_a_timed_run_lacks_is_added_untimed(tmp_path: Path) -> None:
     before = compared(folder)
     for arm, kernel in (("vm", WINOGRAD), ("old", FPROP)):
         path = log(tmp_path, f"{arm}.log", kernel)
-        import_files(request(tmp_path, path, arm=arm, into=folder.path))
+        request(tmp_path, path, arm=arm, into=folder.path).run()
     after = compared(folder)
     assert after.planned_comparisons == before.planned_comparisons
     assert after.comparisons == before.comparisons
     assert {one.arm: one.is_timed for one in after.arms}["old"] is False
     assert "old and vm differ" in markdown(after)
     with pytest.raises(ConfigError, match="cannot be changed"):
-        import_files(
-            request(tmp_path, tmp_path / "old.log", arm="old", into=folder.path, reference="old")
-        )
+        request(tmp_path, tmp_path / "old.log", arm="old", into=folder.path, reference="old").run()
 
 
 def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
@@ -81,28 +78,26 @@ def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
     folder = measured(tmp_path, cells=cells)
     path = log(tmp_path, "vm.log")
     with pytest.raises(ConfigError) as caught:
-        import_files(request(tmp_path, path, into=folder.path))
+        request(tmp_path, path, into=folder.path).run()
     assert "local/rnn/default" in caught.value.details
     with pytest.raises(ConfigError, match="the run has no gpt"):
-        import_files(request(tmp_path, path, into=folder.path, workload="gpt"))
-    import_files(request(tmp_path, path, into=folder.path, workload="rnn"))
-    import_files(request(tmp_path, path, into=folder.path, cell=CELL))
+        request(tmp_path, path, into=folder.path, workload="gpt").run()
+    request(tmp_path, path, into=folder.path, workload="rnn").run()
+    request(tmp_path, path, into=folder.path, cell=CELL).run()
     assert {one.cell for one in read_profiles(folder)} == {CELL, "local/rnn/default"}
 
 
 def test_arms_with_like_names_keep_their_own_profiles(tmp_path: Path) -> None:
     """A name that makes no folder as it is shares none with another."""
-    folder = import_files(request(tmp_path, log(tmp_path, "a.log"), arm="docker@host")).folder
-    import_files(
-        request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path)
-    )
+    folder = request(tmp_path, log(tmp_path, "a.log"), arm="docker@host").run().folder
+    request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path).run()
     kept = {one.arm: one.profile.kernels[0].name for one in read_profiles(folder) if one.profile}
     assert kept == {"docker@host": WINOGRAD, "docker_host": FPROP}
 
 
 def test_an_imported_run_cannot_be_resumed(tmp_path: Path) -> None:
     """It measures nothing."""
-    folder = import_files(request(tmp_path, log(tmp_path, "vm.log"))).folder
+    folder = request(tmp_path, log(tmp_path, "vm.log")).run().folder
     with pytest.raises(ConfigError, match="imported profiles"):
         resumed(folder)
 

@@ -13,7 +13,6 @@ from imports import NVPROF, WINOGRAD, compared, files_of, log, request, two_arms
 
 from envcompare import importing
 from envcompare.errors import ConfigError, ProfileError, RunFolderError
-from envcompare.importing import import_files
 
 
 def test_a_refused_file_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -21,12 +20,12 @@ def test_a_refused_file_leaves_nothing_behind(tmp_path: Path) -> None:
     bad = tmp_path / "bad.log"
     bad.write_text(NVPROF.format(kernel=WINOGRAD)[:420], encoding="utf-8")
     with pytest.raises(ProfileError):
-        import_files(request(tmp_path, log(tmp_path, "vm.log"), bad))
+        request(tmp_path, log(tmp_path, "vm.log"), bad).run()
     assert not (tmp_path / "results").exists()
     folder = two_arms(tmp_path)
     before = files_of(folder.path)
     with pytest.raises(ProfileError):
-        import_files(request(tmp_path, bad, arm="singularity", into=folder.path))
+        request(tmp_path, bad, arm="singularity", into=folder.path).run()
     assert files_of(folder.path) == before
 
 
@@ -43,10 +42,10 @@ def test_a_copy_that_fails_undoes_the_import(
     monkeypatch.setattr(importing.shutil, "copyfile", full)
     third = log(tmp_path, "third.log", "third_kernel")
     with pytest.raises(RunFolderError, match="cannot be copied"):
-        import_files(request(tmp_path, third, arm="singularity", into=folder.path))
+        request(tmp_path, third, arm="singularity", into=folder.path).run()
     assert files_of(folder.path) == before
     with pytest.raises(RunFolderError):
-        import_files(request(tmp_path, third, out=tmp_path / "other"))
+        request(tmp_path, third, out=tmp_path / "other").run()
     assert not (tmp_path / "other").exists()
 
 
@@ -54,7 +53,7 @@ def test_a_copy_that_fails_undoes_the_import(
 def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
     """An environment's name becomes a folder and a column."""
     with pytest.raises(ConfigError, match="cannot name"):
-        import_files(request(tmp_path, log(tmp_path, "vm.log"), arm=name))
+        request(tmp_path, log(tmp_path, "vm.log"), arm=name).run()
     assert not (tmp_path / "results").exists()
 
 
@@ -84,7 +83,7 @@ def test_what_is_no_regular_file_is_never_opened(
     odd = tmp_path / "odd.log"
     make(odd)
     with pytest.raises(ConfigError, match="is not a regular file"):
-        import_files(request(tmp_path, odd))
+        request(tmp_path, odd).run()
     assert not (tmp_path / "results").exists()
     folder = two_arms(tmp_path)
     record = next(folder.path.glob("profiles/*/docker/*.json"))
@@ -98,9 +97,9 @@ def test_what_is_no_regular_file_is_never_opened(
 def test_a_name_that_fits_into_no_folder_is_refused(tmp_path: Path, field: str) -> None:
     """The disk would refuse it in the middle of the import, and blame its room."""
     path = log(tmp_path, "vm.log")
-    import_files(request(tmp_path, path, **{field: "a" * 100}))
+    request(tmp_path, path, **{field: "a" * 100}).run()
     with pytest.raises(ConfigError, match="too long") as caught:
-        import_files(request(tmp_path, path, **{field: "a" * 101}))
+        request(tmp_path, path, **{field: "a" * 101}).run()
     assert "101 characters" in caught.value.details
     assert len(caught.value.brief) < 100
 
@@ -111,14 +110,14 @@ def test_a_workload_without_a_name_is_refused(tmp_path: Path) -> None:
     third = log(tmp_path, "third.log", "k")
     for changes in ({}, {"into": folder.path}):
         with pytest.raises(ConfigError, match="cannot name a workload"):
-            import_files(request(tmp_path, third, workload="", **changes))
+            request(tmp_path, third, workload="", **changes).run()
 
 
 def test_an_arm_that_differs_in_case_alone_is_refused(tmp_path: Path) -> None:
     """Some disks would give both one folder."""
     folder = two_arms(tmp_path)
     with pytest.raises(ConfigError, match="upper and lower case"):
-        import_files(request(tmp_path, log(tmp_path, "x.log"), arm="VM", into=folder.path))
+        request(tmp_path, log(tmp_path, "x.log"), arm="VM", into=folder.path).run()
 
 
 def test_a_report_that_the_disk_refuses_can_be_drawn_again(tmp_path: Path) -> None:

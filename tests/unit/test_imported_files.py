@@ -9,7 +9,6 @@ from imports import FPROP, compared, files_of, log, request, trace, two_arms
 
 from envcompare import importing
 from envcompare.errors import ProfileError
-from envcompare.importing import import_files
 from envcompare.report.page import render
 from envcompare.run_folder.profilefiles import read_profiles
 
@@ -21,17 +20,17 @@ def test_the_same_file_is_not_imported_twice(tmp_path: Path) -> None:
     folder = two_arms(tmp_path)
     before = files_of(folder.path)
     again = log(tmp_path, "renamed.log", FPROP)
-    done = import_files(request(tmp_path, again, arm="docker", into=folder.path))
+    done = request(tmp_path, again, arm="docker", into=folder.path).run()
     assert "renamed.log is there already, by its SHA-256" in done.lines[0]
     assert files_of(folder.path) == before
-    twice = import_files(request(tmp_path, log(tmp_path, "a.log"), log(tmp_path, "b.log")))
+    twice = request(tmp_path, log(tmp_path, "a.log"), log(tmp_path, "b.log")).run()
     assert len(read_profiles(twice.folder)) == 1
 
 
 def test_counters_of_one_call_are_passes_of_one_program(tmp_path: Path) -> None:
     """Bytes and FLOPs of two files give the intensity that neither has; both files are kept."""
     files = (DATA / "ncu_raw_2024.csv", DATA / "ncu_raw_2024_flops.csv")
-    done = import_files(request(tmp_path, *files, tool="ncu"))
+    done = request(tmp_path, *files, tool="ncu").run()
     (record,) = read_profiles(done.folder)
     assert [Path(one).name for one in record.raw] == [one.name for one in files]
     for one, path in zip(record.raw, files, strict=True):
@@ -39,7 +38,7 @@ def test_counters_of_one_call_are_passes_of_one_program(tmp_path: Path) -> None:
     rows = {one.name: one for one in compared(done.folder).profiles[0].arms[0].quantities}
     for name in ("dram_bytes", "flops_fp32", "arithmetic_intensity"):
         assert rows[name].value, name
-    again = import_files(request(tmp_path, *files, tool="ncu", into=done.folder.path))
+    again = request(tmp_path, *files, tool="ncu", into=done.folder.path).run()
     assert [line.partition(" is ")[2][:5] for line in again.lines] == ["there", "there"]
 
 
@@ -49,11 +48,11 @@ def test_counters_of_other_launches_are_refused_together_and_taken_apart(tmp_pat
     other.mkdir()
     pair = (log(tmp_path, "x.log"), log(other, "x.log", FPROP))
     with pytest.raises(ProfileError) as caught:
-        import_files(request(tmp_path, *pair))
+        request(tmp_path, *pair).run()
     assert "one call for each" in caught.value.hint
     assert not (tmp_path / "results").exists()
-    folder = import_files(request(tmp_path, pair[0])).folder
-    import_files(request(tmp_path, pair[1], into=folder.path))
+    folder = request(tmp_path, pair[0]).run().folder
+    request(tmp_path, pair[1], into=folder.path).run()
     records = sorted(read_profiles(folder), key=lambda one: one.name)
     assert [one.name for one in records] == ["imported-nvprof", "imported-nvprof-2"]
     assert len({name for one in records for name in one.raw}) == 2
@@ -68,7 +67,7 @@ def test_passes_with_equal_file_names_do_not_overwrite_each_other(tmp_path: Path
         paths.append(tmp_path / name.removesuffix(".csv") / "out.csv")
         paths[-1].parent.mkdir()
         paths[-1].write_bytes((DATA / name).read_bytes())
-    (record,) = read_profiles(import_files(request(tmp_path, *paths, tool="ncu")).folder)
+    (record,) = read_profiles(request(tmp_path, *paths, tool="ncu").run().folder)
     assert list(record.sha256) == ["out.csv", "2-out.csv"]
     assert len(record.raw) == 2
 
@@ -76,7 +75,7 @@ def test_passes_with_equal_file_names_do_not_overwrite_each_other(tmp_path: Path
 def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
     """Traces of several ranks are no passes over the same launches."""
     paths = [trace(tmp_path, f"rank{number}.json", number) for number in (0, 1)]
-    records = read_profiles(import_files(request(tmp_path, *paths, tool="kineto")).folder)
+    records = read_profiles(request(tmp_path, *paths, tool="kineto").run().folder)
     assert [(one.name, *one.sha256) for one in records] == [
         ("imported-kineto", "rank0.json"), ("imported-kineto-2", "rank1.json"),
     ]  # fmt: skip
@@ -84,7 +83,7 @@ def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
 
 def test_a_trace_in_json_is_kept_without_becoming_a_record(tmp_path: Path) -> None:
     """A raw file may end in .json as records do."""
-    done = import_files(request(tmp_path, trace(tmp_path, "trace.json"), tool="kineto"))
+    done = request(tmp_path, trace(tmp_path, "trace.json"), tool="kineto").run()
     (record,) = read_profiles(done.folder)
     assert record.raw[0].endswith("imported-kineto/trace.json")
     assert record.profile is not None
@@ -94,7 +93,7 @@ def test_a_trace_in_json_is_kept_without_becoming_a_record(tmp_path: Path) -> No
 def test_a_large_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read, its digest is kept, and the user is told."""
     monkeypatch.setattr(importing, "COPY_LIMIT_BYTES", 10)
-    done = import_files(request(tmp_path, log(tmp_path, "vm.log")))
+    done = request(tmp_path, log(tmp_path, "vm.log")).run()
     (record,) = read_profiles(done.folder)
     assert record.raw == ()
     assert list(record.sha256) == ["vm.log"]
@@ -103,7 +102,7 @@ def test_a_large_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_copy_keeps_the_record_alone(tmp_path: Path) -> None:
     """What was read is in the record; the file lies where the user has it."""
-    done = import_files(request(tmp_path, log(tmp_path, "vm.log"), is_copied=False))
+    done = request(tmp_path, log(tmp_path, "vm.log"), is_copied=False).run()
     assert not list(done.folder.path.rglob("*.log"))
     assert len(done.lines) == 1
 
@@ -111,7 +110,7 @@ def test_no_copy_keeps_the_record_alone(tmp_path: Path) -> None:
 def test_a_hostile_file_name_stays_inside_the_run_folder(tmp_path: Path) -> None:
     """Blanks, quotes and dots in a name make no path of their own."""
     path = log(tmp_path, "..-<b>'\u202e x.log")
-    done = import_files(request(tmp_path, path))
+    done = request(tmp_path, path).run()
     (record,) = read_profiles(done.folder)
     kept = (done.folder.path / record.raw[0]).resolve()
     assert kept.is_relative_to(done.folder.path.resolve())
@@ -124,5 +123,5 @@ def test_a_link_to_a_regular_file_is_as_good_as_the_file(tmp_path: Path) -> None
     """Profiles often lie elsewhere."""
     link = tmp_path / "link.log"
     link.symlink_to(log(tmp_path, "vm.log"))
-    (record,) = read_profiles(import_files(request(tmp_path, link)).folder)
+    (record,) = read_profiles(request(tmp_path, link).run().folder)
     assert list(record.sha256) == ["link.log"]

@@ -12,7 +12,6 @@ from imports import log, request
 
 from envcompare import importing
 from envcompare.errors import RunFolderError
-from envcompare.importing import import_files
 from envcompare.run_folder.disk import LOCK_NAME, locked
 from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.results import RunFolder
@@ -27,7 +26,7 @@ def numbered(folder: Path, number: int) -> Path:
 
 def first(tmp_path: Path) -> RunFolder:
     """Import one log as vm."""
-    return import_files(request(tmp_path, numbered(tmp_path, 0))).folder
+    return request(tmp_path, numbered(tmp_path, 0)).run().folder
 
 
 @pytest.mark.parametrize("arms", [[f"arm{i}" for i in range(MANY)], ["same"] * MANY])
@@ -86,6 +85,6 @@ def test_an_import_that_fails_removes_only_what_it_wrote(
 
     monkeypatch.setattr(importing, "write_profile", full)
     with pytest.raises(OSError, match="No space"):
-        import_files(request(tmp_path, numbered(tmp_path, 1), arm="docker", into=folder.path))
+        request(tmp_path, numbered(tmp_path, 1), arm="docker", into=folder.path).run()
     assert others.read_text() == "kept"
     assert [path.name for path in others.parent.iterdir()] == ["other.txt"]
