@@ -27,7 +27,6 @@ from envcompare.run_folder.disk import (
     safe_name,
     write_hint,
 )
-from envcompare.run_folder.profilefiles import raw_folder, read_profiles, record_path, write_profile
 from envcompare.run_folder.profiles import ProfileRecord, Tool
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, Event, RunRecord
 from envcompare.run_folder.results import RunFolder, new_run_id
@@ -80,9 +79,12 @@ class _Addition:
 
     def copies(self, folder: RunFolder) -> dict[Path, Path]:
         """Return where each file that is not too large goes, beside the record, and its source."""
-        target = raw_folder(folder, self.record)
         pairs = zip(self.record.sha256, self.files, strict=True)
-        return {target / name: file.path for name, file in pairs if not file.is_large}
+        return {
+            folder.imported_path(self.record, name): file.path
+            for name, file in pairs
+            if not file.is_large
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class Import:
             _refuse_like(self.arm, run)
             run = replace(run, arms=(*run.arms, _arm(self.arm)))
         run = _referring(run, self.reference)
-        records = tuple(record for record in read_profiles(folder) if record.cell == cell.id)
+        records = tuple(record for record in folder.read_profiles() if record.cell == cell.id)
         return _Place(run=run, cell=cell, folder=folder, records=records)
 
     def _new_run(self, cell: CellRecord) -> RunRecord:
@@ -269,10 +271,10 @@ class Import:
         try:
             for addition in additions:
                 copies = addition.copies(folder) if self.is_copied else {}
-                made += (*copies, record_path(folder, addition.record))
+                made += (*copies, folder.profile_path(addition.record))
                 _copy(copies)
                 names = tuple(str(path.relative_to(folder.path)) for path in copies)
-                write_profile(folder, replace(addition.record, raw=names))
+                folder.write_profile(replace(addition.record, raw=names))
             if is_changed:
                 folder.write_json("run.json", place.run)
         except BaseException:
@@ -281,7 +283,7 @@ class Import:
             _undo(folder, made, folders)
             raise
         for record in restated:
-            write_profile(folder, record)
+            folder.write_profile(record)
         for text in told or ["the run has another reference or cell now"] * is_changed:
             folder.append_event(self._event(place.cell, text))
         folder.close()

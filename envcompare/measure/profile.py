@@ -28,7 +28,6 @@ from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
 from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox
-from envcompare.run_folder.profilefiles import raw_path, write_profile
 from envcompare.run_folder.profiles import Lack, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Failure
 from envcompare.run_folder.results import RunFolder
@@ -300,7 +299,7 @@ class ProfilePass:
         """Bring a raw file of the host among the profiles of an arm, where it is not too large."""
         if file.size_bytes > most_bytes:
             return None
-        target = raw_path(self.host.folder, self.context.cell, taken.arm, name)
+        target = self.host.folder.raw_path(self.context.cell, taken.arm, name)
         taken.fetch(file, target)
         return target
 
@@ -345,7 +344,7 @@ class ProfilePass:
             failure = None  # it is one, whatever it has cost
 
     def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
-        write_profile(self.host.folder, record)
+        self.host.folder.write_profile(record)
         self._kept[record.arm, record.kind] = record
         text = f"{record.kind}: {record.lacks.problem.reason}" if record.lacks else record.kind
         values: Values = {"state": record.state}

@@ -19,8 +19,7 @@ from envcompare.errors import ConfigError
 from envcompare.profile_files.derive import with_quantities
 from envcompare.profile_files.merging import merge
 from envcompare.profile_files.rawfiles import GZIP, SQLITE, encoding_of, first_bytes, refusal
-from envcompare.run_folder.profilefiles import impossible
-from envcompare.run_folder.profiles import Note, Profile
+from envcompare.run_folder.profiles import Note, Profile, impossible
 
 READERS: Final = {
     "kineto": "envcompare.profile_files.kineto",

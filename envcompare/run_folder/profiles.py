@@ -1,12 +1,14 @@
 """What a profiler saw of one arm, as types: kernels, copies, API calls, operators, quantities.
 
 Times are nanoseconds, sizes bytes; `None` means not measured, never 0. Readers of profiler files
-fill these types, the run folder keeps them, analysis compares them.
+fill these types, the run folder keeps them, analysis compares them. Numbers that cannot be are
+refused, whoever wrote them: a tool, a worker or an editor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -29,6 +31,8 @@ Status = Literal["ok", "missing", "refused"]
 CopyKind = Literal["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "unified", "memset", "other"]
 Page = Literal["raw", "details", "summary"]
 Dim = tuple[int, int, int]
+_ROUNDING: Final = 1e-3  # tools print sums of rounded numbers
+_MOST: Final = 1e30  # far above all that was ever counted, far below what sums cannot hold
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,3 +235,102 @@ class Roofs(msgspec.Struct, frozen=True, kw_only=True):
     clocks: Annotated[str, Meta(description="the clocks it was measured at")] = ""
     reason: Annotated[str, Meta(description="why nothing was measured")] = ""
     schema: Literal[2] = SCHEMA
+
+
+def impossible(profile: Profile) -> Iterator[str]:
+    """Say which numbers of a profile cannot be: negative, endless, a least above a most."""
+    yield from _counted(profile)
+    yield from _whole(profile)
+    called: tuple[Kernel | Copy | ApiCall, ...] = (
+        *profile.kernels,
+        *profile.copies,
+        *profile.api_calls,
+    )
+    for call in called:
+        yield from _calls(call)
+    for kernel in profile.kernels:
+        told = {**kernel.metrics, "place of the first launch": kernel.first}
+        yield from _numbers(told, f"kernel {kernel.name}")
+    for operator in profile.operators:
+        yield from _operator(operator, is_exact=profile.tool != "torch")
+
+
+def impossible_record(record: ProfileRecord) -> Iterator[str]:
+    """Say which numbers of a record, or of the profile in it, cannot be."""
+    yield from _at_least_one({"steps": record.steps})
+    yield from _numbers({"samples in a step": record.batch}, "the record")
+    if record.profile is not None:
+        yield from impossible(record.profile)
+
+
+def impossible_roofs(roofs: Roofs) -> Iterator[str]:
+    """Say which roofs of a device cannot be."""
+    yield from _numbers({"bytes per second": roofs.bytes_per_s}, roofs.device)
+    yield from _numbers(roofs.flops_per_s, roofs.device)
+
+
+def _counted(profile: Profile) -> Iterator[str]:
+    yield from _at_least_one({"steps": profile.steps})
+    for place in profile.sequence:
+        if not 0 <= place < len(profile.kernels):
+            yield f"the order of launches names kernel {place} of {len(profile.kernels)}"
+
+
+def _at_least_one(counts: dict[str, int | None]) -> Iterator[str]:
+    for name, count in counts.items():
+        if count is not None and not 1 <= count <= _MOST:
+            yield f"{name}: {_shown(count)}"
+
+
+def _whole(profile: Profile) -> Iterator[str]:
+    whole = {
+        "time of kernels": profile.kernel_busy_ns,
+        "busy time": profile.busy_ns,
+        "span": profile.span_ns,
+    }
+    yield from _numbers({"idle time": profile.launch_gap_ns}, "the GPU")
+    yield from _numbers(whole, "the GPU", is_rising=True)
+    for quantity in profile.quantities:
+        yield from _numbers({quantity.name: quantity.value}, "the profile")
+
+
+def _calls(call: Kernel | Copy | ApiCall) -> Iterator[str]:
+    what = call.kind if isinstance(call, Copy) else call.name
+    yield from _at_least_one({f"{what}: calls": call.calls})
+    if isinstance(call, Copy):
+        yield from _numbers({"bytes": call.total_bytes}, what)
+    times = {"shortest": call.min_ns, "longest": call.max_ns, "total": call.total_ns}
+    yield from _numbers(times, what, is_rising=True)
+
+
+def _operator(operator: Operator, *, is_exact: bool) -> Iterator[str]:
+    """Look at an operator; PyTorch's own sums go below 0 where operators overlap."""
+    what = f"operator {operator.name}"
+    yield from _at_least_one({f"{what}: calls": operator.calls})
+    times = {"self time": operator.self_cpu_ns, "time": operator.cpu_ns}
+    device = {
+        "self time on the GPU": operator.self_device_ns,
+        "time on the GPU": operator.device_ns,
+    }
+    if is_exact:
+        yield from _numbers(times, what, is_rising=True)
+    for name, value in {**times, **device}.items():
+        if value is not None and not abs(value) <= _MOST:
+            yield f"{what}: {name} is {_shown(value)}"
+
+
+def _numbers(
+    values: Mapping[str, float | None], what: str, *, is_rising: bool = False
+) -> Iterator[str]:
+    known = [(name, value) for name, value in values.items() if value is not None]
+    for name, value in known:
+        if not 0 <= value <= _MOST:
+            yield f"{what}: {name} is {_shown(value)}"
+    for (name, value), (larger, limit) in pairwise(known):
+        if is_rising and value > limit * (1 + _ROUNDING) + 1:
+            yield f"{what}: {name} is {value:g} and {larger} {limit:g}"
+
+
+def _shown(value: float) -> str:
+    """Return a number as text; a whole one may be too large for that."""
+    return f"{value:g}" if abs(value) < 1e300 else f"{'-' * (value < 0)}endless"

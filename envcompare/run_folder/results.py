@@ -6,7 +6,7 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,9 +23,16 @@ from envcompare.run_folder.disk import (
     missing_folders,
     remove_empty,
     replace_file,
+    safe_name,
     write_error,
     write_hint,
     write_whole,
+)
+from envcompare.run_folder.profiles import (
+    ProfileRecord,
+    Roofs,
+    impossible_record,
+    impossible_roofs,
 )
 from envcompare.run_folder.records import (
     SCHEMA,
@@ -37,7 +44,10 @@ from envcompare.run_folder.records import (
     Sample,
 )
 from envcompare.run_folder.versions import DAMAGE, decode_record, version_of
+from envcompare.text import shortened, visible_line
 
+_PROFILES = "profiles"
+_ROOFS = "roofs"
 _T = TypeVar("_T")
 _SAMPLES: msgspec.json.Decoder[Sample] = msgspec.json.Decoder(Sample)
 _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
@@ -169,6 +179,31 @@ class RunFolder:
         name = f"later/{cell}-{part}" if part else cell
         self.write_json(f"{folder}/{name}.json", record)
 
+    def raw_path(self, cell: str, arm: str, name: str) -> Path:
+        """Return the path of a file among the profiles of an arm, with its folder made."""
+        path = self._profiles_of(cell, arm) / safe_name(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def imported_path(self, record: ProfileRecord, name: str) -> Path:
+        """Return the path of a file a profile was read from; a JSON trace there is no record."""
+        return self._profiles_of(record.cell, record.arm) / safe_name(record.name) / name
+
+    def profile_path(self, record: ProfileRecord) -> Path:
+        """Return the path of profiles/<cell>/<arm>/<name>.json."""
+        return self._profiles_of(record.cell, record.arm) / safe_name(f"{record.name}.json")
+
+    def _profiles_of(self, cell: str, arm: str) -> Path:
+        return self.path / _PROFILES / cell_name(cell) / distinct_name(arm)
+
+    def write_profile(self, record: ProfileRecord) -> None:
+        """Write a profile; raises RunFolderError when the disk refuses."""
+        self.write_json(str(self.profile_path(record).relative_to(self.path)), record)
+
+    def write_roofs(self, roofs: Roofs) -> None:
+        """Write profiles/roofs/<host>.json; raises RunFolderError when the disk refuses."""
+        self.write_json(f"{_PROFILES}/{_ROOFS}/{distinct_name(roofs.host)}.json", roofs)
+
     def write_json(self, name: str, content: object) -> None:
         """Write a file atomically (temporary name, sync, rename)."""
         self.write_bytes(name, json_bytes(content))
@@ -218,6 +253,35 @@ class RunFolder:
     def _read_fingerprints(self, paths: Iterable[Path]) -> tuple[FingerprintRecord, ...]:
         names = sorted(path.relative_to(self.path) for path in paths if path.suffix == ".json")
         return tuple(self.read_json(str(name), FingerprintRecord) for name in names)
+
+    def read_profiles(self, cell: str | None = None) -> tuple[ProfileRecord, ...]:
+        """Read all profiles, or those of a cell, by path.
+
+        Raises RunFolderError for a record that is damaged or holds a number that cannot be.
+        """
+        cells = "*" if cell is None else cell_name(cell)
+        files = (self.path / _PROFILES).glob(f"{cells}/*/*.json")
+        # by name without its ending: `imported-nsys` comes before `imported-nsys-2`
+        paths = sorted(files, key=lambda path: (path.parent, path.stem))
+        return tuple(self._read_plausible(p, ProfileRecord, impossible_record) for p in paths)
+
+    def read_roofs(self) -> tuple[Roofs, ...]:
+        """Read the roofs of all hosts, sorted by path; raises as `read_profiles`."""
+        paths = sorted((self.path / _PROFILES / _ROOFS).glob("*.json"))
+        return tuple(self._read_plausible(path, Roofs, impossible_roofs) for path in paths)
+
+    def _read_plausible(
+        self, path: Path, kind: type[_T], impossible: Callable[[_T], Iterator[str]]
+    ) -> _T:
+        record = self.read_json(str(path.relative_to(self.path)), kind)
+        why = next(impossible(record), None)
+        if why is not None:
+            raise RunFolderError(
+                f"{path} cannot be trusted",
+                details=visible_line(shortened(why, most=600)),
+                hint="restore the file from a copy, or import or measure again",
+            )
+        return record
 
     def read_samples(self) -> Journal:
         """Read samples.jsonl; a torn last line is dropped and counted."""

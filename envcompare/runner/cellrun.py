@@ -27,7 +27,6 @@ from envcompare.measure.workers import Roster
 from envcompare.profilers import ProfilerRun
 from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.profilefiles import read_profiles, read_roofs, write_roofs
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     Block,
@@ -168,7 +167,7 @@ class CellRun:
             taken=self.session.taken,
             folder=self.job.folder,
         )
-        profiles = ProfilePass(context, host, read_profiles(self.job.folder, self.cell.id))
+        profiles = ProfilePass(context, host, self.job.folder.read_profiles(self.cell.id))
         if self.cell.workload.program is not None:
             profiles.decline(profiles.arms, _NO_STEPS)
             return
@@ -177,7 +176,7 @@ class CellRun:
             profiles.decline((arm,), Lacking(why="arm-failed", problem=problem))
         self.job.display.say(f"  {self.cell.id}: profiling (outside the budget)")
         self.job.display.say(f"  {self.cell.id}: {profiles.measure()}")
-        roofs = read_roofs(self.job.folder)
+        roofs = self.job.folder.read_roofs()
         if not any(roof.host == self.cell.host and roof.is_measured for roof in roofs):
             context.check_interruption()
             self._measure_roofs(context)
@@ -211,7 +210,7 @@ class CellRun:
             busy=QuietGate(context).busy if device == "cpu" else str,
         )
         roofs = measure_roofs(place, command, facts)
-        write_roofs(self.job.folder, roofs)
+        self.job.folder.write_roofs(roofs)
         if roofs.reason:
             self.job.display.say(f"  {self.cell.id}: {roofs.reason}")
 

@@ -32,7 +32,6 @@ from envcompare.fingerprint.identity import (
 )
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.records import (
     ArmRecord,
     CellState,
@@ -237,7 +236,7 @@ def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
 def _run_cell(job: Job, session: HostSession, cell: Cell, *, prior: _Prior) -> None:
     events = tuple(e for e in prior.events if e.cell == cell.id)
     if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
-        profile.is_failure for profile in read_profiles(job.folder, cell.id)
+        profile.is_failure for profile in job.folder.read_profiles(cell.id)
     ):
         return
     samples = prior.samples if events else ()  # only a cell that was begun before has some

@@ -24,7 +24,6 @@ from lab import docker_client, torch_python
 from runs import Done, command, run_folder
 
 from envcompare.gpu.peaks import table_roofs
-from envcompare.run_folder.profilefiles import read_profiles, read_roofs
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Roofs
 from envcompare.run_folder.records import GpuReading
 from envcompare.run_folder.results import RunFolder
@@ -93,7 +92,7 @@ def folder(done: Done) -> RunFolder:
 @pytest.fixture(scope="module")
 def records(folder: RunFolder) -> Records:
     """Return the profiles by workload, arm and kind."""
-    found = read_profiles(folder)
+    found = folder.read_profiles()
     return {(one.cell.split("/")[1], one.arm, one.kind): one for one in found}
 
 
@@ -193,7 +192,7 @@ def test_two_tracers_agree_on_the_time_of_kernels(records: Records, workload: st
 
 def test_measured_roofs_are_below_those_of_the_table(folder: RunFolder) -> None:
     """No product and no copy is faster than what the maker says."""
-    (measured,) = read_roofs(folder)
+    (measured,) = folder.read_roofs()
     assert measured.is_measured, measured.reason
     assert measured.bytes_per_s
     assert measured.flops_per_s

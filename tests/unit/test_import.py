@@ -13,7 +13,6 @@ from imports import FPROP, WINOGRAD, compared, log, request, trace, two_arms
 
 from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
-from envcompare.run_folder.profilefiles import read_profiles
 
 
 def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: Path) -> None:
@@ -22,7 +21,7 @@ def test_the_first_import_makes_a_run_whose_only_arm_is_the_reference(tmp_path: 
     assert done.is_alone
     run = done.folder.read_run()
     assert [(arm.id, arm.is_reference, arm.is_timed) for arm in run.arms] == [("vm", True, False)]
-    (record,) = read_profiles(done.folder)
+    (record,) = done.folder.read_profiles()
     assert (record.kind, record.name, record.steps) == ("imported", "imported-nvprof", 5)
     assert record.raw == ("profiles/imported_workload_default/vm/imported-nvprof/vm.log",)
     kept = (done.folder.path / record.raw[0]).read_bytes()

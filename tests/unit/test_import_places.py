@@ -12,7 +12,6 @@ from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
 from envcompare.cli.planning import resumed
 from envcompare.errors import ConfigError
 from envcompare.report.export.summary import markdown
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.records import CellRecord
 from envcompare.run_folder.results import RunFolder
 
@@ -84,14 +83,14 @@ def test_a_run_of_several_cells_asks_which_is_meant(tmp_path: Path) -> None:
         request(tmp_path, path, into=folder.path, workload="gpt").run()
     request(tmp_path, path, into=folder.path, workload="rnn").run()
     request(tmp_path, path, into=folder.path, cell=CELL).run()
-    assert {one.cell for one in read_profiles(folder)} == {CELL, "local/rnn/default"}
+    assert {one.cell for one in folder.read_profiles()} == {CELL, "local/rnn/default"}
 
 
 def test_arms_with_like_names_keep_their_own_profiles(tmp_path: Path) -> None:
     """A name that makes no folder as it is shares none with another."""
     folder = request(tmp_path, log(tmp_path, "a.log"), arm="docker@host").run().folder
     request(tmp_path, log(tmp_path, "b.log", FPROP), arm="docker_host", into=folder.path).run()
-    kept = {one.arm: one.profile.kernels[0].name for one in read_profiles(folder) if one.profile}
+    kept = {one.arm: one.profile.kernels[0].name for one in folder.read_profiles() if one.profile}
     assert kept == {"docker@host": WINOGRAD, "docker_host": FPROP}
 
 

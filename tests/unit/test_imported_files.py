@@ -10,7 +10,6 @@ from imports import FPROP, compared, files_of, log, request, trace, two_arms
 from envcompare import importing
 from envcompare.errors import ProfileError
 from envcompare.report.page import render
-from envcompare.run_folder.profilefiles import read_profiles
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
 
@@ -24,14 +23,14 @@ def test_the_same_file_is_not_imported_twice(tmp_path: Path) -> None:
     assert "renamed.log is there already, by its SHA-256" in done.lines[0]
     assert files_of(folder.path) == before
     twice = request(tmp_path, log(tmp_path, "a.log"), log(tmp_path, "b.log")).run()
-    assert len(read_profiles(twice.folder)) == 1
+    assert len(twice.folder.read_profiles()) == 1
 
 
 def test_counters_of_one_call_are_passes_of_one_program(tmp_path: Path) -> None:
     """Bytes and FLOPs of two files give the intensity that neither has; both files are kept."""
     files = (DATA / "ncu_raw_2024.csv", DATA / "ncu_raw_2024_flops.csv")
     done = request(tmp_path, *files, tool="ncu").run()
-    (record,) = read_profiles(done.folder)
+    (record,) = done.folder.read_profiles()
     assert [Path(one).name for one in record.raw] == [one.name for one in files]
     for one, path in zip(record.raw, files, strict=True):
         assert (done.folder.path / one).read_bytes() == path.read_bytes()
@@ -53,7 +52,7 @@ def test_counters_of_other_launches_are_refused_together_and_taken_apart(tmp_pat
     assert not (tmp_path / "results").exists()
     folder = request(tmp_path, pair[0]).run().folder
     request(tmp_path, pair[1], into=folder.path).run()
-    records = sorted(read_profiles(folder), key=lambda one: one.name)
+    records = sorted(folder.read_profiles(), key=lambda one: one.name)
     assert [one.name for one in records] == ["imported-nvprof", "imported-nvprof-2"]
     assert len({name for one in records for name in one.raw}) == 2
     for one, path in zip(records, pair, strict=True):
@@ -67,7 +66,7 @@ def test_passes_with_equal_file_names_do_not_overwrite_each_other(tmp_path: Path
         paths.append(tmp_path / name.removesuffix(".csv") / "out.csv")
         paths[-1].parent.mkdir()
         paths[-1].write_bytes((DATA / name).read_bytes())
-    (record,) = read_profiles(request(tmp_path, *paths, tool="ncu").run().folder)
+    (record,) = request(tmp_path, *paths, tool="ncu").run().folder.read_profiles()
     assert list(record.sha256) == ["out.csv", "2-out.csv"]
     assert len(record.raw) == 2
 
@@ -75,7 +74,7 @@ def test_passes_with_equal_file_names_do_not_overwrite_each_other(tmp_path: Path
 def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
     """Traces of several ranks are no passes over the same launches."""
     paths = [trace(tmp_path, f"rank{number}.json", number) for number in (0, 1)]
-    records = read_profiles(request(tmp_path, *paths, tool="kineto").run().folder)
+    records = request(tmp_path, *paths, tool="kineto").run().folder.read_profiles()
     assert [(one.name, *one.sha256) for one in records] == [
         ("imported-kineto", "rank0.json"), ("imported-kineto-2", "rank1.json"),
     ]  # fmt: skip
@@ -84,7 +83,7 @@ def test_each_rank_of_a_trace_is_a_profile_of_its_own(tmp_path: Path) -> None:
 def test_a_trace_in_json_is_kept_without_becoming_a_record(tmp_path: Path) -> None:
     """A raw file may end in .json as records do."""
     done = request(tmp_path, trace(tmp_path, "trace.json"), tool="kineto").run()
-    (record,) = read_profiles(done.folder)
+    (record,) = done.folder.read_profiles()
     assert record.raw[0].endswith("imported-kineto/trace.json")
     assert record.profile is not None
     assert record.profile.operators[0].name == "aten::add"
@@ -94,7 +93,7 @@ def test_a_large_file_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     """It is read, its digest is kept, and the user is told."""
     monkeypatch.setattr(importing, "COPY_LIMIT_BYTES", 10)
     done = request(tmp_path, log(tmp_path, "vm.log")).run()
-    (record,) = read_profiles(done.folder)
+    (record,) = done.folder.read_profiles()
     assert record.raw == ()
     assert list(record.sha256) == ["vm.log"]
     assert "vm.log is not copied" in done.lines[1]
@@ -111,7 +110,7 @@ def test_a_hostile_file_name_stays_inside_the_run_folder(tmp_path: Path) -> None
     """Blanks, quotes and dots in a name make no path of their own."""
     path = log(tmp_path, "..-<b>'\u202e x.log")
     done = request(tmp_path, path).run()
-    (record,) = read_profiles(done.folder)
+    (record,) = done.folder.read_profiles()
     kept = (done.folder.path / record.raw[0]).resolve()
     assert kept.is_relative_to(done.folder.path.resolve())
     html = render(compared(done.folder), files=done.folder.file_names())
@@ -123,5 +122,5 @@ def test_a_link_to_a_regular_file_is_as_good_as_the_file(tmp_path: Path) -> None
     """Profiles often lie elsewhere."""
     link = tmp_path / "link.log"
     link.symlink_to(log(tmp_path, "vm.log"))
-    (record,) = read_profiles(request(tmp_path, link).run().folder)
+    (record,) = request(tmp_path, link).run().folder.read_profiles()
     assert list(record.sha256) == ["link.log"]

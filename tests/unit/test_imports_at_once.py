@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from imports import log, request
 
-from envcompare import importing
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.disk import LOCK_NAME, locked
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.results import RunFolder
 
 MANY = 3
@@ -44,7 +42,7 @@ def test_imports_at_once_keep_every_arm_and_file(tmp_path: Path, arms: list[str]
     errors = [one.communicate()[1] for one in running]
     assert [one.returncode for one in running] == [0] * MANY, errors
     assert {arm.id for arm in folder.read_run().arms} == {"vm", *arms}
-    records = read_profiles(folder)
+    records = folder.read_profiles()
     kernels = {one.name for record in records if record.profile for one in record.profile.kernels}
     assert kernels == {f"kernel_{number}" for number in range(MANY + 1)}
     assert all((folder.path / raw).is_file() for record in records for raw in record.raw)
@@ -83,7 +81,7 @@ def test_an_import_that_fails_removes_only_what_it_wrote(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(importing, "write_profile", full)
+    monkeypatch.setattr(RunFolder, "write_profile", full)
     with pytest.raises(OSError, match="No space"):
         request(tmp_path, numbered(tmp_path, 1), arm="docker", into=folder.path).run()
     assert others.read_text() == "kept"

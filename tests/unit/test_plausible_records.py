@@ -10,12 +10,6 @@ import pytest
 from builders import CELL, run_record
 
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.profilefiles import (
-    read_profiles,
-    read_roofs,
-    record_path,
-    write_profile,
-)
 from envcompare.run_folder.profiles import (
     ApiCall,
     Copy,
@@ -54,9 +48,9 @@ RECORD = ProfileRecord(
 def edited(tmp_path: Path, path: str, value: object) -> RunFolder:
     """Write a record, then set the number at a path such as `profile.kernels.0.calls`."""
     folder = RunFolder.create(tmp_path, run_record())
-    write_profile(folder, RECORD)
-    assert read_profiles(folder) == (RECORD,)
-    file = record_path(folder, RECORD)
+    folder.write_profile(RECORD)
+    assert folder.read_profiles() == (RECORD,)
+    file = folder.profile_path(RECORD)
     content: Any = json.loads(file.read_text())
     *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
     inner = content
@@ -99,7 +93,7 @@ def test_a_number_that_cannot_be_is_refused_with_its_file(
     """Nothing is computed from it."""
     folder = edited(tmp_path, path, value)
     with pytest.raises(RunFolderError, match="cannot be trusted") as caught:
-        read_profiles(folder)
+        folder.read_profiles()
     assert "imported-nsys.json" in caught.value.brief
     assert caught.value.details
     assert caught.value.hint
@@ -113,8 +107,8 @@ def test_sums_of_pytorch_may_go_below_zero(tmp_path: Path) -> None:
     record = ProfileRecord(
         host="local", cell=CELL, arm="vm", kind="torch", name="torch", profile=profile
     )
-    write_profile(folder, record)
-    assert read_profiles(folder) == (record,)
+    folder.write_profile(record)
+    assert folder.read_profiles() == (record,)
 
 
 def test_a_roof_that_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -125,4 +119,4 @@ def test_a_roof_that_cannot_be_is_refused(tmp_path: Path) -> None:
         {"host": "local", "device": "V100", "source": "x", "is_measured": True, "bytes_per_s": -1},
     )
     with pytest.raises(RunFolderError, match="cannot be trusted"):
-        read_roofs(folder)
+        folder.read_roofs()

@@ -47,7 +47,6 @@ from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
 from envcompare.profilers.nsys import Nsys
 from envcompare.profilers.quarantine import quarantine
 from envcompare.profilers.toolbox import PROFILERS, Toolbox
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Kernel, Lacking, PassName, Profile, ProfileRecord
 from envcompare.run_folder.records import Event
 from envcompare.transport.local import LOCAL
@@ -260,7 +259,7 @@ def test_a_resumed_pass_does_what_is_missing_alone(
     launched: list[str] = []
     host = _profiling_host(made, tmp_path, launched)
     _measure(made, host)
-    records = read_profiles(host.folder)
+    records = host.folder.read_profiles()
     launched.clear()
     _measure(made, host, records)
     assert launched == []
@@ -277,12 +276,12 @@ def test_a_resumed_pass_tries_again_what_failed(
     launched: list[str] = []
     host = _profiling_host(made, tmp_path, launched)
     _measure(made, host)
-    first = {(r.arm, r.kind): r for r in read_profiles(host.folder)}
+    first = {(r.arm, r.kind): r for r in host.folder.read_profiles()}
     assert {key for key, r in first.items() if r.is_failure} == {("vm", kind) for kind in INSIDE}
     assert "exit code 7" in why(first["vm", "host"])[1]
     launched.clear()
     _measure(made, host, tuple(first.values()))
-    again = {(r.arm, r.kind): r for r in read_profiles(host.folder)}
+    again = {(r.arm, r.kind): r for r in host.folder.read_profiles()}
     assert launched == ["vm"]
     assert (again["vm", "host"].state, again["vm", "host"].is_failure) == ("ok", False)
 
@@ -305,7 +304,7 @@ def test_a_host_that_refuses_a_file_costs_the_profiles_and_not_the_cell(
     profiles = ProfilePass(made, host)
     assert "without torch (no room on local: the disk is full)" in profiles.measure()
     host.folder.close()
-    found = [r for r in read_profiles(host.folder) if r.kind == "torch"]
+    found = [r for r in host.folder.read_profiles() if r.kind == "torch"]
     problem = Problem(brief="no room on local", details="the disk is full", hint="free some")
     assert [r.lacks for r in found] == [Lacking(why="failed", problem=problem)] * 2
 
@@ -345,7 +344,7 @@ def test_an_arm_that_failed_has_its_reason_and_is_not_started_again(
     profiles.measure()
     host.folder.close()
     assert launched == ["vm"]
-    found = [(r.state, r.lacks) for r in read_profiles(host.folder) if r.arm == "docker"]
+    found = [(r.state, r.lacks) for r in host.folder.read_profiles() if r.arm == "docker"]
     assert found == [("missing", lacks)] * len((*INSIDE, *AROUND))
 
 
@@ -363,7 +362,7 @@ def _attacked(path: Path, name: str) -> tuple[dict[PassName, ProfileRecord], lis
     _measure(made, _profiling_host(made, path, []))
     assert isinstance(made.recorder, Kept)
     folder = made.recorder.folder
-    found = {one.kind: one for one in read_profiles(folder) if one.arm == "docker"}
+    found = {one.kind: one for one in folder.read_profiles() if one.arm == "docker"}
     for kept in folder.path.rglob("*"):
         assert kept.is_dir() or SECRET.encode() not in kept.read_bytes()
     return found, [event for event in made.recorder.events if event.what == "profiled"]
@@ -424,7 +423,7 @@ def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event
         Path(host.scratch(arm)).mkdir()
     _measure(made, host)
     assert isinstance(made.recorder, Kept)
-    found = {one.arm: one for one in read_profiles(host.folder) if one.kind == "nsys"}
+    found = {one.arm: one for one in host.folder.read_profiles() if one.kind == "nsys"}
     return found, [event for event in made.recorder.events if event.what == "profiled"]
 
 
@@ -726,7 +725,7 @@ def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
     made = bench(path, workload)
     host = _profiling_host(made, path, [])
     _measure(made, host)
-    return read_profiles(host.folder)
+    return host.folder.read_profiles()
 
 
 def _profiling_host(made: CellContext, path: Path, launched: list[str]) -> ProfilingHost:

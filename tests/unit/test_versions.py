@@ -15,7 +15,6 @@ from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.identity import change_text, noted_changes
 from envcompare.report.wording.profilenotes import note_sentences
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Device, Profile
 from envcompare.run_folder.records import SCHEMA
 from envcompare.run_folder.results import RunFolder, json_bytes
@@ -49,7 +48,7 @@ def test_every_record_of_an_older_folder_is_read_as_one_of_the_newest_schema(
         *folder.read_events().events,
         *folder.read_samples().samples,
         *folder.read_fingerprints(),
-        *read_profiles(folder),
+        *folder.read_profiles(),
     )
     assert {record.schema for record in records} == {SCHEMA}
 
@@ -72,7 +71,7 @@ def read_kept(folder: Path, **fields: object) -> Profile:
     scope = fields.pop("scope", "")
     record["profile"]["quantities"][0] |= {"scope": scope, "gpu": None}
     path.write_text(json.dumps({**record, "profile": {**record["profile"], **fields}}))
-    records = read_profiles(RunFolder.open(folder))
+    records = RunFolder.open(folder).read_profiles()
     (profile,) = (r.profile for r in records if (r.arm, r.name) == ("vm", "imported-ncu"))
     assert profile is not None
     return profile
@@ -110,7 +109,7 @@ def test_what_an_older_profile_lacks_is_told_as_data(
     path = next((tmp_path / "run").rglob("vm/nsys.json"))
     older = {**json.loads(path.read_text()), "hint": "", "state": "missing", **fields}
     path.write_text(json.dumps(older))
-    records = read_profiles(RunFolder.open(tmp_path / "run"))
+    records = RunFolder.open(tmp_path / "run").read_profiles()
     (record,) = (r for r in records if (r.arm, r.kind) == ("vm", "nsys"))
     assert (record.lacks.why if record.lacks else None) == expected
     assert record.is_failure == (expected == "failed")
@@ -129,7 +128,7 @@ def test_damage_in_an_older_record_is_said_as_damage(tmp_path: Path, damage: obj
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "profile": damage}))
     with pytest.raises(RunFolderError, match="cannot be read"):
-        read_profiles(RunFolder.open(tmp_path / "run"))
+        RunFolder.open(tmp_path / "run").read_profiles()
 
 
 def test_an_older_run_is_not_resumed(tmp_path: Path) -> None:

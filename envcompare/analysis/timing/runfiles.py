@@ -14,7 +14,6 @@ import msgspec
 from envcompare.analysis.timing.cells import CellData, by_cell
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.comparing import changed_software
-from envcompare.run_folder.profilefiles import read_profiles, read_roofs
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
@@ -142,8 +141,8 @@ def read_files(folder: RunFolder) -> RunFiles:
         samples=samples.samples,
         events=events,
         fingerprints=fingerprints,
-        profiles=read_profiles(folder),
-        roofs=read_roofs(folder),
+        profiles=folder.read_profiles(),
+        roofs=folder.read_roofs(),
         torn=samples.torn + journal.torn,
         imports=tuple(dict.fromkeys(_commands(journal.events))),
     )

@@ -25,7 +25,6 @@ from envcompare.profilers import (
 )
 from envcompare.profilers.quarantine import Quarantine
 from envcompare.profilers.toolbox import Toolbox
-from envcompare.run_folder.profilefiles import read_profiles
 from envcompare.run_folder.profiles import Lacking, Profile, ProfileRecord, Quantity
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
@@ -132,7 +131,7 @@ def profiled(path: Path, profiler: Profiler) -> tuple[str, dict[str, ProfileReco
     )
     said = ProfilePass(made, host).measure()
     host.folder.close()
-    records = {r.arm: r for r in read_profiles(host.folder) if r.kind == "imported"}
+    records = {r.arm: r for r in host.folder.read_profiles() if r.kind == "imported"}
     return said, records, host.folder.path
 
 

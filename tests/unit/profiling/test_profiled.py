@@ -12,7 +12,6 @@ from traces import ADD, CELL, CONV, kernel, lacking, launched, record
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.run_folder.profilefiles import write_profile
 from envcompare.run_folder.profiles import Device, Profile, ProfileRecord, Quantity
 from envcompare.run_folder.records import ArmRecord, Event, Sample
 from envcompare.run_folder.results import RunFolder
@@ -26,7 +25,7 @@ def compared(folder: Path, *records: ProfileRecord, samples: tuple[Sample, ...])
     for sample in samples:
         made.append_sample(sample)
     for one in records:
-        write_profile(made, one)
+        made.write_profile(one)
     made.append_event(Event(t=1.0, what="arm-ready", cell=CELL, arm="vm", values={"code": "aa"}))
     made.close()
     return compare_run(made)
@@ -178,7 +177,7 @@ def test_imported_profiles_alone_are_compared(tmp_path: Path) -> None:
     made = RunFolder.create(tmp_path, run_record(arms=arms))
     for arm, names in (("vm", ["void cudnn::detail::bn_bw<float>(P)"]), ("docker", [CONV])):
         profile = Profile(tool="nvprof", kernels=tuple(kernel(n) for n in names))
-        write_profile(made, record(profile, arm=arm, kind="imported", name="imported-nvprof"))
+        made.write_profile(record(profile, arm=arm, kind="imported", name="imported-nvprof"))
     made.close()
     run = compare_run(made)
     found = only(run)
@@ -214,7 +213,7 @@ def test_imported_arm_beside_timed_ones_is_compared_with_the_reference(tmp_path:
     for sample in blocks({"vm": 1.0, "docker": 1.0}):
         made.append_sample(sample)
     for arm, kind in (("vm", "nsys"), ("old", "imported")):
-        write_profile(made, record(launched([kernel(CONV)]), arm=arm, kind=kind))
+        made.write_profile(record(launched([kernel(CONV)]), arm=arm, kind=kind))
     made.close()
     run = compare_run(made)
     assert {one.arm for one in run.comparisons} == {"docker", "vm~control"}
