@@ -39,7 +39,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     from envcompare.cli.planning import resumed
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
-    from envcompare.runner.job import Job
+    from envcompare.runner.cellrun import Job
 
     if resume is not None:
         allow_mismatch = values.pop("allow_mismatch")

@@ -1,15 +1,18 @@
-"""Open a host: connect to it, and learn what must be known before anything is prepared there."""
+"""Open hosts: connect to them, and learn what must be known before anything is prepared there."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from envcompare.config.experiment import Experiment
+from envcompare.console import Display
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.identity import Identity
 from envcompare.hosts.session import HostSession
@@ -23,6 +26,7 @@ from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
 from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import SshOptions
 
+_MAX_HOSTS_AT_ONCE: Final = 8
 _APPLICATION: Final = b"envcompare"  # what is derived from a machine's ID is no other program's
 # A file that is not there has no line; a value stands on one.
 _DESCRIBE = r"""
@@ -48,6 +52,13 @@ exit 0
 """
 _IDENTIFY = "id -u; id -g; cat /proc/sys/kernel/random/boot_id 2>/dev/null || true"
 _IDENTITY = re.compile(r"(?P<uid>[0-9]+)\n(?P<gid>[0-9]+)\n(?:(?P<boot>[0-9a-f-]{36})(?:\n|$))?")
+
+
+@contextmanager
+def hosts_at_once(display: Display) -> Iterator[ThreadPoolExecutor]:
+    """Give the threads in which hosts are worked at, while their progress is shown."""
+    with display.showing_progress(), ThreadPoolExecutor(_MAX_HOSTS_AT_ONCE) as pool:
+        yield pool
 
 
 def open_session(

@@ -7,7 +7,6 @@ import itertools
 import platform
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ from envcompare.run_folder.disk import (
     write_hint,
 )
 from envcompare.run_folder.profiles import ProfileRecord, Tool
-from envcompare.run_folder.records import ArmRecord, CellRecord, Design, Event, RunRecord
+from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
 from envcompare.version import __version__
@@ -285,20 +284,17 @@ class Import:
         for record in restated:
             folder.write_profile(record)
         for text in told or ["the run has another reference or cell now"] * is_changed:
-            folder.append_event(self._event(place.cell, text))
+            event = event_now(
+                "imported",
+                host=place.cell.host,
+                cell=place.cell.id,
+                arm=self.arm,
+                text=text,
+                values={"command": shell_text(self.command_line)},
+            )
+            folder.append_event(event)
         folder.close()
         return folder
-
-    def _event(self, cell: CellRecord, text: str) -> Event:
-        return Event(
-            t=time.time(),
-            what="imported",
-            host=cell.host,
-            cell=cell.id,
-            arm=self.arm,
-            text=text,
-            values={"command": shell_text(self.command_line)},
-        )
 
 
 def _refuse_irregular(path: Path) -> None:

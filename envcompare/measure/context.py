@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, Unpack
 
 import msgspec
 
@@ -19,12 +19,14 @@ from envcompare.run_folder.records import (
     Design,
     Event,
     EventKind,
+    EventParts,
     Failure,
     FingerprintValue,
     IdentityChange,
     Sample,
     Scalar,
     Taken,
+    event_now,
 )
 from envcompare.stats.intervals import Interval
 
@@ -109,27 +111,9 @@ class CellContext:
                 "interrupted", hint="resume with `envcompare run --resume` and the run folder"
             )
 
-    def note(
-        self,
-        what: EventKind,
-        *,
-        arm: str = "",
-        text: str = "",
-        values: Values | None = None,
-        failure: Failure | None = None,
-    ) -> None:
+    def note(self, what: EventKind, **parts: Unpack[EventParts]) -> None:
         """Record an event of this cell."""
-        event = Event(
-            t=time.time(),
-            what=what,
-            host=self.host,
-            cell=self.cell,
-            arm=arm,
-            text=text,
-            values=values or {},
-            failure=failure,
-        )
-        self.recorder.event(event)
+        self.recorder.event(event_now(what, host=self.host, cell=self.cell, **parts))
 
 
 def stable_variables(seed: int, cell: str, restart: int) -> Variables:

@@ -6,7 +6,8 @@ Schemas in `docs/schema/` are generated from these types.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import time
+from typing import Annotated, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta
@@ -196,6 +197,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     values: dict[str, Scalar] = {}
     schema: Literal[2] = SCHEMA
+
+
+class EventParts(TypedDict, total=False):
+    """What may be said of an event of a cell, beside what happened."""
+
+    arm: str
+    text: str
+    state: CellState | None
+    failure: Failure | None
+    values: dict[str, Scalar]
+
+
+class PlacedEventParts(EventParts, total=False):
+    """The same with the place; without a host, a cell or an arm it is about all of them."""
+
+    host: str
+    cell: str
+
+
+def event_now(what: EventKind, **parts: Unpack[PlacedEventParts]) -> Event:
+    """Return an event that happens now."""
+    return Event(t=time.time(), what=what, **parts)
 
 
 class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,15 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Unpack
 
-from envcompare.config.plan import Cell
+from envcompare.config.experiment import Experiment
+from envcompare.config.plan import Cell, Plan
 from envcompare.config.workloads import Program
-from envcompare.errors import Problem
+from envcompare.console import Display
+from envcompare.errors import EnvcompareError, Phase, Problem
 from envcompare.fingerprint.comparing import changed_software, compare_fingerprints
 from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
-from envcompare.measure.context import CellContext, Facts, Variables
+from envcompare.interrupt import Interruption
+from envcompare.measure.context import CellContext, Facts, Variables, failure_of
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
@@ -32,20 +36,23 @@ from envcompare.run_folder.records import (
     Block,
     CellState,
     Event,
+    EventKind,
     FactDifference,
     FingerprintRecord,
     FingerprintValue,
     GpuReading,
     IdentityChange,
+    PlacedEventParts,
     ProcessRun,
     Sample,
     Scalar,
     Startup,
     Taken,
+    event_now,
 )
-from envcompare.run_folder.results import elapsed_s, waited_s
-from envcompare.runner.job import Job
+from envcompare.run_folder.results import RunFolder, elapsed_s, waited_s
 from envcompare.stats.intervals import Interval
+from envcompare.transport.hosts import HostSpec
 
 _NO_STEPS = Lacking(
     why="no-steps",
@@ -56,6 +63,37 @@ _NO_STEPS = Lacking(
 )
 _UNSEEN = "ended before its software could be compared with that of the first part"
 _SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A run to be carried out, and the record of what happens to it."""
+
+    folder: RunFolder
+    plan: Plan
+    experiment: Experiment
+    hosts: tuple[HostSpec, ...]
+    display: Display
+    interruption: Interruption = field(default_factory=Interruption)
+
+    def note(self, what: EventKind, **parts: Unpack[PlacedEventParts]) -> None:
+        """Record an event."""
+        self.folder.append_event(event_now(what, **parts))
+
+    def fail(  # noqa: PLR0913 — each is a part of the event
+        self,
+        what: EventKind,
+        error: EnvcompareError,
+        *,
+        phase: Phase,
+        host: str,
+        cell: str = "",
+        arm: str = "",
+    ) -> None:
+        """Record a failure and show its three sentences; a workload names its phase itself."""
+        failure = failure_of(error, phase)
+        self.note(what, host=host, cell=cell, arm=arm, text=error.brief, failure=failure)
+        self.display.error(error)
 
 
 @dataclass(slots=True)

@@ -14,10 +14,9 @@ from envcompare.console import Display
 from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import EnvcompareError, InterruptedRunError, UnusableError
 from envcompare.hosts import claims
-from envcompare.hosts.opening import open_session
+from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption, handling_signals
-from envcompare.runner.job import hosts_at_once
 from envcompare.stack import Progress, cache, wheelhouse
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import remove_images, remove_pins

@@ -30,7 +30,7 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts.opening import open_session
+from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
     ArmRecord,
@@ -41,8 +41,7 @@ from envcompare.run_folder.records import (
     Sample,
 )
 from envcompare.run_folder.results import RunFolder, new_run_id, standing
-from envcompare.runner.cellrun import CellRun
-from envcompare.runner.job import Job, hosts_at_once
+from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 from envcompare.version import __version__
@@ -198,10 +197,10 @@ def _prepare_host(job: Job, session: HostSession) -> None:
     for text in session.claim():
         _tell_swept(job, session, text)
     for arm in job.plan.arms:
-        job.check_interruption()
+        job.interruption.check()
         if not arm.is_control:
             _add_arm(job, session, arm)
-    say = job.display.saying(session.host.label, job.check_interruption)
+    say = job.display.saying(session.host.label, job.interruption.check)
     session.tell_files_apart(Progress(say))
     if job.plan.reference in session.arms:
         session.add_control(job.plan.control, job.plan.reference)
@@ -214,18 +213,18 @@ def _run_host(job: Job, session: HostSession) -> None:
     prior = _Prior(folder=job.folder)
     for cell in job.plan.cells:
         if cell.host == session.host.label:
-            job.check_interruption()
+            job.interruption.check()
             _run_cell(job, session, cell, prior=prior)
 
 
 def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
-    say = job.display.saying(f"{session.host.label}, {arm.id}", job.check_interruption)
+    say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
     try:
         ready = session.add_arm(arm, job.experiment, Progress(say))
     except TransportError:
         raise
     except EnvcompareError as error:
-        job.check_interruption()
+        job.interruption.check()
         phase: Phase = "environment" if type(error) is UnusableError else "stack"
         job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
     else:
@@ -268,7 +267,7 @@ def _measure(job: Job, run: CellRun) -> tuple[CellState, str]:
     except InterruptedRunError:
         raise
     except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
-        job.check_interruption()
+        job.interruption.check()
         known, phase = _as_known(error), _phase_of(error)
         if isinstance(error, TransportError):
             state = "unreachable"

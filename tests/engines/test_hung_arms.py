@@ -22,8 +22,7 @@ from envcompare.measure.context import CellContext
 from envcompare.run_folder.records import Block, Event, ProcessRun, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import walk
-from envcompare.runner.cellrun import CellRun
-from envcompare.runner.job import Job
+from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Progress, image
 from envcompare.transport import Transport
 from envcompare.transport.local import LOCAL
