@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.measure.lockstep import GENERATIONS_BEFORE_TUNING
-from envcompare.measure.stopping import (
+from envcompare.measure.limits import (
     Costs,
     StopReason,
     affordable_rounds,
@@ -17,6 +16,7 @@ from envcompare.measure.stopping import (
     rounds_per_generation,
     stop_reason,
 )
+from envcompare.measure.lockstep import GENERATIONS_BEFORE_TUNING
 from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import Interval, printed_interval
 from envcompare.stats.pairs import Pairs, Units, trimmed_mean, units

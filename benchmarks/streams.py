@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from envcompare.measure.limits import BLOCK_S
-from envcompare.measure.stopping import MAX_GENERATIONS_A_RESTART, MAX_ROUNDS
+from envcompare.measure.limits import BLOCK_S, MAX_GENERATIONS_A_RESTART, MAX_ROUNDS
 
 RECORDED = Path(__file__).parent / "data" / "recorded-streams.json"
 MOST_RESTARTS = 160  # more than any budget here allows

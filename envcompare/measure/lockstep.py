@@ -18,11 +18,18 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import InterruptedRunError
 from envcompare.measure.context import CellContext
 from envcompare.measure.limits import (
+    FIRST_ROUNDS,
     MIN_STEPS,
+    Costs,
+    StopReason,
+    affordable_rounds,
     begin_limit_s,
     block_limit_s,
     cpu_count,
     expected_block_s,
+    first_rounds,
+    generations_per_restart,
+    rounds_per_generation,
     short_block_caution,
     small_budget_caution,
     steps_a_block,
@@ -33,15 +40,6 @@ from envcompare.measure.limits import (
 from envcompare.measure.protocol import Hello, Ran
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import SHARE
-from envcompare.measure.stopping import (
-    FIRST_ROUNDS,
-    Costs,
-    StopReason,
-    affordable_rounds,
-    first_rounds,
-    generations_per_restart,
-    rounds_per_generation,
-)
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory

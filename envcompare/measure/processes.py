@@ -15,9 +15,9 @@ from envcompare.config.workloads import Program
 from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
 from envcompare.measure.context import CellContext, Facts, Values, failure_of
+from envcompare.measure.limits import StopReason
 from envcompare.measure.protocol import Finished, Looked
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.stopping import StopReason
 from envcompare.measure.worker import HELLO_LIMIT_S, Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Failure, ProcessRun

@@ -13,9 +13,14 @@ from msgspec.structs import replace
 from envcompare.errors import TransportError, WorkloadError
 from envcompare.fingerprint.identity import changes, ended, mixed_text
 from envcompare.measure.context import CellContext, Facts, Values, failure_of, keep_surroundings
-from envcompare.measure.limits import ClockWatch, begin_limit_s, one_cpu_caution
+from envcompare.measure.limits import (
+    ClockWatch,
+    StopReason,
+    begin_limit_s,
+    one_cpu_caution,
+    stop_reason,
+)
 from envcompare.measure.protocol import Found, Hello
-from envcompare.measure.stopping import StopReason, stop_reason
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Block, Failure, IdentityChange, ProcessRun, Taken
 from envcompare.stats.intervals import Interval

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from builders import design
 
-from envcompare.measure.stopping import (
+from envcompare.measure.limits import (
     MAX_ROUNDS,
     MIN_ROUNDS,
     Costs,
