@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import asdict
 
 from envcompare.command import Command, CommandResult
 from envcompare.errors import CommandTimeoutError, StackError, StillRunningError
 from envcompare.run_folder.profiles import Roofs
-from envcompare.run_folder.records import FingerprintValue
+from envcompare.run_folder.records import FingerprintRecord, FingerprintValue
 from envcompare.transport import Transport, make_folder, read_json, run, shell
 
 PROGRAM = "harness/counters/roofs.py"
@@ -28,7 +28,6 @@ CPU_KEYS = (
     "cpu.model", "cpu.microcode", "cpu.count", "cpu.boost", "cpu.governor", "torch.version",
     "cgroup.cpu_quota",
 )  # fmt: skip
-Facts = Mapping[str, FingerprintValue]
 
 
 class _Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,17 +43,6 @@ class _Measured(msgspec.Struct, frozen=True, kw_only=True):
     spread: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where roofs are measured and kept, and what keeps that host from being quiet."""
-
-    transport: Transport
-    host: str
-    cache: str
-    run: Callable[[Command], CommandResult]  # in the arm, for at most LIMIT_S
-    busy: Callable[[], str] = str  # empty where nothing does
-
-
 def roofs_command(
     interpreter: str, workloads: str, *, device: str, threads: int, cpus: tuple[int, ...] | None
 ) -> Command:
@@ -67,41 +55,45 @@ def roofs_command(
     return Command(argv=argv)
 
 
-def measure_roofs(place: Place, command: Command, facts: Facts) -> Roofs:
+def measure_roofs(  # noqa: PLR0913 — what for, where it is kept, and how it is run
+    transport: Transport,
+    command: Command,
+    reference: FingerprintRecord,
+    *,
+    cache: str,
+    run_inside: Callable[[Command], CommandResult],
+    busy: Callable[[], str] = str,
+) -> Roofs:
     """Return the roofs of a host's device, measured by `command` unless its cache has them.
 
-    `facts` are those of the reference's fingerprint: device, driver, clocks and PyTorch decide
-    whether cached roofs still hold. Those of a busy machine may be too low: that is said, and they
-    are not kept. Where nothing can be measured a reason stands in the place of the numbers. Raises
-    TransportError when the host is lost.
+    Device, driver, clocks and PyTorch in the fingerprint of the reference decide whether cached
+    roofs still hold. `run_inside` runs the command in the arm, for at most LIMIT_S; `busy` says
+    what keeps the host from being quiet. Roofs of a busy machine may be too low: that is said, and
+    they are not kept. Where nothing can be measured a reason stands in the place of the numbers.
+    Raises TransportError when the host is lost.
     """
-    path = f"{place.cache}/roofs/{key_of(command, facts)}.json"
-    cached = _read(shell(place.transport, 'cat -- "$1"', path).stdout)
+    path = f"{cache}/roofs/{key_of(command, reference.facts)}.json"
+    cached = _read(shell(transport, 'cat -- "$1"', path).stdout)
     if cached is not None:
-        return _roofs(place.host, cached)
-    busy = place.busy()
+        return _roofs(reference.host, cached)
+    doubt = busy()
     try:
-        done = place.run(command)
+        done = run_inside(command)
     except CommandTimeoutError:
-        return _unmeasured(place.host, facts, f"the program did not finish within {LIMIT_S:.0f} s")
+        return _unmeasured(reference, f"the program did not finish within {LIMIT_S:.0f} s")
     except StillRunningError as error:
-        return _unmeasured(place.host, facts, f"{error.brief}: {error.details}")
+        return _unmeasured(reference, f"{error.brief}: {error.details}")
     measured = _read(done.stdout)
     if not done.succeeded or measured is None:
-        return _unmeasured(place.host, facts, done.tail(1) or f"exit code {done.exit_code}")
-    doubt = busy or _unsteadiness(measured)
+        return _unmeasured(reference, done.tail(1) or f"exit code {done.exit_code}")
+    if not doubt and measured.spread is not None and measured.spread > STEADY:
+        doubt = f"the median repetition took {measured.spread:.0%} longer than the best"
     if not doubt:
-        _keep(place.transport, path, measured)
-    return _roofs(place.host, measured, doubt)
+        _keep(transport, path, measured)
+    return _roofs(reference.host, measured, doubt)
 
 
-def _unsteadiness(measured: _Measured) -> str:
-    if measured.spread is None or measured.spread <= STEADY:
-        return ""
-    return f"the median repetition took {measured.spread:.0%} longer than the best"
-
-
-def key_of(command: Command, facts: Facts) -> str:
+def key_of(command: Command, facts: Mapping[str, FingerprintValue]) -> str:
     """Return a name for what the roofs hold for: device and settings, program, threads, PyTorch."""
     start = next((at for at, word in enumerate(command.argv) if word.endswith(f"/{PROGRAM}")), 0)
     keys = GPU_KEYS if facts.get("gpu.uuid") or facts.get("gpu.name") else CPU_KEYS
@@ -129,24 +121,21 @@ def _read(text: str) -> _Measured | None:
 
 def _roofs(host: str, measured: _Measured, doubt: str = "") -> Roofs:
     source = f"measured with PyTorch {measured.torch}" if measured.torch else "measured"
+    numbers = asdict(measured)
+    del numbers["torch"], numbers["spread"]
     return Roofs(
         host=host,
-        device=measured.device,
         source=f"{source}; may be too low, since {doubt}" if doubt else source,
         is_measured=True,
-        bytes_per_s=measured.bytes_per_s,
-        flops_per_s=measured.flops_per_s,
-        uuid=measured.uuid,
-        driver=measured.driver,
-        clocks=measured.clocks,
+        **numbers,
     )
 
 
-def _unmeasured(host: str, facts: Facts, why: str) -> Roofs:
-    device = facts.get("gpu.name") or facts.get("cpu.model") or ""
+def _unmeasured(reference: FingerprintRecord, why: str) -> Roofs:
+    facts = reference.facts
     return Roofs(
-        host=host,
-        device=str(device),
+        host=reference.host,
+        device=str(facts.get("gpu.name") or facts.get("cpu.model") or ""),
         source="",
         is_measured=False,
         uuid=str(facts.get("gpu.uuid") or ""),

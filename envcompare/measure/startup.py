@@ -23,20 +23,6 @@ MAX_REPETITIONS = 5  # of each kind, warm and cold
 _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spent:
-    """What one kind of launches, warm or cold, has taken so far."""
-
-    repetitions: int
-    seconds: float
-
-    def is_due(self, limit_s: float) -> bool:
-        """Tell whether another repetition is to come: the first always, others where they fit."""
-        done = self.repetitions
-        fits = done == 0 or self.seconds * (done + 1) / done <= limit_s
-        return fits and done < MAX_REPETITIONS
-
-
 @dataclass(slots=True)
 class StartupPass:
     """Launch every arm alone, in random order, as often as a fifth of the budget allows.
@@ -63,32 +49,28 @@ class StartupPass:
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
         limit_s = SHARE * self.context.design.budget_s
-        cold = self._before(is_cold=True)
-        with_cold = cold.is_due(limit_s / 2) and self._can_drop_caches()
-        has_cold = with_cold or cold.repetitions > 0
+        repetitions, spent_s = self._before(is_cold=True)
+        with_cold = _is_due(repetitions, spent_s, limit_s / 2) and self._can_drop_caches()
+        has_cold = with_cold or repetitions > 0
         self._repeat_within(limit_s / 2 if has_cold else limit_s, is_cold=False)
         if with_cold:
             self._repeat_within(limit_s / 2, is_cold=True)
 
     def _repeat_within(self, limit_s: float, *, is_cold: bool) -> None:
-        before, began = self._before(is_cold=is_cold), time.monotonic()
-        spent = before
-        while spent.is_due(limit_s):
+        repetitions, before_s = self._before(is_cold=is_cold)
+        began, spent_s = time.monotonic(), before_s
+        while _is_due(repetitions, spent_s, limit_s):
             self._repeat(self._next, is_cold=is_cold)
             self._next += 1
-            spent = _Spent(
-                repetitions=spent.repetitions + 1,
-                seconds=before.seconds + time.monotonic() - began,
-            )
+            repetitions += 1
+            spent_s = before_s + time.monotonic() - began
 
-    def _before(self, *, is_cold: bool) -> _Spent:
-        """Return what an interrupted pass has spent on a kind; a torn repetition is not whole."""
+    def _before(self, *, is_cold: bool) -> tuple[int, float]:
+        """Return the whole repetitions of a kind before an interruption, and their seconds."""
         prior = [launch for launch in self.prior if (launch.page_cache == "cold") == is_cold]
         launches = Counter(launch.arm for launch in prior)
-        return _Spent(
-            repetitions=min((launches[arm] for arm in self._arms), default=0),
-            seconds=sum(launch.real_ns for launch in prior) / 1e9,
-        )
+        repetitions = min((launches[arm] for arm in self._arms), default=0)
+        return repetitions, sum(launch.real_ns for launch in prior) / 1e9
 
     @property
     def _arms(self) -> tuple[str, ...]:
@@ -188,6 +170,12 @@ class StartupPass:
             affordable = int(SHARE * design.budget_s / arms / max(step_s, 1e-9))
             self._train_steps = _train_steps(hello, max(1, min(design.train_steps, affordable)))
         return self._train_steps
+
+
+def _is_due(repetitions: int, spent_s: float, limit_s: float) -> bool:
+    """Tell whether another repetition is to come: the first always, others where they fit."""
+    fits = repetitions == 0 or spent_s * (repetitions + 1) / repetitions <= limit_s
+    return fits and repetitions < MAX_REPETITIONS
 
 
 def _refuse(failure: Failure | None) -> None:

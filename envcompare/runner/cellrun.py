@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Unpack
 
 from envcompare.config.experiment import Experiment
@@ -24,7 +25,7 @@ from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.roofs import LIMIT_S, Place, measure_roofs, roofs_command
+from envcompare.measure.roofs import LIMIT_S, measure_roofs, roofs_command
 from envcompare.measure.startup import StartupPass
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
@@ -221,16 +222,12 @@ class CellRun:
 
     def _measure_roofs(self, context: CellContext) -> None:
         """Measure the bounds of the device that the reference ran on, once for a host."""
-        facts = next(
-            (
-                record.facts
-                for record in self.job.folder.read_fingerprints()
-                if (record.cell, record.arm) == (self.cell.id, context.reference)
-            ),
-            {},
-        )
+        empty = FingerprintRecord(host=self.cell.host, arm=context.reference, facts={})
+        records = self.job.folder.read_fingerprints()
+        place = (self.cell.id, context.reference)
+        reference = next((r for r in records if (r.cell, r.arm) == place), empty)
         ready = self.session.arms[context.reference]
-        device = "cuda" if facts.get("gpu.name") else "cpu"
+        device = "cuda" if reference.facts.get("gpu.name") else "cpu"
         command = roofs_command(
             ready.prepared.interpreter,
             self.session.workloads,
@@ -238,16 +235,16 @@ class CellRun:
             threads=context.design.threads,
             cpus=self.job.experiment.pin,
         )
-        place = Place(
-            transport=self.session.transport,
-            host=self.cell.host,
+        roofs = measure_roofs(
+            self.session.transport,
+            command,
+            reference,
             cache=self.session.cache,
-            run=lambda command: self.session.run_inside(
-                ready, command, mounts=self.session.mounts, timeout_s=LIMIT_S
+            run_inside=partial(
+                self.session.run_inside, ready, mounts=self.session.mounts, timeout_s=LIMIT_S
             ),
             busy=QuietGate(context).busy if device == "cpu" else str,
         )
-        roofs = measure_roofs(place, command, facts)
         self.job.folder.write_roofs(roofs)
         if roofs.reason:
             self.job.display.say(f"  {self.cell.id}: {roofs.reason}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,12 @@ from envcompare.measure.roofs import (
     CPU_KEYS,
     GPU_KEYS,
     PROGRAM,
-    Place,
     key_of,
     measure_roofs,
     roofs_command,
 )
+from envcompare.run_folder.profiles import Roofs
+from envcompare.run_folder.records import FingerprintRecord
 from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
@@ -48,13 +48,17 @@ def scripted(folder: Path, answer: str) -> Command:
     return Command(argv=(sys.executable, str(folder / PROGRAM), str(folder / "runs"), answer))
 
 
-def here(cache: Path) -> Place:
-    """Return this machine with a cache."""
-    return Place(
-        transport=LOCAL,
-        host="h",
+def measure(
+    cache: Path, command: Command, facts: dict[str, str], *, busy: str = "", host: str = "h"
+) -> Roofs:
+    """Measure on this machine with a cache."""
+    return measure_roofs(
+        LOCAL,
+        command,
+        FingerprintRecord(host=host, arm="vm", facts=facts),
         cache=str(cache),
-        run=lambda command: run(LOCAL, command, timeout_s=roofs.LIMIT_S),
+        run_inside=lambda command: run(LOCAL, command, timeout_s=roofs.LIMIT_S),
+        busy=lambda: busy,
     )
 
 
@@ -62,14 +66,14 @@ def test_roofs_are_measured_once_for_a_device_and_its_clocks(tmp_path: Path) -> 
     """The second cell reads the cache of the host; another driver is measured again."""
     command = scripted(tmp_path, json.dumps(ANSWER))
     runs = tmp_path / "runs"
-    place = replace(here(tmp_path / "cache of the host"), host="gpu01")
-    first = measure_roofs(place, command, GPU)
-    again = measure_roofs(place, command, GPU)
+    cache = tmp_path / "cache of the host"
+    first = measure(cache, command, GPU, host="gpu01")
+    again = measure(cache, command, GPU, host="gpu01")
     assert (first == again, runs.read_text()) == (True, "x")
     assert (first.host, first.device, first.is_measured) == ("gpu01", "NVIDIA H200", True)
     assert (first.bytes_per_s, first.flops_per_s) == (4.3e12, {"fp32": 5e13})
     assert (first.uuid, first.driver, first.clocks) == ("GPU-1", "570.86", "sm max 1980")
-    measure_roofs(place, command, {**GPU, "gpu.driver": "580.1"})
+    measure(cache, command, {**GPU, "gpu.driver": "580.1"}, host="gpu01")
     assert runs.read_text() == "xx"
 
 
@@ -86,8 +90,7 @@ def test_roofs_of_a_busy_machine_are_said_to_be_and_not_kept(
 ) -> None:
     """In the cache they would bound every later run."""
     command = scripted(tmp_path, json.dumps({**ANSWER, "spread": spread}))
-    place = replace(here(tmp_path / "cache"), busy=lambda: busy)
-    found = measure_roofs(place, command, GPU)
+    found = measure(tmp_path / "cache", command, GPU, busy=busy)
     assert (found.is_measured, found.source) == (True, f"measured with PyTorch 2.13.0{expected}")
     assert bool(list(tmp_path.glob("cache/**/*.json"))) == (not expected)
 
@@ -96,7 +99,7 @@ def test_roofs_of_a_busy_machine_are_said_to_be_and_not_kept(
 def test_answer_that_is_no_measurement_is_a_reason(tmp_path: Path, answer: str) -> None:
     """Nothing is kept of it, and no number is made up."""
     command = scripted(tmp_path, answer)
-    found = measure_roofs(here(tmp_path / "c"), command, GPU)
+    found = measure(tmp_path / "c", command, GPU)
     assert (found.is_measured, found.bytes_per_s, found.flops_per_s) == (False, None, {})
     assert found.reason.startswith("the roofs could not be measured: ")
     assert (found.device, found.uuid) == ("NVIDIA H200", "GPU-1")
@@ -106,10 +109,10 @@ def test_answer_that_is_no_measurement_is_a_reason(tmp_path: Path, answer: str) 
 def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
     """A file that is torn is no answer."""
     command = scripted(tmp_path, json.dumps(ANSWER))
-    measure_roofs(here(tmp_path), command, GPU)
+    measure(tmp_path, command, GPU)
     (kept,) = tmp_path.glob("roofs/*.json")
     kept.write_text('{"device": "NVI')
-    assert measure_roofs(here(tmp_path), command, GPU).is_measured
+    assert measure(tmp_path, command, GPU).is_measured
     assert json.loads(kept.read_text())["device"] == "NVIDIA H200"
 
 
@@ -118,7 +121,7 @@ def test_interpreter_without_pytorch_is_a_reason(tmp_path: Path) -> None:
     interpreter = str(tmp_path / "python")
     workloads = str(bundled.workloads())
     command = roofs_command(interpreter, workloads, device="cpu", threads=1, cpus=None)
-    found = measure_roofs(here(tmp_path), command, {"cpu.model": "X"})
+    found = measure(tmp_path, command, {"cpu.model": "X"})
     assert (found.is_measured, found.device) == (False, "X")
     assert interpreter in found.reason
 
@@ -134,10 +137,10 @@ def test_program_of_the_workloads_measures_this_machine(
     command = roofs_command(
         torch_interpreter, str(bundled.workloads()), device="cpu", threads=1, cpus=cpus
     )
-    found = measure_roofs(here(tmp_path), command, {})
+    found = measure(tmp_path, command, {})
     assert (found.reason, found.is_measured) == ("", True)
     assert set(found.flops_per_s) == {"fp32", "fp64"}
-    assert found == measure_roofs(here(tmp_path), command, {})
+    assert found == measure(tmp_path, command, {})
     assert len(list(tmp_path.glob("roofs/*"))) == 1
 
 
