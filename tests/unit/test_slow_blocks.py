@@ -8,7 +8,7 @@ import pytest
 from benches import Kept, bench
 from builders import blocks
 
-from envcompare.measure import stopping
+from envcompare.measure import limits
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block
@@ -33,11 +33,11 @@ FEW, MANY = 3, 7
 @pytest.fixture(autouse=True)
 def two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a block of two such steps slow, and give each kind its own number of rounds."""
-    monkeypatch.setattr(stopping, "SLOW_BLOCK_S", 0.05)
+    monkeypatch.setattr(limits, "SLOW_BLOCK_S", 0.05)
     for name in ("SLOW_FIRST_ROUNDS", "SLOW_MIN_ROUNDS", "SLOW_MAX_ROUNDS"):
-        monkeypatch.setattr(stopping, name, FEW)
+        monkeypatch.setattr(limits, name, FEW)
     for name in ("FIRST_ROUNDS", "MIN_ROUNDS", "MAX_ROUNDS"):
-        monkeypatch.setattr(stopping, name, MANY)
+        monkeypatch.setattr(limits, name, MANY)
 
 
 def resumed(path: Path, *, step_s: float) -> tuple[int, float]:
