@@ -167,7 +167,7 @@ def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> Non
                 hint="leave the other options out",
             )
         experiment, hosts, run_id = places_of(RunFolder.open(run_folder))
-        outcome = preparing.clean_run(experiment, hosts, display, run_id=run_id)
+        outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
         experiment, hosts = _places(values)
         outcome = preparing.clean_everywhere(experiment, hosts, display)

@@ -145,20 +145,16 @@ class ProfilePass:
 
     def _look_inside(self, arm: str) -> None:
         """Let one worker run its steps under each profiler that lives inside it."""
-        try:
-            with started(lambda: self._launch(arm, None), self._spec) as (worker, hello):
-                self._begin(worker, hello)
-                for kind in INSIDE:
-                    if self._is_missing(arm, kind):
-                        self.context.check_interruption()
-                        self._keep(self._seen_inside(worker, hello, kind))
-                worker.quit()
-        except (TransportError, StillRunningError):
-            raise
-        except (WorkloadError, UnusableError) as error:
-            self.context.check_interruption()
-            missing = tuple(kind for kind in INSIDE if self._is_missing(arm, kind))
-            self._fail(arm, missing, error)
+        with (
+            self._surviving(arm, tuple(INSIDE)),
+            started(lambda: self._launch(arm, None), self._spec) as (worker, hello),
+        ):
+            self._begin(worker, hello)
+            for kind in INSIDE:
+                if self._is_missing(arm, kind):
+                    self.context.check_interruption()
+                    self._keep(self._seen_inside(worker, hello, kind))
+            worker.quit()
 
     def _look_around(self, arm: str, kind: PassName) -> None:
         """Let a new worker run its steps with a profiler around it."""
@@ -177,14 +173,31 @@ class ProfilePass:
         if isinstance(prepared, Lacking):
             self._keep(self._missing(arm, kind, prepared))
             return
-        try:
+        with self._surviving(arm, (kind,), self._profiler(kind)):
             make_new_folder(self.host.transport, folder)
             self._keep(self._seen_around(arm, prepared))
+
+    @contextmanager
+    def _surviving(
+        self, arm: str, kinds: tuple[PassName, ...], profiler: Profiler | None = None
+    ) -> Iterator[None]:
+        """Keep why an arm has no such profiles; what breaks the protocol is a failure of the arm.
+
+        Any other profile that failed takes nothing from the run.
+        """
+        try:
+            yield
         except (TransportError, StillRunningError):
             raise
         except (WorkloadError, ProfileError, UnusableError) as error:
             self.context.check_interruption()
-            self._fail(arm, (kind,), error, self._profiler(kind))
+            failure = None
+            if isinstance(error, WorkloadError) and error.phase == "protocol":
+                failure = failure_of(error)
+            for kind in kinds:
+                if self._is_missing(arm, kind):
+                    self._keep(self._missing(arm, kind, failed(error, profiler)), failure)
+                    failure = None  # it is one, whatever it has cost
 
     def _profiler(self, kind: PassName) -> Profiler:
         name, _ = self.host.toolbox.passes[kind]
@@ -324,24 +337,6 @@ class ProfilePass:
         """Return what every record of this cell says, whatever the profiler found."""
         context = self.context
         return ProfileRecord(host=context.host, cell=context.cell, arm=arm, kind=kind, name=kind)
-
-    def _fail(
-        self,
-        arm: str,
-        kinds: tuple[PassName, ...],
-        error: EnvcompareError,
-        profiler: Profiler | None = None,
-    ) -> None:
-        """Keep why an arm has no such profiles; what breaks the protocol is a failure of the arm.
-
-        Any other profile that failed takes nothing from the run.
-        """
-        failure = None
-        if isinstance(error, WorkloadError) and error.phase == "protocol":
-            failure = failure_of(error)
-        for kind in kinds:
-            self._keep(self._missing(arm, kind, failed(error, profiler)), failure)
-            failure = None  # it is one, whatever it has cost
 
     def _keep(self, record: ProfileRecord, failure: Failure | None = None) -> None:
         self.host.folder.write_profile(record)

@@ -73,17 +73,18 @@ def _write_bill(outcome: Outcome, sbom: Path, display: Display) -> None:
 
 
 def clean_everywhere(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display
+    experiment: Experiment,
+    hosts: tuple[HostSpec, ...],
+    display: Display,
+    *,
+    run_id: str | None = None,
 ) -> Outcome:
-    """Remove what envcompare keeps on every host, its images too, and what dead runs left."""
-    return _everywhere(experiment, hosts, display, _clean)
+    """Remove what envcompare keeps on every host, its images too, and what dead runs left.
 
-
-def clean_run(
-    experiment: Experiment, hosts: tuple[HostSpec, ...], display: Display, *, run_id: str
-) -> Outcome:
-    """Remove what one run left on its hosts, and nothing else."""
-    return _everywhere(experiment, hosts, display, partial(_clean_run, run_id))
+    With a run, what that left on its hosts, and nothing else.
+    """
+    action = _clean if run_id is None else partial(_clean_run, run_id)
+    return _everywhere(experiment, hosts, display, action)
 
 
 @dataclass(slots=True, kw_only=True)
