@@ -13,8 +13,7 @@ from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables
-from envcompare.measure.protocol import fault_in
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.worker import LaunchSpec, Worker, fault_in
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount

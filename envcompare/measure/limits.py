@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from envcompare.measure.protocol import Hello
+from envcompare.measure.worker import Hello
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import MIN_GENERATIONS, Interval
 from envcompare.stats.pairs import Pairs

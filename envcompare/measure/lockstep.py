@@ -37,10 +37,9 @@ from envcompare.measure.limits import (
     too_short,
     warmup_steps,
 )
-from envcompare.measure.protocol import Hello, Ran
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.startup import SHARE
-from envcompare.measure.worker import Worker
+from envcompare.measure.worker import Hello, Ran, Worker
 from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import REBUILD_RESTARTS, Interval

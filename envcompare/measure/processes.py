@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from envcompare.config.plan import derive_seed, shuffled
@@ -16,17 +17,43 @@ from envcompare.errors import WorkloadError
 from envcompare.fingerprint.identity import program_key
 from envcompare.measure.context import CellContext, Facts, Values, failure_of
 from envcompare.measure.limits import StopReason
-from envcompare.measure.protocol import Finished, Looked
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.worker import HELLO_LIMIT_S, Worker
+from envcompare.measure.worker import HELLO_LIMIT_S, Amount, Fact, Worker
 from envcompare.measure.workers import Roster
-from envcompare.run_folder.records import Failure, ProcessRun
+from envcompare.run_folder.records import Count, Failure, ProcessRun
 from envcompare.stats.intervals import Interval
 
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
 _SHORT_S = 0.01  # a few milliseconds of it are the start of a process, in any environment
 _GRACE_S = 60.0  # for the engine, beyond the limit of the program
+
+
+class _Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher of plain commands found in its arm."""
+
+    program: str
+    programs: dict[str, str | None] = {}  # hashes by the words of the command that name one
+    code_hash: str
+    fingerprint: dict[str, Fact]
+
+
+class _Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """One program was run to its end, or to its limit."""
+
+    t0_ns: Count
+    wall_ns: Count
+    user_ns: Count
+    sys_ns: Count
+    max_rss_bytes: Amount | None
+    exit_code: Count
+    signal: str | None
+    is_late: bool
+    left_processes: bool
+    settling_ns: Count  # waited after its end for what it had started, and for the search
+    values: dict[str, float]
+    slow_measures: tuple[str, ...] = ()  # their expression took too long, and gave no value
+    fingerprint: dict[str, Fact] = {}  # what was seen of it, where it was watched
 
 
 @dataclass(slots=True)
@@ -97,7 +124,7 @@ class ProcessPass:
             worker = self.context.launch(arm, self.context.variables(0))
             try:
                 request = self._request()
-                looked = worker.ask_once("look", request, kind=Looked, limit_s=HELLO_LIMIT_S)
+                looked = worker.ask_once("look", request, kind=_Looked, limit_s=HELLO_LIMIT_S)
             except WorkloadError as error:
                 self._fail(arm, failure_of(error))
             else:
@@ -105,7 +132,7 @@ class ProcessPass:
             finally:
                 worker.kill()
 
-    def _take_look(self, arm: str, looked: Looked) -> None:
+    def _take_look(self, arm: str, looked: _Looked) -> None:
         programs = {program_key(word): digest for word, digest in looked.programs.items()}
         values: Values = {"code": looked.code_hash, "program": looked.program, **programs}
         changed = self.context.recorder.fingerprint(arm, looked.fingerprint, taken="start")
@@ -170,7 +197,7 @@ class ProcessPass:
         worker = self.context.launch(arm, self.context.variables(self._number))
         try:
             request = {**self._request(), "limit_s": limit_s, "watch": arm in self._looks}
-            done = worker.ask_once("command", request, kind=Finished, limit_s=limit_s + _GRACE_S)
+            done = worker.ask_once("command", request, kind=_Finished, limit_s=limit_s + _GRACE_S)
             real_ns = time.monotonic_ns() - worker.spawned_ns - done.settling_ns
             failure = self._failure(worker, done, limit_s)
         except WorkloadError as error:
@@ -193,7 +220,7 @@ class ProcessPass:
             self._fail(arm, failure)
         return self._process_run(arm, order, done, real_ns=real_ns)
 
-    def _take_seen(self, arm: str, done: Finished) -> Failure | None:
+    def _take_seen(self, arm: str, done: _Finished) -> Failure | None:
         """Keep what the first process of an arm had loaded, beside what its launcher found.
 
         Return why the arm must end where that is other software than before an interruption.
@@ -205,7 +232,7 @@ class ProcessPass:
         changed = self.context.recorder.fingerprint(arm, seen, taken="step")
         return self.roster.refused(arm, changed)
 
-    def _process_run(self, arm: str, order: int, done: Finished, *, real_ns: int) -> ProcessRun:
+    def _process_run(self, arm: str, order: int, done: _Finished, *, real_ns: int) -> ProcessRun:
         return ProcessRun(
             cell=self.context.cell,
             arm=arm,
@@ -222,7 +249,7 @@ class ProcessPass:
             status="failed" if done.is_late or done.exit_code else "ok",
         )
 
-    def _failure(self, worker: Worker, done: Finished, limit_s: float) -> Failure | None:
+    def _failure(self, worker: Worker, done: _Finished, limit_s: float) -> Failure | None:
         """Say why a process gave no time; None for one that ended well or as the budget did."""
         if done.is_late:
             return self._late(worker, limit_s)

@@ -1,4 +1,8 @@
-"""The client end of the worker protocol: one request in flight, every wait bounded."""
+"""The client end of worker protocol 1: its replies as types, and a worker that is asked.
+
+One request is in flight, and every wait is bounded. Unknown fields of a reply are ignored, missing
+ones refused.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -20,28 +24,24 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
-from envcompare.measure.protocol import (
-    PROTOCOL,
-    Ended,
-    Found,
-    Generated,
-    Hello,
-    Profiled,
-    Quit,
-    Ran,
-    WorkerFault,
-    read_reply,
-)
 from envcompare.profilers.quarantine import DISTRUST
-from envcompare.run_folder.records import Scalar
+from envcompare.run_folder.records import Count, Scalar
 from envcompare.text import counted, shortened
-from envcompare.transport import Process
+from envcompare.transport import Process, read_json
 
 _T = TypeVar("_T")
+PROTOCOL = 1
+# Whatever a worker says, the run folder can hold it, and reads it back.
+_MOST: Final = (1 << 63) - 1
+_Integer = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+_Scalar = str | _Integer | float | bool | None
+Fact = _Scalar | tuple[_Scalar, ...]
 HELLO_LIMIT_S = 300.0
 _GENERATION_LIMIT_S = 300.0
 _QUIT_LIMIT_S = 30.0
 _FACTS_LIMIT_S = 60.0
+_LOG_LIMIT_S = 5.0
 LOG_LIMIT_BYTES = 16 << 20  # of one worker
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
@@ -51,8 +51,105 @@ _LATE = {
     "hello": "its start, with imports and data, took longer than",
     "gen": "setup or the first step took longer than",
 }
+_BREAKS = "a program that writes to the worker's stdout breaks the protocol"
 _END = b""
 _TOO_MANY = b"too many lines"
+
+
+class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong inside a worker, as it said itself."""
+
+    phase: Phase
+    brief: str
+    step: Count | None = None
+    traceback: str = ""
+    hint: str = ""  # where the worker knows what to try
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The template is up: its clock, how long imports and data took, and what it found."""
+
+    protocol: Count
+    pid: Amount
+    entry_ns: Count
+    now_ns: Count
+    import_ns: Count
+    data_ns: Count
+    generation: str
+    generation_reason: str = ""
+    device: str
+    compute_capability: str = ""  # of the GPU in use; empty on a CPU
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**18)]
+    code_hash: str
+    data_hash: str | None = None
+    steps_per_epoch: Amount | None = None
+    params: dict[str, _Scalar] = {}
+    fingerprint: dict[str, Fact] | None = None
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation began: the model is built and has done its first step."""
+
+    pid: Amount
+    spawn_ns: Count
+    build_ns: Count
+    first_step_ns: Count
+    checksum: float | None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of k steps was run."""
+
+    t0_ns: Count
+    wall_ns: tuple[Count, ...]
+    cpu_ns: tuple[Count, ...]
+    gpu_ns: tuple[Count, ...] | None = None
+    wait_ns: Count | None = None
+    all_wait_ns: Count | None = None
+    throttled_ns: Count | None = None
+    voluntary_switches: Count | None = None
+    involuntary_switches: Count | None = None
+    minor_faults: Count | None = None
+    major_faults: Count | None = None
+    loss: float | None = None
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """K steps were run for one kind of profile; without a value there is a reason."""
+
+    kind: str
+    k: Amount
+    wall_ns: Count
+    file: str = ""  # the one that was asked for, where it was written
+    values: dict[str, Any] = {}  # as the profiler inside the worker gave them
+    reason: str = ""
+    hint: str = ""
+    has_failed: bool = False  # while it ran; else it cannot be had here at all
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker finds around itself now, after `steps` steps of the live generation."""
+
+    steps: Amount
+    fingerprint: dict[str, Fact]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation ended: the peaks its process reached."""
+
+    max_rss_bytes: Amount
+    cgroup_peak_bytes: Amount | None = None
+    cuda_allocated_peak_bytes: Amount | None = None
+    cuda_reserved_peak_bytes: Amount | None = None
+    result: dict[str, _Scalar] | None = None  # what the workload's `finish` returned
+
+
+class Quit(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's whole cost, children included."""
+
+    user_ns: Count
+    sys_ns: Count
+    max_rss_bytes: Amount
 
 
 class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +299,7 @@ class Worker:
                 f"it did not end within {ending_s:.0f} s after its worker had quit",
                 hint="look at the load of the host and of its container engine",
             ) from error
-        self._drain()
+        self._logger.join(_LOG_LIMIT_S)
         return reply
 
     def kill(self) -> None:
@@ -247,12 +344,10 @@ class Worker:
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             ) from error
-        if line == _END or _is_flood(line):
-            self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
-        if line == _END:
-            raise self._ended(op)
-        self._refuse_flood(op, line)
-        return self._decode(op, kind, line)
+        if line != _END and not _is_flood(line):
+            return self._decode(op, kind, line)
+        self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
+        raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
         """Raise WorkloadError for an answer about more or fewer steps than were asked for."""
@@ -264,27 +359,36 @@ class Worker:
                 hint=DISTRUST,
             )
 
-    def _refuse_flood(self, op: str, line: bytes) -> None:
-        """Raise WorkloadError for what was not read to its end."""
-        if not _is_flood(line):
-            return
+    def _flood(self, op: str, line: bytes) -> WorkloadError:
+        """Say what was not read to its end."""
         most = f"a line of more than {LINE_LIMIT_BYTES >> 20} MiB"
         what = "lines that nobody asked for" if line == _TOO_MANY else most
-        raise self._fault(
+        return self._fault(
             "protocol",
             f"it wrote {what} during `{op}`",
             details="envcompare reads one short line for each request",
-            hint="a program that writes to the worker's stdout breaks the protocol",
+            hint=_BREAKS,
         )
 
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
-        fault = read_reply(line, op, kind)
-        if not isinstance(fault, WorkerFault):
-            return fault
-        step = "" if fault.step is None else f" (step {fault.step})"
+        """Return the reply to `op`; raise the fault that it tells of or shows by itself."""
+        try:
+            reply = read_json(line, dict[str, msgspec.Raw])
+            if read_json(reply.get("op", b"null"), object) != op:
+                raise msgspec.ValidationError("the reply belongs to another request")
+            if read_json(reply.get("ok", b"false"), object) is True:
+                return read_json(line, kind)
+            fault = read_json(reply["error"], WorkerFault)
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise self._fault(
+                "protocol",
+                f"the answer to `{op}` is not understood: {error}",
+                details=line[:200].decode(errors="replace"),
+                hint=_BREAKS,
+            ) from error
         raise self._fault(
             fault.phase,
-            f"{fault.brief}{step}",
+            fault.brief if fault.step is None else f"{fault.brief} (step {fault.step})",
             details=fault.traceback,
             hint=fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
@@ -298,7 +402,7 @@ class Worker:
             return self._fault("process", f"it closed its output during `{op}` and does not end")
         except TransportError as error:
             return error
-        self._drain()
+        self._logger.join(_LOG_LIMIT_S)
         tail = self.tail()
         problem = self._explain(code, tail)
         if problem is not None:
@@ -352,9 +456,6 @@ class Worker:
                     stream.flush()
                 left -= len(chunk)
 
-    def _drain(self) -> None:
-        self._logger.join(5)
-
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):
             self._process.stdin.close()
@@ -363,3 +464,16 @@ class Worker:
 def _is_flood(line: bytes) -> bool:
     """Tell whether a line is where the reading of a worker was given up."""
     return line == _TOO_MANY or len(line) > LINE_LIMIT_BYTES
+
+
+class _Refusal(msgspec.Struct):
+    error: WorkerFault
+
+
+def fault_in(output: str) -> WorkerFault | None:
+    """Return the fault in the last line of a worker's output; None where there is none."""
+    lines = output.splitlines()
+    try:
+        return read_json(lines[-1], _Refusal).error if lines else None
+    except msgspec.MsgspecError:
+        return None

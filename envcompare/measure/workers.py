@@ -20,8 +20,7 @@ from envcompare.measure.limits import (
     one_cpu_caution,
     stop_reason,
 )
-from envcompare.measure.protocol import Found, Hello
-from envcompare.measure.worker import Worker
+from envcompare.measure.worker import Found, Hello, Worker
 from envcompare.run_folder.records import Block, Failure, IdentityChange, ProcessRun, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import look

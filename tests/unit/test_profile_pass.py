@@ -39,8 +39,7 @@ from envcompare.measure.profile import (
     steps_that_fit,
     summary,
 )
-from envcompare.measure.protocol import Hello
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.worker import Hello, LaunchSpec, Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu
