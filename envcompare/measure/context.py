@@ -41,14 +41,8 @@ Values = dict[str, Scalar]
 Facts = dict[str, FingerprintValue]
 Variables = tuple[tuple[str, str], ...]
 """Environment variables that a worker is started with."""
-
-
-class Launch(Protocol):
-    """Starts the worker of an arm, with these variables beside its own."""
-
-    def __call__(self, arm: str, variables: Variables = ()) -> Worker:
-        """Start it without waiting."""
-        ...
+Launch = Callable[[str, Variables], Worker]
+"""Starts the worker of an arm without waiting, with these variables beside its own."""
 
 
 class Recorder(Protocol):

@@ -98,6 +98,7 @@ class RunFolder:
         missing = missing_folders(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=False)
+            folder.write_json("run.json", run)
         except OSError as error:
             remove_empty(missing)
             raise RunFolderError(
@@ -105,8 +106,6 @@ class RunFolder:
                 details=str(error),
                 hint=write_hint(error),
             ) from error
-        try:
-            folder.write_json("run.json", run)
         except RunFolderError:
             remove_empty(missing)
             raise

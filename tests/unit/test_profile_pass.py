@@ -730,7 +730,7 @@ def _profiled(path: Path, workload: str) -> tuple[ProfileRecord, ...]:
 def _profiling_host(made: CellContext, path: Path, launched: list[str]) -> ProfilingHost:
     def start(arm: str, _profiler: ProfilerRun | None) -> Worker:
         launched.append(arm)
-        return made.launch(arm)
+        return made.launch(arm, ())
 
     assert isinstance(made.recorder, Kept)
     return ProfilingHost(
