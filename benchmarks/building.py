@@ -34,7 +34,7 @@ from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import SshOptions
 
 RAW = "building.json"
-REQUIREMENTS = bundled.workloads() / "requirements.in"
+REQUIREMENTS = bundled.workloads() / "requirements" / "cu130.in"
 COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip", "none", "sandbox")
 SMALL = Path(__file__).parent / "programs" / "small.in"  # pip alone: made in seconds
 HERE = LocalTransport()

@@ -42,7 +42,7 @@ def wheelhouse(request: Request) -> Wheelhouse:
     transport, options = request.transport, request.options
     check_machine(transport)
     wheels = fill(
-        bundled.workloads() / "requirements.in",
+        bundled.workloads() / "requirements" / "cu130.in",
         python=options.python,
         variant=options.variant,
         local=request.local,

@@ -48,7 +48,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("workloads", "containers"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Dockerfile", folder)
-    (folder / "workloads" / "requirements.in").write_text("pip\nsetuptools\n")
+    (folder / "workloads" / "requirements" / "cu130.in").write_text("pip\nsetuptools\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patch.setattr(bundled, "root", lambda: folder)

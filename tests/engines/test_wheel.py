@@ -63,7 +63,7 @@ def test_wheel_in_an_empty_venv_plans_and_measures_from_another_folder(
     assert str(venv) in files
     shipped = (
         *("Dockerfile", "containers/envcompare.def", "containers/install.sh"),
-        *("containers/library.py", "workloads/requirements.in", "workloads/harness/tree.py"),
+        *("containers/library.py", "workloads/requirements/cu130.in", "workloads/harness/tree.py"),
     )
     for name in shipped:
         assert (Path(files.strip()) / name).is_file()

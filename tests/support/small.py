@@ -95,7 +95,7 @@ def small_project(root: Path, host: str) -> Small:
             shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, root / part)
-    (root / "workloads" / "requirements.in").write_text("numpy\npip\n")
+    (root / "workloads" / "requirements" / "cu130.in").write_text("numpy\npip\n")
     (root / "arrays.py").write_text(ARRAYS)
     (root / "plain.py").write_text(PLAIN)
     return Small(root=root, host=host)
