@@ -241,18 +241,6 @@ def _send(transport: Transport, sif: Sif, target: str, *, progress: Progress) ->
     shell(transport, _NOTE, target, sif.sha256)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Making:
-    """A SIF to be made on a host: where it goes, and the engine's own words for making it."""
-
-    transport: Transport
-    target: str
-    build: tuple[str, ...]
-
-    def run(self, source: str) -> CommandResult:
-        return shell(self.transport, _MAKE, self.target, source, *self.build, timeout_s=CONTENT_S)
-
-
 def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> str:
     """Make the SIF in a folder of the host that is there; return its SHA-256.
 
@@ -264,25 +252,23 @@ def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> st
     require_room(transport, room, needed_bytes=_ROOM * image.size_bytes, purpose="the SIF")
     wanted.progress.begin(f"making the SIF ({compression}) on {transport.name}")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
-    making = _Making(transport=transport, target=target, build=build)
-    if _holds(store, image):
+
+    def make_from(source: str) -> CommandResult:
+        return shell(transport, _MAKE, target, source, *build, timeout_s=CONTENT_S)
+
+    is_there = _holds(store, image)
+    if is_there:
         # it may not speak with an engine that is much newer, so the archive is tried as well
-        result = making.run(f"docker-daemon:{image.id}")
+        result = make_from(f"docker-daemon:{image.id}")
         if result.succeeded or is_full(result.stderr):
             return _digest(transport, result)
-        return _make_from_archive(making, store, wanted)
-    return _make_from_archive(making, wanted.local, wanted)
-
-
-def _make_from_archive(making: _Making, holder: ImageStore, wanted: Wanted) -> str:
-    """Make it from an archive of the image, which is removed afterwards; return its digest."""
-    transport, archive = making.transport, f"{making.target}.tar"
+    archive, holder = f"{target}.tar", store if is_there else wanted.local
     try:
         if holder.transport is transport:
-            _save(holder, wanted.image, archive=archive)
+            _save(holder, image, archive=archive)
         else:
             _send_image(holder, transport, wanted, archive=archive)
-        return _digest(transport, making.run(f"docker-archive:{archive}"))
+        return _digest(transport, make_from(f"docker-archive:{archive}"))
     finally:
         shell(transport, 'rm -f -- "$1"', archive)
 

@@ -238,14 +238,14 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
 
 def _ask_pip(request: _Request, target: Path) -> None:
     result = _pip_download(request, target)
-    if request.variant == "cpu" and not result.succeeded and _lacks_build(result):
+    if request.variant == "cpu" and not result.succeeded and _is_missing_build(result.stderr):
         request.progress.say(f"no CPU build of torch where pip looks, asking {_CPU_INDEX}")
         # who has no way to it is to hear so soon
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
     if result.succeeded:
         return
-    if request.variant != "auto" and _lacks_build(result):
+    if request.variant != "auto" and _is_missing_build(result.stderr):
         raise StackError(
             f"there is no {request.variant} build of torch for Python {request.python} here",
             details=failure(request.local, "", result.stderr, hint="").details,
@@ -259,10 +259,6 @@ def _ask_pip(request: _Request, target: Path) -> None:
         hint="check where pip looks (pip config list) and that it has wheels for "
         f"Python {request.python}, or choose another version with --python",
     )
-
-
-def _lacks_build(result: CommandResult) -> bool:
-    return _is_missing_build(result.stderr)
 
 
 def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:

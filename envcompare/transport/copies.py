@@ -151,10 +151,27 @@ def get_file(
 ) -> None:
     """Copy the file with that hash from the host: written beside the target, then renamed.
 
-    A copy that was cut is gone on from.
+    A copy that was cut is gone on from; where the whole turns out wrong it is fetched once again.
     """
-    with _local_errors(transport, source, target):
-        _get(transport, source, target, sha256=sha256, told=told or _silent)
+    with (
+        _local_errors(transport, source, target),
+        _locked_part(target, sha256) as (part, file),
+    ):
+        for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
+            file.truncate(start)
+            file.seek(start)
+            words = (source, str(start + 1))
+            process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
+            code, why = _drawn(process, file, _Reached(told or _silent, done_bytes=start))
+            if code != 0:
+                if not file.tell():
+                    part.unlink()
+                raise not_copied(f"{transport.name}:{source}", str(target), why)
+            if file_sha256(part) == sha256:
+                part.replace(target)
+                return
+        part.unlink()
+        raise not_copied(f"{transport.name}:{source}", str(target), _ARRIVED_CHANGED)
 
 
 class FileType(Enum):
@@ -232,8 +249,20 @@ def fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
     Raises CopyError where it cannot be read, and where its content changes on the way.
     """
     assert taken.is_plain
+    part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
+    origin = f"{transport.name}:{taken.path}"
+    command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
     with _local_errors(transport, taken.path, target):
-        _fetch(transport, taken, target)
+        try:
+            with part.open("wb") as file:
+                result = run(transport, Command(argv=command), sink=file, timeout_s=CONTENT_S)
+            if not result.succeeded:
+                raise not_copied(origin, str(target), result.tail(1))
+            if file_sha256(part) != "".join(result.stderr.split()[-1:]):
+                raise not_copied(origin, str(target), _ARRIVED_CHANGED)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -331,42 +360,6 @@ class _Reached:
         """Count bytes that went, or are there already."""
         self.done_bytes += count
         self.told(self.done_bytes)
-
-
-def _fetch(transport: Transport, taken: RemoteFile, target: Path) -> None:
-    part = target.with_name(f"{target.name}.part-{secrets.token_hex(4)}")
-    origin = f"{transport.name}:{taken.path}"
-    command = ("sh", "-c", _SEND_WITH_SUM, "sh", taken.path, str(taken.size_bytes))
-    try:
-        with part.open("wb") as file:
-            result = run(transport, Command(argv=command), sink=file, timeout_s=CONTENT_S)
-        if not result.succeeded:
-            raise not_copied(origin, str(target), result.tail(1))
-        if file_sha256(part) != "".join(result.stderr.split()[-1:]):
-            raise not_copied(origin, str(target), _ARRIVED_CHANGED)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _get(transport: Transport, source: str, target: Path, *, sha256: str, told: Told) -> None:
-    """Fetch what is not here yet of a file whose hash is known; wrong after that, once again."""
-    with _locked_part(target, sha256) as (part, file):
-        for start in dict.fromkeys((file.seek(0, os.SEEK_END), 0)):
-            file.truncate(start)
-            file.seek(start)
-            words = (source, str(start + 1))
-            process = transport.spawn(Command(argv=("sh", "-c", _SEND, "sh", *words)))
-            code, why = _drawn(process, file, _Reached(told, done_bytes=start))
-            if code != 0:
-                if not file.tell():
-                    part.unlink()
-                raise not_copied(f"{transport.name}:{source}", str(target), why)
-            if file_sha256(part) == sha256:
-                part.replace(target)
-                return
-        part.unlink()
-        raise not_copied(f"{transport.name}:{source}", str(target), _ARRIVED_CHANGED)
 
 
 @contextlib.contextmanager

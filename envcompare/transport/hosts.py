@@ -63,9 +63,9 @@ def parse_hosts(values: Sequence[str]) -> tuple[HostSpec, ...]:
     )
 
 
-def connect(spec: HostSpec | None, *, options: SshOptions | None = None) -> Transport:
-    """Open the transport to a host; `None` and `local` are this machine."""
-    if spec is None or spec.is_local:
+def connect(spec: HostSpec, *, options: SshOptions | None = None) -> Transport:
+    """Open the transport to a host; `local` is this machine."""
+    if spec.is_local:
         return LocalTransport()
     from envcompare.transport.ssh_transport import SshTransport  # noqa: PLC0415  # heavy
 

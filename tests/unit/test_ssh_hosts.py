@@ -838,8 +838,7 @@ def test_socket_that_cannot_be_forwarded_says_why(lab: Lab, config: Path) -> Non
 
 
 def test_no_host_is_this_machine() -> None:
-    """Without --hosts, and for the name local, nothing is connected to."""
-    assert connect(None).name == "local"
+    """For the name local nothing is connected to."""
     assert connect(HostSpec(label="local", destination=Destination(alias="local"))).name == "local"
 
 
