@@ -56,12 +56,12 @@ class ImageStore:
         try:
             return self.run(*words, timeout_s=ANSWER_S)
         except CommandTimeoutError as error:
-            raise self.refusal(silence(self.engine)) from error
-
-    def refusal(self, problem: Problem) -> UnusableError:
-        """Return the error for an engine that cannot be used, for this reason."""
-        brief = f"{self.is_on} cannot be used"
-        return UnusableError(brief, details=problem.brief, hint=problem.hint)
+            daemon = f"the {self.engine.program.capitalize()} daemon"
+            raise UnusableError(
+                f"{self.is_on} cannot be used",
+                details=f"{daemon} did not answer within {ANSWER_S:g} s",
+                hint=self.engine.silent_hint,
+            ) from error
 
     @contextmanager
     def connect(self) -> Iterator[DockerClient]:
@@ -118,13 +118,6 @@ class ImageStore:
         ask = Command(argv=(client, "version", "--format", "{{.Client.Version}}"))
         numbers = re.match(r"(\d+)\.(\d+)", run(self.transport, ask).stdout)
         return numbers is not None and (18, 9) <= (int(numbers[1]), int(numbers[2])) < (23, 0)
-
-
-def silence(engine: Engine) -> Problem:
-    """Return the problem of a daemon that does not answer."""
-    name = engine.program.capitalize()
-    brief = f"the {name} daemon did not answer within {ANSWER_S:g} s"
-    return Problem(brief=brief, hint=engine.silent_hint)
 
 
 def bind(path: str, *, target: str = "", is_read_only: bool = True) -> str:
