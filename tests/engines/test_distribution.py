@@ -24,6 +24,7 @@ from envcompare.stack import Progress, cache, image, sif, venv
 from envcompare.stack.image import Image
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse
 from envcompare.transport import Process, Transport, file_sha256, make_folder, run, shell
+from envcompare.transport.copies import get_file
 from envcompare.transport.hosts import connect, parse_hosts
 from envcompare.transport.local import LOCAL
 
@@ -271,7 +272,7 @@ def test_a_sif_of_the_user_is_sent_where_only_this_machine_has_it(
     """It stands in the host's cache under its hash; what is cut short here is not sent."""
     there = sif_of(first, built, compression="zstd", say=print)
     here = tmp_path / "my own.sif"
-    first.get(there.path, here, sha256=there.sha256)
+    get_file(first, there.path, here, sha256=there.sha256)
     told: list[str] = []
     given = sif.given(first, str(here), local=LOCAL, progress=Progress(told.append))
     assert (given.sha256, given.compression) == (there.sha256, "as given")
