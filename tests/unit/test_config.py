@@ -18,6 +18,7 @@ from envcompare.config.settings import (
     parse_set,
     read_settings,
 )
+from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError
 
 
@@ -108,6 +109,12 @@ def test_set_that_is_not_understood_names_the_form(item: str) -> None:
 def test_keys_are_spelt_with_hyphens() -> None:
     """The list in an error shows the spelling that works."""
     assert "sif-compression" in known_keys()
+
+
+def test_help_names_the_environments_that_are_compared_by_default() -> None:
+    """The help is made without looking at environments, and says the same."""
+    usual = [name for name, traits in all_traits().items() if traits.is_default]
+    assert options()["envs"][0].default_text == ",".join(usual)
 
 
 def test_every_setting_has_a_flag_with_its_help() -> None:
