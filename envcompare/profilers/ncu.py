@@ -16,7 +16,7 @@ import msgspec
 from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
 from envcompare.errors import Problem
-from envcompare.gpu.chips import chip_of, is_lacking, tensor_totals
+from envcompare.gpu import chip_of, is_lacking, tensor_totals
 from envcompare.profile_files import read
 from envcompare.profilers import (
     Exported,

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.gpu.chips import is_lacking, tensor_totals
+from envcompare.gpu import is_lacking, tensor_totals
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, is_tensor_core, ran_uncounted
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
 from envcompare.run_folder.profiles import Copy, Kernel, Profile, Quantity

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from envcompare.gpu.chips import ncu_name
+from envcompare.gpu import ncu_name
 from envcompare.run_folder.profiles import Kernel, Profile, Quantity, Rule
 from envcompare.text import counted, counted_kernels
 

@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from envcompare.profile_files.activity import SEQUENCE_MOST, Shape
-from envcompare.profile_files.printednumbers import read_unit
-from envcompare.profile_files.rawfiles import refusal
+from envcompare.profile_files.rawfiles import read_unit, refusal
 from envcompare.run_folder.profiles import Dim, Kernel, Note
 
 Adding = Literal["sum", "rate"]

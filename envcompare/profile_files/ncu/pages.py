@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from envcompare.gpu.chips import chip_of
+from envcompare.gpu import chip_of
 from envcompare.profile_files.ncu.launches import (
     BASE_UNITS,
     LABELS,
@@ -30,13 +30,15 @@ from envcompare.profile_files.ncu.launches import (
     odd_notes,
     time_notes,
 )
-from envcompare.profile_files.printednumbers import Convention, decide, is_missing
 from envcompare.profile_files.rawfiles import (
+    Convention,
     Row,
     csv_records,
     csv_row,
     csv_rows,
+    decide,
     first_repeated,
+    is_missing,
     lacking_at_end,
     refusal,
 )

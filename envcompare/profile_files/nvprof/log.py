@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
-from envcompare.profile_files.printednumbers import read_unit
-from envcompare.profile_files.rawfiles import csv_row, refusal
+from envcompare.profile_files.rawfiles import csv_row, read_unit, refusal
 
 Section = Literal["GPU activities", "API calls", "other"]
 _SECTIONS: Final[dict[str, Section]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ncutexts import DATA
 
-from envcompare.gpu.chips import chip_of, ncu_name, tensor_totals
+from envcompare.gpu import chip_of, ncu_name, tensor_totals
 from envcompare.profilers.ncu import choose, offered_metrics
 
 OFFERED = offered_metrics((DATA / "ncu_query_ga100.txt").read_text(encoding="utf-8"))

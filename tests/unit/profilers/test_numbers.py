@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envcompare.errors import ProfileError
-from envcompare.profile_files.printednumbers import decide, is_missing, read_unit
+from envcompare.profile_files.rawfiles import decide, is_missing, read_unit
 
 LOCALES = {
     "C": ("", "."),
