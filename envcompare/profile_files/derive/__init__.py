@@ -94,26 +94,27 @@ def _times(sums: MetricSums) -> list[Quantity]:
     """Return times and launches; operators of torch.profiler alone tell neither."""
     profile, times = sums.profile, list[Quantity]()
     if profile.kernels:
-        times.append(sums.ok("launch_count", sums.launches, "", "sum"))
-        if sums.kernel_ns is None:
-            times.append(sums.missing("kernel_time_ns", "ns", "sum", sums.why_no_time))
-        else:
-            times.append(sums.ok("kernel_time_ns", sums.kernel_ns, "ns", "sum"))
+        launches = sum(kernel.calls for kernel in profile.kernels)
+        times.append(sums.quantity("launch_count", "", "sum", Total(launches)))
+        lasted = Total(sums.kernel_ns, sums.why_no_time)
+        times.append(sums.quantity("kernel_time_ns", "ns", "sum", lasted))
     if profile.busy_ns is not None:
-        times.append(sums.ok("busy_ns", profile.busy_ns, "ns", "union"))
+        times.append(sums.quantity("busy_ns", "ns", "union", Total(profile.busy_ns)))
     if profile.launch_gap_ns is not None:
-        times.append(sums.ok("launch_gap_ns", profile.launch_gap_ns, "ns", "difference"))
+        gap = Total(profile.launch_gap_ns)
+        times.append(sums.quantity("launch_gap_ns", "ns", "difference", gap))
     return times
 
 
 def _copied(sums: MetricSums, copy: Copy) -> list[Quantity]:
     stem = "memset" if copy.kind == "memset" else f"memcpy_{copy.kind.lower()}"
     scope = counted(copy.calls, *(("memset",) if copy.kind == "memset" else ("copy", "copies")))
-    time = sums.ok(f"{stem}_ns", copy.total_ns, "ns", "sum", scope=scope)
-    if copy.total_bytes is None:
-        reason = f"{sums.profile.tool} does not record the bytes of copies in this file"
-        return [time, sums.missing(f"{stem}_bytes", "B", "sum", reason)]
-    return [time, sums.ok(f"{stem}_bytes", copy.total_bytes, "B", "sum", scope=scope)]
+    why = f"{sums.profile.tool} does not record the bytes of copies in this file"
+    size, is_sized = Total(copy.total_bytes, why), copy.total_bytes is not None
+    return [
+        sums.quantity(f"{stem}_ns", "ns", "sum", Total(copy.total_ns), scope=scope),
+        sums.quantity(f"{stem}_bytes", "B", "sum", size, scope=scope if is_sized else ""),
+    ]
 
 
 def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) -> Quantity:
@@ -124,17 +125,15 @@ def _intensity(sums: MetricSums, memory: list[Quantity], flops: list[Quantity]) 
     }
     ran = "flops_tensor" not in known and any(map(ran_uncounted, sums.profile.kernels))
     why = _why_no_intensity(traffic, has_flops=bool(known)) or (UNCOUNTED_TENSORS if ran else "")
+    name, unit = "arithmetic_intensity", "FLOP/B"
     if why or not traffic:
-        return sums.missing("arithmetic_intensity", "FLOP/B", "ratio of sums", why)
+        return sums.quantity(name, unit, "ratio of sums", Total(reason=why))
     lacking = [name for name in _ALL_FLOPS if name not in known]
-    return sums.ok(
-        "arithmetic_intensity",
-        sum(known.values()) / traffic,
-        "FLOP/B",
-        "ratio of sums",
+    return sums.quantity(
+        name, unit, "ratio of sums", Total(sum(known.values()) / traffic),
         scope=f"device memory, {sums.scope}",
         reason=f"without {', '.join(lacking)}, which are not counted" if lacking else "",
-    )
+    )  # fmt: skip
 
 
 def _why_no_intensity(traffic: float | None, *, has_flops: bool) -> str:
@@ -147,50 +146,42 @@ def _why_no_intensity(traffic: float | None, *, has_flops: bool) -> str:
 
 def _rates(sums: MetricSums) -> list[Quantity]:
     """Return occupancy, active lanes of a warp, and how much of the time tensor cores ran."""
-    rates = [_occupancy(sums)] if sums.has((_OCCUPANCY,)) else []
+    rates = []
+    if sums.has((_OCCUPANCY,)):  # measured, never what a launch would allow
+        share = sums.mean(_OCCUPANCY)
+        rates.append(sums.quantity("occupancy", "%", "time-weighted", share))
     rates += [_warp_efficiency(sums)] if sums.has((_ACTIVE, _THREADS)) else []
     return rates + ([_tensor_share(sums)] if sums.has(_PIPES) else [])
-
-
-def _occupancy(sums: MetricSums) -> Quantity:
-    """Return the share of warps that were active: measured, never what a launch would allow."""
-    rate = sums.mean(_OCCUPANCY)
-    if rate.value is None:
-        return sums.missing("occupancy", "%", "time-weighted", rate.reason)
-    return sums.ok("occupancy", rate.value, "%", "time-weighted")
 
 
 def _warp_efficiency(sums: MetricSums) -> Quantity:
     threads = sums.total(_THREADS)
     warps = sums.total("smsp__inst_executed.sum")
     if threads.value is not None and warps.value:
-        value = 100 * threads.value / (_WARP_THREADS * warps.value)
-        return sums.ok("warp_efficiency", value, "%", "ratio of sums")
-    percent, ratio = sums.mean(f"{_ACTIVE}.pct"), sums.mean(f"{_ACTIVE}.ratio")
-    if percent.value is not None:
-        return sums.ok("warp_efficiency", percent.value, "%", "time-weighted")
-    if ratio.value is not None:
-        value = 100 * ratio.value / _WARP_THREADS
-        return sums.ok("warp_efficiency", value, "%", "time-weighted")
-    reason = ratio.reason if f"{_ACTIVE}.ratio" in sums.names else percent.reason
-    return sums.missing("warp_efficiency", "%", "time-weighted", reason)
+        share = Total(100 * threads.value / (_WARP_THREADS * warps.value))
+        return sums.quantity("warp_efficiency", "%", "ratio of sums", share)
+    share, ratio = sums.mean(f"{_ACTIVE}.pct"), sums.mean(f"{_ACTIVE}.ratio")
+    if share.value is None and ratio.value is not None:
+        share = Total(100 * ratio.value / _WARP_THREADS)
+    elif share.value is None and f"{_ACTIVE}.ratio" in sums.names:
+        share = ratio
+    return sums.quantity("warp_efficiency", "%", "time-weighted", share)
 
 
 def _tensor_share(sums: MetricSums) -> Quantity:
     """Return the share of kernel time in kernels that used the tensor pipe."""
-    name, unit = "tensor_core_share", "%"
     pipes = [pipe for pipe in _PIPES if pipe in sums.names]
+    share = sum_of(map(sums.total, pipes))
     if not sums.kernel_ns:
-        return sums.missing(name, unit, "ratio of sums", sums.why_no_time)
-    used = sum_of(map(sums.total, pipes))
-    if used.value is None:
-        return sums.missing(name, unit, "ratio of sums", used.reason)
-    busy = sum(
-        kernel.total_ns or 0.0
-        for kernel in sums.profile.kernels
-        if any(kernel.metrics[pipe] > 0 for pipe in pipes)
-    )
-    return sums.ok(name, 100 * busy / sums.kernel_ns, unit, "ratio of sums")
+        share = Total(reason=sums.why_no_time)
+    elif share.value is not None:
+        busy = sum(
+            kernel.total_ns or 0.0
+            for kernel in sums.profile.kernels
+            if any(kernel.metrics[pipe] > 0 for pipe in pipes)
+        )
+        share = Total(100 * busy / sums.kernel_ns)
+    return sums.quantity("tensor_core_share", "%", "ratio of sums", share)
 
 
 def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
@@ -199,9 +190,9 @@ def _tensor_share_by_names(sums: MetricSums) -> list[Quantity]:
         return []
     kernels = sums.profile.kernels
     named = sum(kernel.total_ns or 0.0 for kernel in kernels if is_tensor_core(kernel.name))
-    value = 100 * named / sums.kernel_ns
+    share = Total(100 * named / sums.kernel_ns)
     reason = "a guess from the names of kernels; ncu's counters show it"
-    return [sums.ok("tensor_core_share", value, "%", "ratio of sums", reason=reason)]
+    return [sums.quantity("tensor_core_share", "%", "ratio of sums", share, reason=reason)]
 
 
 def _flop_quantities(sums: MetricSums) -> list[Quantity]:
@@ -219,7 +210,7 @@ def _of_cores(sums: MetricSums, precision: str, letter: str, old: str) -> Quanti
     if precision == "fp32":
         told = _with_packed(sums, told)
     flag = _FP16_FLAG if precision == "fp16" and told.value else ""
-    return sums.summed(name, told, "FLOP", reason=flag)
+    return sums.quantity(name, "FLOP", "sum", told, reason=flag)
 
 
 def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
@@ -231,7 +222,7 @@ def _weighted(sums: MetricSums, parts: list[tuple[str, int]]) -> Total:
         if count.value is None:
             return count
         total += weight * count.value
-    return Total(value=total)
+    return Total(total)
 
 
 def _with_packed(sums: MetricSums, plain: Total) -> Total:
@@ -242,7 +233,7 @@ def _with_packed(sums: MetricSums, plain: Total) -> Total:
     packed = _weighted(sums, list(_PACKED))
     if packed.value is None:
         return Total(reason=f"packed FP32 instructions do not count in it: {packed.reason}")
-    return Total(value=plain.value + packed.value)
+    return Total(plain.value + packed.value)
 
 
 def _of_tensors(sums: MetricSums) -> list[Quantity]:
@@ -257,24 +248,24 @@ def _of_tensors(sums: MetricSums) -> list[Quantity]:
             by_type.setdefault(kind, []).append(name)
     totals = {kind: sum_of(map(sums.total, members)) for kind, members in by_type.items()}
     each = [
-        sums.summed(f"flops_tensor_{kind}", total, _unit(kind))
+        sums.quantity(f"flops_tensor_{kind}", _unit(kind), "sum", total)
         for kind, total in totals.items()
         if total.value is not None
     ]
     floats = [total for kind, total in totals.items() if _unit(kind) == "FLOP"]
-    return [sums.summed("flops_tensor", _all_types(sums, floats), "FLOP"), *each]
+    return [sums.quantity("flops_tensor", "FLOP", "sum", _all_types(sums, floats)), *each]
 
 
 def _on_volta(sums: MetricSums) -> list[Quantity]:
     """Return the operations of Volta's tensor cores, which take FP16 alone."""
     count = sums.total(_PIPE)
     if count.value is not None:
-        count = Total(value=_VOLTA_FLOPS * count.value)
+        count = Total(_VOLTA_FLOPS * count.value)
     else:
         paths = sum_of(map(sums.total, tensor_totals("gv100")))
         count = paths if paths.value is not None else count
     names = ("flops_tensor", "flops_tensor_fp16") if count.value else ("flops_tensor",)
-    return [sums.summed(name, count, "FLOP") for name in names]
+    return [sums.quantity(name, "FLOP", "sum", count) for name in names]
 
 
 def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
@@ -283,7 +274,7 @@ def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     if floats and whole.value is not None:
         return whole
     if sums.total(_PIPE).value == 0 and sums.chip != "gb100":
-        return Total(value=0.0)
+        return Total(0.0)
     if not any(name.startswith("sm__ops_path_tensor_") for name in sums.names):
         return Total(reason="instructions of the tensor pipe give its operations only on Volta")
     return whole if floats else Total(reason="operations of the tensor cores were not collected")
@@ -326,9 +317,9 @@ def _traffic(sums: MetricSums, way: str) -> tuple[Total, Total]:
 
 def _completed(size: Total, sectors: Total) -> tuple[Total, Total]:
     if size.value is None and sectors.value is not None:
-        return Total(value=sectors.value * _SECTOR_BYTES), sectors
+        return Total(sectors.value * _SECTOR_BYTES), sectors
     if sectors.value is None and size.value is not None:
-        return size, Total(value=size.value / _SECTOR_BYTES)
+        return size, Total(size.value / _SECTOR_BYTES)
     return size, sectors
 
 
@@ -342,14 +333,14 @@ def _both(
     if size_in.value is None or size_out.value is None:
         return told
     sectors = (sectors_in.value or 0.0) + (sectors_out.value or 0.0)
-    return Total(value=size_in.value + size_out.value), Total(value=sectors)
+    return Total(size_in.value + size_out.value), Total(sectors)
 
 
 def _pair(sums: MetricSums, stem: str, traffic: tuple[Total, Total]) -> list[Quantity]:
     size, sectors = traffic
     pair = [
-        sums.summed(f"{stem}_bytes", size, "B"),
-        sums.summed(f"{stem}_sectors", sectors, "transactions of 32 B"),
+        sums.quantity(f"{stem}_bytes", "B", "sum", size),
+        sums.quantity(f"{stem}_sectors", "transactions of 32 B", "sum", sectors),
     ]
     if size.value is None or sectors.value is None:
         return pair
@@ -377,7 +368,8 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     if len(known) < len(sizes) or not sum(known):
         return []
     if sums.kernel_ns and sums.profile.tool != "nvprof":
-        return [sums.ok(name, _NS * sum(known) / sums.kernel_ns, "B/s", "ratio of sums")]
+        speed = Total(_NS * sum(known) / sums.kernel_ns)
+        return [sums.quantity(name, "B/s", "ratio of sums", speed)]
     timed = [
         (size, _seconds(kernel, ways))
         for size, kernel in zip(known, sums.profile.kernels, strict=True)
@@ -392,10 +384,11 @@ def _speed(sums: MetricSums, name: str, ways: Sequence[str]) -> list[Quantity]:
     share = f"{100 - 100 * rated / sum(known):.3g} % of the bytes"
     why = f"{lacking}; {'it' if count == 1 else 'they'} moved {share}"
     if rated < (1 - _MOST_UNRATED) * sum(known):
-        return [sums.missing(name, "B/s", "time-weighted", why)]
+        return [sums.quantity(name, "B/s", "time-weighted", Total(reason=why))]
     reason = "each kernel counts with the mean rate of its launches"
     reason += f"; {why}" if len(seconds) < len(timed) else ""
-    return [sums.ok(name, rated / sum(seconds), "B/s", "time-weighted", reason=reason)]
+    speed = Total(rated / sum(seconds))
+    return [sums.quantity(name, "B/s", "time-weighted", speed, reason=reason)]
 
 
 def _moved(kernel: Kernel, ways: Sequence[str]) -> float | None:
@@ -425,8 +418,7 @@ def _hit_rate(sums: MetricSums) -> Quantity:
     """Return the share of L2 sectors that hit: of sums where both were counted."""
     hits, sectors = sums.total("lts__t_sectors_lookup_hit.sum"), sums.total("lts__t_sectors.sum")
     if hits.value is not None and sectors.value:
-        return sums.ok("l2_hit_rate", 100 * hits.value / sectors.value, "%", "ratio of sums")
+        rate = Total(100 * hits.value / sectors.value)
+        return sums.quantity("l2_hit_rate", "%", "ratio of sums", rate)
     rate = sums.mean("lts__t_sector_hit_rate.pct")
-    if rate.value is None:
-        return sums.missing("l2_hit_rate", "%", "time-weighted", rate.reason)
-    return sums.ok("l2_hit_rate", rate.value, "%", "time-weighted")
+    return sums.quantity("l2_hit_rate", "%", "time-weighted", rate)

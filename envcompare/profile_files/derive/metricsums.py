@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 
 from envcompare.gpu import ncu_name
 from envcompare.run_folder.profiles import Kernel, Profile, Quantity, Rule
@@ -27,7 +27,7 @@ def launched(kernels: Sequence[Kernel]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Total:
     """A sum over all kernels, or a mean; without a value there is a reason."""
 
@@ -40,7 +40,7 @@ def sum_of(totals: Iterable[Total]) -> Total:
     """Return the sum of sums; one that is not known makes it unknown."""
     known = list(totals)
     lacking = next((total for total in known if total.value is None), None)
-    return lacking or Total(value=sum(total.value or 0.0 for total in known))
+    return lacking or Total(sum(total.value or 0.0 for total in known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,6 @@ class MetricSums:
 
     profile: Profile
     names: frozenset[str]
-    launches: int
     kernel_ns: float | None
     source: str
     scope: str
@@ -58,17 +57,15 @@ class MetricSums:
     def of(cls, profile: Profile) -> MetricSums:
         """Return the sums of a profile; metrics of nvprof by the names of Nsight Compute."""
         if profile.tool == "nvprof":
-            profile = msgspec.structs.replace(
+            profile = replace(
                 profile, kernels=tuple(_renamed(kernel) for kernel in profile.kernels)
             )
         times = [kernel.total_ns for kernel in profile.kernels]
         known = [time for time in times if time is not None]
         is_timed = profile.has_time and bool(times) and len(known) == len(times)
-        launches = sum(kernel.calls for kernel in profile.kernels)
         return cls(
             profile=profile,
             names=frozenset(name for kernel in profile.kernels for name in kernel.metrics),
-            launches=launches,
             kernel_ns=sum(known) if is_timed else None,
             source=f"{profile.tool} {profile.version}".strip(),
             scope=launched(profile.kernels),
@@ -94,7 +91,7 @@ class MetricSums:
     def total(self, metric: str) -> Total:
         """Return the sum of a metric over all kernels; one kernel without it makes it unknown."""
         values = self._values(metric)
-        return values if isinstance(values, Total) else Total(value=sum(values))
+        return values if isinstance(values, Total) else Total(sum(values))
 
     def _values(self, metric: str) -> list[float] | Total:
         """Return the metric of each kernel, or why not all have it."""
@@ -121,47 +118,33 @@ class MetricSums:
         if isinstance(values, Total) and not values.is_partial:
             return values
         if isinstance(values, list) and len(values) == 1:
-            return Total(value=values[0])
+            return Total(values[0])
         if not self.kernel_ns:
             return Total(reason=f"rates are weighted by time, and {self.why_no_time}")
         if isinstance(values, Total):
             return values
         pairs = zip(values, self.profile.kernels, strict=True)
         weighted = sum(value * (kernel.total_ns or 0.0) for value, kernel in pairs)
-        return Total(value=weighted / self.kernel_ns)
+        return Total(weighted / self.kernel_ns)
 
-    def ok(  # noqa: PLR0913 — the parts of a quantity
-        self, name: str, value: float, unit: str, rule: Rule, *, scope: str = "", reason: str = ""
+    def quantity(  # noqa: PLR0913 — the parts of a quantity
+        self, name: str, unit: str, rule: Rule, total: Total, *, scope: str = "", reason: str = ""
     ) -> Quantity:
-        """Return a quantity with its value; a reason says what to know of it."""
+        """Return a total as a quantity; one that is not known is missing, for its own reason.
+
+        `reason` says what to know of a value.
+        """
+        is_known = total.value is not None
         return Quantity(
             name=name,
-            value=value,
+            value=total.value,
             unit=unit,
             rule=rule,
             source=self.source,
             scope=scope or self.scope,
-            reason=reason,
+            status="ok" if is_known else "missing",
+            reason=reason if is_known else total.reason,
         )
-
-    def missing(self, name: str, unit: str, rule: Rule, reason: str) -> Quantity:
-        """Return a quantity without a value, and why it has none."""
-        return Quantity(
-            name=name,
-            value=None,
-            unit=unit,
-            rule=rule,
-            source=self.source,
-            scope=self.scope,
-            status="missing",
-            reason=reason,
-        )
-
-    def summed(self, name: str, total: Total, unit: str, *, reason: str = "") -> Quantity:
-        """Return a sum as a quantity, missing where it is not known."""
-        if total.value is None:
-            return self.missing(name, unit, "sum", total.reason)
-        return self.ok(name, total.value, unit, "sum", reason=reason)
 
 
 def _renamed(kernel: Kernel) -> Kernel:
@@ -169,4 +152,4 @@ def _renamed(kernel: Kernel) -> Kernel:
     for name, value in kernel.metrics.items():
         known = _PER_CENT.get(name) or ncu_name(name) or name
         metrics[known] = 100 * value if name in _FRACTIONS else value
-    return msgspec.structs.replace(kernel, metrics=metrics)
+    return replace(kernel, metrics=metrics)
