@@ -11,8 +11,8 @@ is a union of intervals, of one GPU: times of several GPUs are never merged.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -135,17 +135,13 @@ def kernel_groups(
     """
     groups, firsts, inverse = np.unique(table["group"], return_index=True, return_inverse=True)
     by_first = np.argsort(firsts)
-    sums = _sums(inverse, table["end"] - table["start"], len(groups))
+    called = _called(inverse, table, len(groups))
     named = _ops(inverse, ops, len(groups))
     kernels = []
     for at in by_first.tolist():
         name, grid, block = shapes[int(groups[at])]
-        kernels.append(
-            Kernel(
-                name=name, grid=grid, block=block, first=int(firsts[at]), op=named[at],
-                **_called(sums, at),
-            )
-        )  # fmt: skip
+        first, op = int(firsts[at]), named[at]
+        kernels.append(Kernel(name=name, grid=grid, block=block, first=first, op=op, **called[at]))
     places = np.argsort(by_first)[inverse[:SEQUENCE_MOST]]
     return tuple(kernels), tuple(places.tolist())
 
@@ -153,15 +149,16 @@ def kernel_groups(
 def copy_groups(table: Table) -> tuple[Copy, ...]:
     """Return copies by direction, memsets last; a size is known where each row has one."""
     kinds, inverse = np.unique(table["kind"], return_inverse=True)
-    sums = _sums(inverse, table["end"] - table["start"], len(kinds))
-    sizes = _sums(inverse, table["bytes"], len(kinds))
+    sizes = [table["bytes"][inverse == at] for at in range(len(kinds))]
     return tuple(
         Copy(
-            kind=KINDS[int(kind)],
-            total_bytes=int(sizes.total[at]) if sizes.least[at] >= 0 else None,
-            **_called(sums, at),
+            kind=KINDS[kind],
+            total_bytes=int(size.sum()) if size.min() >= 0 else None,
+            **called,
         )
-        for at, kind in enumerate(kinds)
+        for kind, size, called in zip(
+            kinds.tolist(), sizes, _called(inverse, table, len(kinds)), strict=True
+        )
     )
 
 
@@ -172,69 +169,44 @@ def without_memsets(copies: Table, *, source: str, hidden: str = "") -> tuple[Qu
     """
     if (copies["kind"] == KINDS.index("memset")).any():
         return ()
-    units: tuple[tuple[str, str], ...] = (("memset_ns", "ns"), ("memset_bytes", "B"))
+    value, scope = (None, "") if hidden else (0.0, "0 memsets")
     return tuple(
         Quantity(
-            name=name,
-            value=None if hidden else 0.0,
-            unit=unit,
-            rule="sum",
-            source=source,
-            scope="" if hidden else "0 memsets",
-            status="missing" if hidden else "ok",
-            reason=hidden,
+            name=name, value=value, unit=unit, rule="sum", source=source, scope=scope,
+            status="missing" if hidden else "ok", reason=hidden,
         )
-        for name, unit in units
-    )
+        for name, unit in (("memset_ns", "ns"), ("memset_bytes", "B"))
+    )  # fmt: skip
 
 
 def api_calls(calls: Table, names: Sequence[str]) -> tuple[ApiCall, ...]:
     """Return the calls by function, those that took longest first; `name` is a place in `names`."""
     numbers, inverse = np.unique(calls["name"], return_inverse=True)
-    sums = _sums(inverse, calls["end"] - calls["start"], len(numbers))
-    by_name = (
-        ApiCall(name=names[number], **_called(sums, at))
-        for at, number in enumerate(numbers.tolist())
-    )
+    called = zip(numbers.tolist(), _called(inverse, calls, len(numbers)), strict=True)
+    by_name = (ApiCall(name=names[number], **sums) for number, sums in called)
     return tuple(sorted(by_name, key=lambda call: (-call.total_ns, call.name)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sums:
-    calls: Numbers
-    total: Numbers
-    least: Numbers
-    most: Numbers
-
-
-def _sums(groups: npt.NDArray[Any], values: Numbers, count: int) -> _Sums:
+def _called(groups: npt.NDArray[Any], table: Table, count: int) -> list[dict[str, Any]]:
+    """Return calls and times of each group of rows, by the names they have in a profile."""
+    lasted = table["end"] - table["start"]
     total = np.zeros(count, dtype=np.int64)
     least = np.full(count, np.iinfo(np.int64).max)
     most = np.full(count, np.iinfo(np.int64).min)
-    np.add.at(total, groups, values)
-    np.minimum.at(least, groups, values)
-    np.maximum.at(most, groups, values)
-    return _Sums(calls=np.bincount(groups, minlength=count), total=total, least=least, most=most)
-
-
-def _called(sums: _Sums, at: int) -> dict[str, Any]:
-    return {
-        "calls": int(sums.calls[at]),
-        "total_ns": float(sums.total[at]),
-        "min_ns": float(sums.least[at]),
-        "max_ns": float(sums.most[at]),
-    }
+    for sums, add in ((total, np.add), (least, np.minimum), (most, np.maximum)):
+        add.at(sums, groups, lasted)
+    calls = np.bincount(groups, minlength=count)
+    times = (sums.astype(float).tolist() for sums in (total, least, most))
+    names = ("calls", "total_ns", "min_ns", "max_ns")
+    return [dict(zip(names, row, strict=True)) for row in zip(calls.tolist(), *times, strict=True)]
 
 
 def _ops(groups: npt.NDArray[Any], ops: Sequence[str], count: int) -> list[str]:
     """Return the operator most launches of each group stand in; ties go by name."""
-    named = [""] * count
-    if not len(ops):
-        return named
-    counted: list[dict[str, int]] = [{} for _ in range(count)]
-    for group, op in zip(groups.tolist(), ops, strict=True):
-        counted[group][op] = counted[group].get(op, 0) + 1
-    return [min(counts, key=lambda op: (-counts[op], op)) for counts in counted]
+    counted: list[Counter[str]] = [Counter() for _ in range(count)]
+    for group, op in zip(groups.tolist(), ops, strict=False):
+        counted[group][op] += 1
+    return [min(counts, key=lambda op: (-counts[op], op), default="") for counts in counted]
 
 
 class Rows:
@@ -293,17 +265,11 @@ def first_duplicate(table: Table) -> tuple[int, int] | None:
     starts = table["start"][by_start]
     same = np.concatenate(([False], starts[1:] == starts[:-1], [False]))
     few = table[by_start[same[1:] | same[:-1]]]
-    if not len(few):
-        return None
-    ordered = few[np.lexsort([few["place"], *(few[name] for name in names)])]
-    same = np.ones(len(ordered) - 1, dtype=bool)
-    for name in names:
-        same &= ordered[name][1:] == ordered[name][:-1]
-    equal = np.flatnonzero(same)
-    if not len(equal):
-        return None
-    at = equal[np.argmin(ordered["place"][equal + 1])]
-    return int(ordered["place"][at]), int(ordered["place"][at + 1])
+    seen: dict[tuple[int, ...], int] = {}
+    for place, row in sorted(zip(few["place"].tolist(), few[names].tolist(), strict=True)):
+        if seen.setdefault(row, place) != place:
+            return seen[row], place
+    return None
 
 
 def launching_calls(rows: Table, calls: Table) -> Numbers:

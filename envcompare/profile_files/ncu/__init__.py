@@ -13,7 +13,8 @@ import shutil
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Protocol, cast
+from types import ModuleType
+from typing import Final, Protocol
 
 from envcompare.profile_files.ncu.launches import (
     Cell,
@@ -48,25 +49,13 @@ class _Metric(Protocol):
 
 
 class _Action(Protocol):
+    """A launch; it stands in a range, and that in the context of a report."""
+
     NameBase_DEMANGLED: int
 
     def name(self, base: int) -> str | None: ...
     def metric_names(self) -> tuple[str, ...]: ...
     def metric_by_name(self, name: str) -> _Metric | None: ...
-
-
-class _Range(Protocol):
-    def num_actions(self) -> int: ...
-    def action_by_idx(self, place: int) -> _Action: ...
-
-
-class _Context(Protocol):
-    def num_ranges(self) -> int: ...
-    def range_by_idx(self, place: int) -> _Range: ...
-
-
-class _Module(Protocol):
-    def load_report(self, path: str) -> _Context: ...
 
 
 def read(path: Path) -> Profile:
@@ -104,7 +93,7 @@ def _report(path: Path) -> Profile:
         what = "it is empty" if not head else "it does not begin as one"
         raise refusal(path.name, why=f"it is not an Nsight Compute report: {what}", hint=_CUT)
     try:
-        module = cast("_Module", importlib.import_module("ncu_report"))
+        module = importlib.import_module("ncu_report")
     except ImportError:
         program = shutil.which("ncu")
         if program is None:
@@ -131,9 +120,9 @@ def _by_program(program: str, path: Path) -> Profile:
     return _profile(path, "report by ncu", page, kernels, devices)
 
 
-def _by_module(module: _Module, path: Path) -> Profile:
+def _by_module(module: ModuleType, path: Path) -> Profile:
     try:
-        launches = tuple(_launches(module.load_report(str(path)), path.name))
+        launches = tuple(_launches(module, path))
     except (RuntimeError, OSError, ValueError, SystemError) as error:
         raise refusal(path.name, why=f"ncu_report cannot read it: {error}", hint=_CUT) from error
     if not launches:
@@ -152,15 +141,16 @@ def _module_version() -> str:
         return "of an installed ncu"
 
 
-def _launches(context: _Context, file: str) -> Iterator[tuple[Launch, Device | None]]:
+def _launches(module: ModuleType, path: Path) -> Iterator[tuple[Launch, Device | None]]:
+    context = module.load_report(str(path))
     for place in range(context.num_ranges()):
         part = context.range_by_idx(place)
         for number in range(part.num_actions()):
-            action = part.action_by_idx(number)
+            action: _Action = part.action_by_idx(number)
             # of a report that was cut the module returns launches without a name or a metric
             if not _name(action) or not action.metric_names():
-                raise refusal(file, why=f"launch {number} has no name or no metric", hint=_CUT)
-            yield _launch(action, file), _device(action)
+                raise refusal(path.name, why=f"launch {number} has no name or no metric", hint=_CUT)
+            yield _launch(action, path.name), _device(action)
 
 
 def _launch(action: _Action, file: str) -> Launch:
