@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -65,24 +64,21 @@ class HostCounters:
         return (Pass(name="host"),)
 
     def read(self, answer: Answer) -> Profile | None:
-        """Return a quantity for each counter."""
+        """Return a quantity for each counter; one without a value says why, and what mends it.
+
+        Raises ProfileError where the values are not what the worker's counters give.
+        """
         if answer.values.get("counters") is None:
             return None
-        return profile(answer.values, steps=answer.steps)
-
-
-def profile(values: dict[str, Any], *, steps: int) -> Profile:
-    """Return a quantity for each counter; one without a value says why, and what mends it.
-
-    Raises ProfileError where the values are not what the worker's counters give.
-    """
-    answer = converted(values, _Counted, what="the counters of the host")
-    return Profile(
-        tool="perf",
-        format="counters of the worker",
-        quantities=tuple(_quantity(*item, steps=steps) for item in answer.counters.items()),
-        steps=steps,
-    )
+        counted = converted(answer.values, _Counted, what="the counters of the host")
+        return Profile(
+            tool="perf",
+            format="counters of the worker",
+            quantities=tuple(
+                _quantity(*item, steps=answer.steps) for item in counted.counters.items()
+            ),
+            steps=answer.steps,
+        )
 
 
 def _quantity(name: str, counter: _Counter, *, steps: int) -> Quantity:

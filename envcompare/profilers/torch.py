@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ class _Traced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Counted(msgspec.Struct, frozen=True, kw_only=True):
-    flops: int | None = None
+    flops: int
     by_op: dict[str, int] = {}
 
 
@@ -36,66 +36,56 @@ class Torch:
         return FLOPS, OPERATORS
 
     def read(self, answer: Answer) -> Profile | None:
-        """Return the count as a quantity, or the operators with the kernels of the trace."""
-        values, steps, trace = answer.values, answer.steps, answer.trace
+        """Return the count as a quantity, or the operators with the kernels of the trace.
+
+        Raises ProfileError where the values are not what the worker's profilers give.
+        """
         if answer.kind == FLOPS:
-            if values.get("flops") is None:
-                return None
-            return model_flops(values, steps=steps, reason=answer.reason)
-        if values.get("operators") is None:
+            return None if answer.values.get("flops") is None else _model_flops(answer)
+        if answer.values.get("operators") is None:
             return None
-        table = operators(values, steps=steps, file=trace.name if trace else "")
-        return with_kernels(table, read("kineto", (trace,))) if trace else table
+        return _operators(answer)
 
 
-def operators(values: dict[str, Any], *, steps: int, file: str = "") -> Profile:
-    """Return the table of operators that torch.profiler made; `file` is its trace.
-
-    Raises ProfileError where the values are not what the worker's profiler gives.
-    """
-    traced = converted(values, _Traced, what="the operators of torch.profiler")
-    return Profile(
+def _operators(answer: Answer) -> Profile:
+    """Return the table of operators, which is whole, with what the trace tells of the GPU."""
+    traced = converted(answer.values, _Traced, what="the operators of torch.profiler")
+    table = Profile(
         tool="torch",
         version=traced.version,
         format="torch.profiler key_averages",
-        files=(file,) if file else (),
         operators=traced.operators,
-        steps=steps,
+        steps=answer.steps,
+    )
+    if answer.trace is None:
+        return table
+    kernels = read("kineto", (answer.trace,))
+    return msgspec.structs.replace(
+        kernels,
+        version=table.version or kernels.version,
+        operators=table.operators,
+        steps=table.steps,
+        files=(answer.trace.name,),
     )
 
 
-def model_flops(values: dict[str, Any], *, steps: int, reason: str = "") -> Profile:
-    """Return the FLOPs that PyTorch was asked for; `reason` says what the count lacks, or why.
-
-    Raises ProfileError where the values are not what the worker's count gives.
-    """
-    counted = converted(values, _Counted, what="the count of FLOPs")
-    is_whole = counted.flops is not None and not reason
+def _model_flops(answer: Answer) -> Profile:
+    """Return the FLOPs that PyTorch was asked for; a count that lacks something is none."""
+    counted = converted(answer.values, _Counted, what="the count of FLOPs")
     quantity = Quantity(
         name="flops_model",
-        value=counted.flops if is_whole else None,
+        value=None if answer.reason else counted.flops,
         unit="FLOP",
         rule="sum",
         source=_FLOPS_SOURCE,
-        scope=f"{steps} steps",
-        status="ok" if is_whole else "missing",
-        reason="" if is_whole else reason or "the worker counted nothing",
+        scope=f"{answer.steps} steps",
+        status="missing" if answer.reason else "ok",
+        reason=answer.reason,
     )
     notes = tuple(
         Note(kind="flops-of-operator", values={"operator": op, "flops": flops})
         for op, flops in sorted(counted.by_op.items())
     )
     return Profile(
-        tool="torch", format="model FLOPs", quantities=(quantity,), steps=steps, notes=notes
-    )
-
-
-def with_kernels(table: Profile, traced: Profile) -> Profile:
-    """Return what a trace tells of the GPU with the table of operators, which tells it whole."""
-    return msgspec.structs.replace(
-        traced,
-        version=table.version or traced.version,
-        operators=table.operators,
-        steps=table.steps,
-        files=table.files,
+        tool="torch", format="model FLOPs", quantities=(quantity,), steps=answer.steps, notes=notes
     )

@@ -69,7 +69,7 @@ def adding(metric: str) -> Adding | None:
     return "sum" if metric.endswith(".sum") or metric in _CYCLES else None
 
 
-def is_used(metric: str) -> bool:
+def _is_used(metric: str) -> bool:
     """Say whether quantities are derived from the metric, so that it must be understood."""
     return _USED.fullmatch(metric) is not None
 
@@ -128,7 +128,7 @@ class Cell:
         Raises ProfileError where quantities are derived from it, and its unit is not its own.
         """
         factor, why = _scale(self.metric, self.unit)
-        if factor is None and is_used(self.metric):
+        if factor is None and _is_used(self.metric):
             raise refusal(file, line=self.line, why=why, hint=BASE_UNITS)
         return factor
 
@@ -149,7 +149,7 @@ class Measured:
         values: dict[str, float] = {}
         odd: dict[str, float] = {}
         for cell, value in numbers:
-            if not 0 <= value < math.inf and not is_used(cell.metric):
+            if not 0 <= value < math.inf and not _is_used(cell.metric):
                 odd[cell.metric] = value
             elif not 0 <= value < math.inf:
                 why = f"{cell.metric} is {cell.text}, which cannot be"

@@ -55,7 +55,10 @@ _OF_SUMMARY: Final = ("Kernel Name", "Invocations", "Metric Name", "Minimum", "M
 _KEYS: Final = (
     "Process ID", "Kernel Name", "Grid Size", "Block Size", "Device", "Device Id", "CC",
 )  # fmt: skip
-_LAUNCHES: Final = "print launches: `LC_ALL=C ncu --import … --csv --page raw --print-units base`"
+_LAUNCHES: Final = (
+    "only per-kernel summaries are read; else print launches: "
+    "`LC_ALL=C ncu --import … --csv --page raw --print-units base`"
+)
 _HEADER: Final = re.compile(r'^"(?:ID|Process ID)",')
 _ERROR: Final = re.compile(r"^==ERROR==\s*(.*)")
 _NONE: Final = "No kernels were profiled"
@@ -98,8 +101,6 @@ def _raw_launches(table: _Table) -> tuple[Launch, ...]:
         line = table.rows[0].line if table.rows else None
         why = "the row of units below the header is missing"
         raise refusal(table.file, line=line, why=why, hint=BASE_UNITS)
-    for row in table.rows:
-        table.check_width(row)
     units, rows = table.rows[0].cells, table.rows[1:]
     _check_order(table, rows, is_repeated=False)
     cells = [
@@ -137,8 +138,6 @@ def _details_launches(table: _Table) -> tuple[Launch, ...]:
 def _details_cells(table: _Table) -> tuple[dict[str, list[Cell]], dict[str, Row]]:
     """Return the metrics of each launch by its ID, and the first row of each."""
     places = table.needed(_NEEDED, hint=BASE_UNITS)
-    for row in table.rows:
-        table.check_width(row)
     _check_order(table, table.rows, is_repeated=True)
     by_launch: dict[str, list[Cell]] = {}
     first: dict[str, Row] = {}
@@ -217,7 +216,7 @@ def _refuse_cut_launch(table: _Table, by_launch: Mapping[str, Sequence[Cell]]) -
 
 
 def _launch(table: _Table, row: Row, measured: Measured, *, is_patched: bool = False) -> Launch:
-    told = dict(zip(table.header.cells, row.cells, strict=False))
+    told = table.told(row)
     ranges = (_range(name, told[name]) for name in told if _is_range(name))
     return Launch(
         name=told["Kernel Name"],
@@ -264,7 +263,9 @@ def _summary_kernels(table: _Table) -> Counted:
 
     A rate whose launches differ is left out, since a summary does not tell their times.
     """
-    _refuse_other_columns(table)
+    table.needed(_OF_SUMMARY, hint=_LAUNCHES)
+    if not table.rows:
+        raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
     members, numbers = _members(table)
     convention = _convention(numbers, table.file)
     groups: dict[tuple[str, ...], list[_Member]] = {}
@@ -293,22 +294,12 @@ def _summary_kernels(table: _Table) -> Counted:
     return Counted(kernels=tuple(kernels), has_time=has_time, notes=notes)
 
 
-def _refuse_other_columns(table: _Table) -> None:
-    for name in _OF_SUMMARY:
-        if table.column(name) is None:
-            why = f"a summary without the column {name!r}: only per-kernel summaries are read"
-            raise refusal(table.file, line=table.header.line, why=why, hint=_LAUNCHES)
-    if not table.rows:
-        raise refusal(table.file, line=table.header.line, why="no kernel follows the header")
-
-
 def _members(table: _Table) -> tuple[list[_Member], list[Cell]]:
     """Return the metrics of all kernels, and every number for the choice of the convention."""
     members: list[_Member] = []
     numbers: list[Cell] = []
     for row in table.rows:
-        table.check_width(row)
-        told = dict(zip(table.header.cells, row.cells, strict=True))
+        told = table.told(row)
         low, high, average = (_cell(told, row, name) for name in _OF_SUMMARY[3:])
         is_steady = low.text == high.text
         members.append(_Member(told=told, average=average, is_steady=is_steady))
@@ -363,7 +354,6 @@ class _Table:
     file: str
     header: Row
     rows: tuple[Row, ...]
-    is_ended: bool
 
     def column(self, name: str) -> int | None:
         """Return where a column stands; None where there is none."""
@@ -377,16 +367,20 @@ class _Table:
                 raise refusal(self.file, line=self.header.line, why=why, hint=hint)
         return [self.header.cells.index(name) for name in names]
 
-    def check_width(self, row: Row) -> None:
+    def told(self, row: Row) -> dict[str, str]:
+        """Return the cells of a row by their columns."""
+        return dict(zip(self.header.cells, row.cells, strict=False))
+
+    def check_widths(self, *, is_ended: bool) -> None:
         """Refuse a row of another width; rows without a rule may end before its columns."""
-        full, have = len(self.header.cells), len(row.cells)
+        full = len(self.header.cells)
         value, rule = self.column("Metric Value"), self.column("Rule Name")
         least = full if value is None or rule is None else value + 1
-        if least <= have <= full:
-            return
-        cut = "; the file was cut off" if row is self.rows[-1] and not self.is_ended else ""
-        why = f"{have} cells where the header has {full}{cut}"
-        raise refusal(self.file, line=row.line, why=why)
+        for row in self.rows:
+            if not least <= len(row.cells) <= full:
+                cut = "; the file was cut off" if row is self.rows[-1] and not is_ended else ""
+                why = f"{len(row.cells)} cells where the header has {full}{cut}"
+                raise refusal(self.file, line=row.line, why=why)
 
 
 def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
@@ -398,13 +392,15 @@ def _find_table(lines: tuple[str, ...], *, file: str) -> _Table:
     if lines[-1].endswith(","):  # ncu ends its lines, and puts an empty cell in quotes too
         raise refusal(file, line=len(lines), why="the last cell is missing: the file was cut off")
     header = csv_row(start + 1, lines[start], file=file)
-    _refuse_double_columns(header, file)
+    if twice := first_repeated((header.line, name) for name in header.cells):
+        raise refusal(file, line=header.line, why=f"column {twice[1]!r} stands there twice")
     below = list(csv_records(enumerate(lines[start + 1 :], start + 2), skipped="=="))
     again = next((number for number, text in below if _HEADER.match(text)), None)
     if again is not None:
         raise refusal(file, line=again, why="a second table begins", hint="import each separately")
-    is_ended = lines[-1].endswith("\n")
-    return _Table(file=file, header=header, rows=csv_rows(below, file=file), is_ended=is_ended)
+    table = _Table(file=file, header=header, rows=csv_rows(below, file=file))
+    table.check_widths(is_ended=lines[-1].endswith("\n"))
+    return table
 
 
 def _refuse_errors(lines: tuple[str, ...], file: str) -> None:
@@ -434,16 +430,11 @@ def _why_no_table(lines: tuple[str, ...]) -> str:
     return "it holds no table of Nsight Compute: no line begins with the column ID"
 
 
-def _refuse_double_columns(header: Row, file: str) -> None:
-    if twice := first_repeated((header.line, name) for name in header.cells):
-        raise refusal(file, line=header.line, why=f"column {twice[1]!r} stands there twice")
-
-
 def _devices_of(table: _Table) -> tuple[Device, ...]:
     """Return each GPU once; a file that names none, as those before 2024, gives none."""
-    if table.column("Metric Name") is not None and "Average" in table.header.cells:
-        return _of_summary(table)
-    rows = (dict(zip(table.header.cells, row.cells, strict=False)) for row in table.rows)
+    rows = [table.told(row) for row in table.rows]
+    if "Average" in table.header.cells:  # a summary has one row for each metric
+        rows = [{**rows[0], **{row["Metric Name"]: row["Average"] for row in rows}}]
     return tuple(dict.fromkeys(gpu for row in rows if (gpu := device(row)) is not None))
 
 
@@ -461,16 +452,3 @@ def device(told: Mapping[str, str]) -> Device | None:
         compute_capability=capability,
         multiprocessors=int(count) if count else None,
     )
-
-
-def _of_summary(table: _Table) -> tuple[Device, ...]:
-    name, average = table.column("Metric Name"), table.column("Average")
-    told = (
-        {}
-        if name is None or average is None
-        else {row.cells[name]: row.cells[average] for row in table.rows}
-    )
-    column = table.column("CC")
-    told |= {"CC": table.rows[0].cells[column]} if column is not None else {}
-    gpu = device(told)
-    return () if gpu is None else (gpu,)

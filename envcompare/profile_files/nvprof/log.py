@@ -19,6 +19,7 @@ _SECTIONS: Final[dict[str, Section]] = {
     "GPU activities": "GPU activities", "API calls": "API calls",
 }  # fmt: skip
 _NUMBER: Final = re.compile(r"(\d+(?:\.(\d+))?(?:[eE]([+-]?\d+))?)\s*(\S*)", re.ASCII)
+# what nvprof writes for a rate of no time or no cycles
 _NO_RATE: Final = frozenset({"nan", "-nan", "inf", "-inf", "<OVERFLOW>"})
 _LEVEL: Final = re.compile(r"(?:Idle|Low|Mid|High|Max) \((\d+)\)")
 _SHARE_ROUNDING: Final = 1e-3
@@ -69,11 +70,6 @@ class Number:
     def is_rounded(self) -> bool:
         """Say whether whole counts are lost in it, as in 2.1092e+10."""
         return not self.unit and self.step > 1
-
-
-def _is_no_number(text: str) -> bool:
-    """Say whether nvprof wrote that it could not compute a rate, as of no time or no cycles."""
-    return text.strip().rstrip("%").removesuffix("B/s") in _NO_RATE
 
 
 def _read_number(text: str) -> Number | None:
@@ -128,7 +124,7 @@ class Metric:
     @property
     def is_count(self) -> bool:
         """Say whether the metric adds up over launches; any other is a rate or a level."""
-        return is_count(self.name)
+        return _COUNT.fullmatch(self.name) is not None
 
     @property
     def has_one_unit(self) -> bool:
@@ -144,11 +140,6 @@ class Metric:
         slack = self.average.step + _RATE_SLACK * self.average.value
         low = self.least.value - self.least.step - slack
         return low <= self.average.value <= self.most.value + self.most.step + slack
-
-
-def is_count(metric: str) -> bool:
-    """Say whether a metric adds up over launches."""
-    return _COUNT.fullmatch(metric) is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -366,40 +357,28 @@ class LogReader:
 
     def _add_activity(self, line: int, name: str, cells: tuple[str, ...]) -> None:
         self._require_names(line, name)
-        percent, time, average, least, most = (
-            self._number(line, cells[place], "%" if place == 0 else "ns")
-            for place in (0, 1, 3, 4, 5)
+        percent = self._number(line, cells[0], "%")
+        time, average, least, most = (
+            self._number(line, cells[place], "ns") for place in (1, 3, 4, 5)
         )
         self.last.sections.add(self._section)
         self.last.activities.append(
             Activity(
-                line=line,
-                section=self._section,
-                percent=percent,
-                time=time,
-                calls=self._count(line, cells[2]),
-                average=average,
-                least=least,
-                most=most,
+                line=line, section=self._section, percent=percent, time=time,
+                calls=self._count(line, cells[2]), average=average, least=least, most=most,
                 name=name.strip(),
             )
-        )
+        )  # fmt: skip
 
     def _add_metric(self, line: int, of: tuple[str, str], cells: tuple[str, ...]) -> None:
         self._require_names(line, of[1], cells[1])
         least, most, average = (self._cell(line, cells[1], text) for text in cells[2:])
         self.last.metrics.append(
             Metric(
-                line=line,
-                device=of[0],
-                kernel=of[1],
-                invocations=self._count(line, cells[0]),
-                name=cells[1],
-                least=least,
-                most=most,
-                average=average,
+                line=line, device=of[0], kernel=of[1], invocations=self._count(line, cells[0]),
+                name=cells[1], least=least, most=most, average=average,
             )
-        )
+        )  # fmt: skip
 
     def _require_names(self, line: int, *names: str) -> None:
         if not all(name.strip() for name in names):
@@ -407,7 +386,8 @@ class LogReader:
 
     def _cell(self, line: int, metric: str, text: str) -> Number:
         """Return the number in a cell of a metric; a rate may be none."""
-        if not is_count(metric) and _is_no_number(text):
+        bare = text.strip().rstrip("%").removesuffix("B/s")
+        if bare in _NO_RATE and not _COUNT.fullmatch(metric):
             return Number(math.nan, 0.0, "")
         return self._number(line, text)
 

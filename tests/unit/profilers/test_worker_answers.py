@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kinetotraces import kernel, operator, write
 
 from envcompare.errors import ProfileError
 from envcompare.profilers import Answer, Pass
 from envcompare.profilers.toolbox import WORKER_PROFILERS
-from envcompare.profilers.torch import with_kernels
-from envcompare.run_folder.profiles import Kernel, Operator, PassName, Profile
+from envcompare.run_folder.profiles import PassName, Profile
 
 OPERATORS = {
     "version": "2.13.0",
@@ -67,11 +67,13 @@ def test_a_damaged_trace_is_refused(tmp_path: Path) -> None:
         found("torch", OPERATORS, trace=path)
 
 
-def test_a_trace_tells_the_kernels_and_the_table_the_operators() -> None:
+def test_a_trace_tells_the_kernels_and_the_table_the_operators(tmp_path: Path) -> None:
     """The table is whole, a trace cut at its limit may not be."""
-    kernels = (Kernel(name="k", calls=1, total_ns=1.0),)
-    operators = (Operator(name="aten::mm", calls=4, self_cpu_ns=1.0, cpu_ns=2.0),)
-    table = Profile(tool="torch", version="2.13.0", operators=operators, steps=5)
-    both = with_kernels(table, Profile(tool="kineto", kernels=kernels, busy_ns=3.0))
+    trace = write(tmp_path / "torch.json.gz", [kernel("k", 0, 1), operator("aten::add", 0, 9)])
+    both = found("torch", OPERATORS, trace=trace)
+    assert both is not None
     assert (both.tool, both.version, both.steps) == ("kineto", "2.13.0", 5)
-    assert (both.kernels, both.operators, both.busy_ns) == (kernels, operators, 3.0)
+    assert both.files == ("torch.json.gz",)
+    assert [(row.name, row.calls, row.total_ns) for row in both.kernels] == [("k", 1, 1000.0)]
+    assert [(row.name, row.cpu_ns) for row in both.operators] == [("aten::mm", 2.0)]
+    assert both.busy_ns == 1000.0
