@@ -9,9 +9,14 @@ such as `ga100` stands for a compute capability: all GPUs of one have the same m
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Iterable
 from importlib import resources
+from typing import Final
 
 import msgspec
+
+_PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))\w+")
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -39,6 +44,16 @@ def tensor_totals(chip: str) -> tuple[str, ...]:
     return tuple(
         f"sm__ops_path_tensor_src_{part}.sum" for part in _table().tensor_totals.get(chip, ())
     )
+
+
+def tensor_counters(chip: str, offered: Iterable[str]) -> tuple[str, ...]:
+    """Return the chip's totals; without a table, those of the offered that are no part of another.
+
+    What is offered has no suffix.
+    """
+    names = {name for name in offered if _PATHS.fullmatch(name)}
+    parts = {name for name in names if any(name.startswith(f"{other}_dst_") for other in names)}
+    return tensor_totals(chip) or tuple(f"{name}.sum" for name in sorted(names - parts))
 
 
 def ncu_name(nvprof_metric: str) -> str:

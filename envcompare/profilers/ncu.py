@@ -16,7 +16,7 @@ import msgspec
 from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
 from envcompare.errors import Problem
-from envcompare.gpu import chip_of, is_lacking, tensor_totals
+from envcompare.gpu import chip_of, is_lacking, tensor_counters
 from envcompare.profile_files import read
 from envcompare.profilers import (
     Exported,
@@ -120,7 +120,6 @@ _SASS: Final = tuple(
     )
 )  # fmt: skip
 _TENSOR: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum")
-_PATHS: Final = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))\w+")
 _OFFERED: Final = re.compile(r"^([a-z0-9]+__\w+)\s", re.MULTILINE)
 _RELEASE: Final = re.compile(r"(\d{4})\.(\d+)")
 
@@ -223,7 +222,8 @@ def choose(
         return Metrics(reason=reason)
     chip = chip_of(compute_capability)
     memory = tuple(name for name in _MEMORY if _is_there(name, chip, offered))
-    asked = _SASS + _TENSOR + _paths(chip, offered, ncu_version)
+    has_paths = bool(offered) or _release(ncu_version) >= _FIRST_WITH_PATHS
+    asked = _SASS + _TENSOR + (tensor_counters(chip, offered) if has_paths else ())
     flops = tuple(name for name in asked if _is_there(name, chip, offered))
     return Metrics(memory=memory, flops=flops, reason=_what_lacks(memory, flops, chip))
 
@@ -263,18 +263,6 @@ def _is_there(metric: str, chip: str, offered: frozenset[str]) -> bool:
     # packed FP32 and the fifth generation's pipe are asked for only where they are known to be
     is_rare = base.endswith(("2_pred_on", "_pipe_tc"))
     return not is_lacking(base, chip) and (bool(chip) or not is_rare)
-
-
-def _paths(chip: str, offered: frozenset[str], ncu_version: str) -> tuple[str, ...]:
-    """Return the counters of tensor operations that count each operation once."""
-    known = tensor_totals(chip)
-    if not offered:
-        return known if _release(ncu_version) >= _FIRST_WITH_PATHS else ()
-    if known:
-        return known
-    names = {name for name in offered if _PATHS.fullmatch(name)}
-    parts = {name for name in names if any(name.startswith(f"{other}_dst_") for other in names)}
-    return tuple(f"{name}.sum" for name in sorted(names - parts))
 
 
 def _what_lacks(memory: tuple[str, ...], flops: tuple[str, ...], chip: str) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from envcompare.gpu import is_lacking, tensor_totals
+from envcompare.gpu import is_lacking, tensor_counters, tensor_totals
 from envcompare.gpu.kernelnames import UNCOUNTED_TENSORS, is_tensor_core, ran_uncounted
 from envcompare.profile_files.derive.metricsums import MetricSums, Total, sum_of
 from envcompare.run_folder.profiles import Copy, Kernel, Profile, Quantity
@@ -33,9 +33,7 @@ _THREADS: Final = "smsp__thread_inst_executed.sum"
 _PIPES: Final = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tc.sum")
 _VOLTA_FLOPS: Final = 512  # HMMA.884: 8 · 8 · 4 multiply-adds
 _PIPE: Final = "sm__inst_executed_pipe_tensor.sum"
-_PATH: Final = re.compile(
-    r"sm__ops_path_tensor_src_(?!.*(?:_op_|_sparsity_|_realtime))(\w+?)(?:_dst_\w+)?\.sum"
-)
+_PATH: Final = re.compile(r"sm__ops_path_tensor_src_(\w+?)(?:_dst_\w+)?\.sum")
 _ALL_FLOPS: Final = ("flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor")
 """The quantities that together hold every floating-point operation once."""
 
@@ -239,7 +237,8 @@ def _with_packed(sums: MetricSums, plain: Total) -> Total:
 def _of_tensors(sums: MetricSums) -> list[Quantity]:
     if sums.chip == "gv100":
         return _on_volta(sums)
-    names = tensor_totals(sums.chip) or _disjoint(sums.names)
+    collected = {name.removesuffix(".sum") for name in sums.names if name.endswith(".sum")}
+    names = tensor_counters(sums.chip, collected)
     by_type: dict[str, list[str]] = {}
     for name in names:
         path = _PATH.fullmatch(name)
@@ -278,15 +277,6 @@ def _all_types(sums: MetricSums, floats: list[Total]) -> Total:
     if not any(name.startswith("sm__ops_path_tensor_") for name in sums.names):
         return Total(reason="instructions of the tensor pipe give its operations only on Volta")
     return whole if floats else Total(reason="operations of the tensor cores were not collected")
-
-
-def _disjoint(names: frozenset[str]) -> tuple[str, ...]:
-    """Return the counters of a chip without a table, none that is a part of another."""
-    paths = {name for name in names if _PATH.fullmatch(name)}
-    wholes = {name.removesuffix(".sum") for name in paths}
-    return tuple(
-        name for name in sorted(paths) if not any(name.startswith(f"{w}_dst_") for w in wholes)
-    )
 
 
 def _unit(kind: str) -> str:
