@@ -19,8 +19,11 @@ from envcompare.report.sections.environments import (
     gpu_sentence,
     hosts_facts,
 )
-from envcompare.report.sections.links import failures_of, failures_section
-from envcompare.report.sections.method import method_section, reproduce_section
+from envcompare.report.sections.method import (
+    failures_section,
+    method_section,
+    reproduce_section,
+)
 from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
@@ -79,7 +82,7 @@ def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]
         memory_section(run, tuple(gpu_sentence(facts) for facts in hosts)),
         power,
         environments_section(hosts),
-        failures_section(run, failures_of(run), files),
+        failures_section(run, files),
         *ends,
     )
     return tuple(section for section in every if section)

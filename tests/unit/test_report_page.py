@@ -34,7 +34,7 @@ from envcompare.report.format.numbers import (
 from envcompare.report.page import render
 from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
 from envcompare.report.sections.environments import hosts_facts
-from envcompare.report.sections.links import link
+from envcompare.report.sections.method import link
 from envcompare.report.view import page
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import fold_anchor

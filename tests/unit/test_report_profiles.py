@@ -41,14 +41,18 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.page import render
 from envcompare.report.sections.charted import roofline_blocks
-from envcompare.report.sections.ledgertables import kernel_blocks, ledger_table
 from envcompare.report.sections.profilefolds import (
     left_out,
     missing_passes,
     profile_blocks,
     profiled_cells,
 )
-from envcompare.report.sections.quantitytables import power_lines, quantity_lines, unmeasured
+from envcompare.report.sections.profiletables import (
+    kernel_blocks,
+    ledger_table,
+    quantity_lines,
+    unmeasured,
+)
 from envcompare.report.view import page
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.profilewords import (
@@ -292,7 +296,7 @@ def test_what_is_missing_is_never_0_or_blank() -> None:
     lines = quantity_lines(profiles())
     both = next(one for one in lines if one.name == "device memory, both ways")
     assert (both.cells[2].text, both.cells[2].note) == ("not measured", "")
-    for line in (*lines, *power_lines(profiles())):
+    for line in (*lines, *quantity_lines(profiles(), of_power=True)):
         assert all(cell.text not in {"", "0"} for cell in line.cells)
 
 
@@ -490,7 +494,7 @@ def test_two_tools_share_a_row_and_each_is_named() -> None:
 
 def test_power_stands_in_a_section_of_its_own() -> None:
     """It is never among the quantities of the work; a quota on CPUs is no power."""
-    power = [line.name for line in power_lines(profiles())]
+    power = [line.name for line in quantity_lines(profiles(), of_power=True)]
     assert power == ["power", "energy per sample"]
     assert not {*power} & {line.name for line in quantity_lines(profiles())}
     assert quantity_name("throttled_ns") == "stopped by a CPU quota"

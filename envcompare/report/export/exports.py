@@ -16,7 +16,7 @@ from envcompare.report.charts.changes import forest_chart, sweep_charts
 from envcompare.report.charts.drawing import Chart, paper_files
 from envcompare.report.charts.roofline import roofline_chart
 from envcompare.report.charts.steps import step_chart
-from envcompare.report.sections.quantitytables import why_no_ratio
+from envcompare.report.sections.profiletables import why_no_ratio
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.disk import replace_file, write_error

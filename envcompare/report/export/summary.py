@@ -12,7 +12,7 @@ from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.report.format.markdown import Columns, escape, flat, table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
 from envcompare.report.sections.comparisons import step_times
-from envcompare.report.sections.quantitytables import (
+from envcompare.report.sections.profiletables import (
     QuantityLine,
     fact_lines,
     partly_measured,

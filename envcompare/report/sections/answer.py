@@ -30,21 +30,11 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
-from envcompare.report.sections.quantitytables import leading_tables
-from envcompare.report.wording.headlines import (
-    Headline,
-    mean_log_ratio,
-)
+from envcompare.report.sections.profiletables import leading_tables
+from envcompare.report.wording.headlines import Headline, mean_log_ratio
 from envcompare.report.wording.labels import piece_word
-from envcompare.report.wording.profilewords import (
-    is_timed,
-)
-from envcompare.report.wording.verdicts import (
-    MOVED,
-    SYMBOLS,
-    WORDS,
-    Verdict,
-)
+from envcompare.report.wording.profilewords import is_timed
+from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict
 from envcompare.text import counted, one_line, visible
 
 LEADS_IN_ANSWER: Final = 4  # of more environments, the first of them and a fold of the others
@@ -69,8 +59,8 @@ def answer_section(
     tables: tuple[Block, ...] = ()
     if is_timed(run):
         is_many = len(compared) > ROWS_IN_ANSWER
-        table = arms_table(run, leads, compared, axis) if is_many else (
-            answer_table(run, compared, axis, folds=folds)
+        table = _arms_table(run, leads, compared, axis) if is_many else (
+            _answer_table(run, compared, axis, folds=folds)
         )  # fmt: skip
         tables = (table,)
     further = Fold(
@@ -112,7 +102,7 @@ def _badge(headline: Headline) -> Span:
     return Span(text=text, style=f"badge {headline.outcome}")
 
 
-def answer_table(
+def _answer_table(
     run: RunComparison, rows: tuple[ComparedRow, ...], axis: Axis, *, folds: Mapping[str, str]
 ) -> Table:
     """Return a row for each comparison, the reference above them."""
@@ -134,7 +124,7 @@ def answer_table(
             Row(
                 cells=(
                     run.reference_arm,
-                    Line(before=(_REFERENCE,), text=reference_state(run), style="state"),
+                    Line(before=(_REFERENCE,), text=_reference_state(run), style="state"),
                 )
             ),
             *(_answer_row(run, row, folds=folds, is_cut=len(rows) > _FEW_ROWS) for row in rows),
@@ -191,7 +181,7 @@ def _engine_start(run: RunComparison, comparison: Comparison) -> str:
     return paired_times(medians.get(run.reference_arm), medians.get(comparison.arm))
 
 
-def reference_state(run: RunComparison) -> str:
+def _reference_state(run: RunComparison) -> str:
     """Say in how many cells the reference was measured, and what became of it elsewhere."""
     measured = sum(
         any(steps.arm == run.reference_arm for steps in cell.step_times) for cell in run.cells
@@ -205,7 +195,7 @@ def reference_state(run: RunComparison) -> str:
     return "; ".join(parts)
 
 
-def arms_table(
+def _arms_table(
     run: RunComparison, leads: tuple[Headline, ...], rows: tuple[ComparedRow, ...], axis: Axis
 ) -> Table:
     """Return a row for each environment, where the comparisons are many."""
@@ -227,7 +217,7 @@ def arms_table(
                     Line(before=(_REFERENCE,)),
                     "",
                     "",
-                    reference_state(run),
+                    _reference_state(run),
                 )
             ),
             *(_arm_row(headline, rows) for headline in leads),

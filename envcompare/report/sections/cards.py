@@ -9,13 +9,8 @@ from typing import Final
 from envcompare.analysis.model.comparison import CellSummary, RunComparison
 from envcompare.fingerprint.facts import fact
 from envcompare.fingerprint.sentences import SEPARATE
-from envcompare.report.format.blocks import (
-    Line,
-    Link,
-)
-from envcompare.report.format.numbers import (
-    listed,
-)
+from envcompare.report.format.blocks import Line, Link
+from envcompare.report.format.numbers import listed
 from envcompare.report.wording.headlines import (
     SPLIT_HREF,
     SPLIT_LINK,
@@ -202,21 +197,14 @@ def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, 
 
 def _guards(run: RunComparison) -> list[Line]:
     cautions = [_item(text) for text in guard_cautions(run)]
-    if len(cautions) <= _MOST_ITEMS:
-        return cautions
-    more = _item(f"{len(cautions) - _MOST_ITEMS} more cautions.", href="#method", link="Method")
-    return [*cautions[:_MOST_ITEMS], more]
+    return _first(cautions, "more cautions.", link="Method", href="#method")
 
 
 def _of_profiles(run: RunComparison) -> list[Line]:
     """Say what names of kernels show beside confounders, and what to mind of the profiles."""
     builds = build_sentences(run, beside=True) if is_timed(run) else ()
-    texts = (*builds, *profile_cautions(run))
-    items = [_item(f"⚠ {text}") for text in texts]
-    if len(items) <= _MOST_ITEMS:
-        return items
-    more = f"{len(items) - _MOST_ITEMS} more about the profiles."
-    return [*items[:_MOST_ITEMS], _item(more, href=WHY_HREF, link=WHY_LINK)]
+    items = [_item(f"⚠ {text}") for text in (*builds, *profile_cautions(run))]
+    return _first(items, "more about the profiles.", link=WHY_LINK, href=WHY_HREF)
 
 
 def _confounders(run: RunComparison) -> list[Line]:
@@ -240,14 +228,14 @@ def _confounders(run: RunComparison) -> list[Line]:
         how = f"{SEPARATE}{'; or '.join(remedies[:_MOST_ITEMS])}." if remedies else ""
         said.append((arm, " ".join((text, *seen[:_MOST_ITEMS], how)).rstrip()))
     items += [_item(f"⚠ {text}") for text in by_arms(said)]
-    return _first(items, "more environments with confounders")
+    rest = "more environments with confounders."
+    return _first(items, rest, link="Environments", href="#environments")
 
 
-def _first(items: list[Line], rest: str) -> list[Line]:
-    if len(items) <= _MOST_ITEMS:
-        return items
-    more = f"{len(items) - _MOST_ITEMS} {rest}."
-    return [*items[:_MOST_ITEMS], _item(more, href="#environments", link="Environments")]
+def _first(items: list[Line], rest: str, *, link: str, href: str) -> list[Line]:
+    """Return the first items, and how many more there are elsewhere."""
+    more = len(items) - _MOST_ITEMS
+    return [*items[:_MOST_ITEMS], *[_item(f"{more} {rest}", link=link, href=href)] * (more > 0)]
 
 
 def _failed_controls(run: RunComparison) -> list[Line]:

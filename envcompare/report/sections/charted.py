@@ -43,6 +43,7 @@ from envcompare.report.format.numbers import (
     three_digits,
     time_text,
 )
+from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import counted, sentence
@@ -116,57 +117,44 @@ def _why_no_roofline(profiles: CellProfiles) -> str:
 
 
 def _points(roofline: Roofline, label: str) -> Table:
-    heads = ("Work", "Bytes", "Intensity", "Time", "Achieved", "Attainable")
-    return Table(
-        label=f"Points of the roofline of {label}",
-        columns=(
-            Column(head="Environment", kind="name", is_row_head=True),
-            Column(head="Kernel", kind="kernel"),
-            Column(head="Precision"),
-            *(Column(head=head, kind="figure") for head in heads),
-        ),
-        rows=tuple(_point_row(point) for point in roofline.points[:MOST_POINTS]),
+    return table_of(
+        f"Points of the roofline of {label}",
+        roofline.points[:MOST_POINTS],
+        ("Environment", "name", lambda point: point.arm),
+        ("Kernel", "kernel", lambda point: Line(codes=(point_name(point),))),
+        ("Precision", "text", lambda point: point.precision),
+        ("Work", "figure", lambda point: quantity_text(point.flops, "FLOP")),
+        ("Bytes", "figure", lambda point: quantity_text(point.bytes, "B")),
+        ("Intensity", "figure", lambda point: _intensity(point.intensity)),
+        ("Time", "figure", _time),
+        ("Achieved", "figure", lambda point: Line(strong=_rate(point.flops_per_s))),
+        ("Attainable", "figure", _attainable),
     )
 
 
-def _point_row(point: RooflinePoint) -> Row:
+def _time(point: RooflinePoint) -> Line:
     share = "" if point.time_share is None else f"{100 * point.time_share:.1f} % of all"
+    return Line(text=time_text(point.time_ns), below=(share,))
+
+
+def _attainable(point: RooflinePoint) -> Line:
     bound = f"bound by {point.bound}" if point.bound else ""
-    return Row(
-        cells=(
-            point.arm,
-            Line(codes=(point_name(point),)),
-            point.precision,
-            quantity_text(point.flops, "FLOP"),
-            quantity_text(point.bytes, "B"),
-            _intensity(point.intensity),
-            Line(text=time_text(point.time_ns), below=(share,)),
-            Line(strong=quantity_text(point.flops_per_s, "FLOP/s")),
-            Line(text=quantity_text(point.attainable_flops_per_s, "FLOP/s"), below=(bound,)),
-        )
-    )
+    return Line(text=_rate(point.attainable_flops_per_s), below=(bound,))
 
 
 def _roofs(roofline: Roofline, label: str) -> Table:
-    return Table(
-        label=f"Roofs of {label}",
+    return table_of(
+        f"Roofs of {label}",
+        roofline.roofs,
+        ("Roof", "text", lambda roof: roof.precision),
+        ("FLOP/s", "number", lambda roof: _rate(roof.flops_per_s)),
+        ("Ridge", "number", lambda roof: _intensity(roof.ridge)),
         style="fit",
-        columns=(
-            Column(head="Roof", is_row_head=True),
-            Column(head="FLOP/s", kind="number"),
-            Column(head="Ridge", kind="number"),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    roof.precision,
-                    quantity_text(roof.flops_per_s, "FLOP/s"),
-                    _intensity(roof.ridge),
-                )
-            )
-            for roof in roofline.roofs
-        ),
     )
+
+
+def _rate(flops_per_s: float | None) -> str:
+    return quantity_text(flops_per_s, "FLOP/s")
 
 
 def _intensity(value: float | None) -> str:
@@ -184,7 +172,7 @@ def sweeps_section(run: RunComparison, charts: ChartBudget) -> Section | None:
         title = sweep_title(sweep)
         svg = charts.draw(sweep_chart(run, sweep, on=axis))
         drawing = (Drawing(label=f"Chart of {title}", svg=svg),) if svg else ()
-        fold = Fold(summary=f"Numbers: {title}", blocks=(sweep_table(sweep),))
+        fold = Fold(summary=f"Numbers: {title}", blocks=(_sweep_table(sweep),))
         groups.append(Group(blocks=(Heading(text=title), *drawing, fold)))
     intro = (
         f"How the change of time against {run.reference_arm} depends on one parameter, all others "
@@ -216,7 +204,7 @@ def _rest(count: int) -> str:
     )
 
 
-def sweep_table(sweep: Sweep) -> Table:
+def _sweep_table(sweep: Sweep) -> Table:
     """Return a row for each value of the parameter, with the change of each arm."""
     points = {(point.value, point.arm): point for point in sweep.points}
     return Table(
@@ -226,13 +214,8 @@ def sweep_table(sweep: Sweep) -> Table:
             *(Column(head=arm, kind="number") for arm in sweep.arms),
         ),
         rows=tuple(
-            Row(
-                cells=(
-                    number_text(value),
-                    *(_sweep_cell(points[value, arm]) for arm in sweep.arms),
-                )
-            )
-            for value in sweep.values
+            Row(cells=(number_text(at), *(_sweep_cell(points[at, arm]) for arm in sweep.arms)))
+            for at in sweep.values
         ),
     )
 

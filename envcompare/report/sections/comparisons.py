@@ -40,7 +40,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
     three_digits,
 )
-from envcompare.report.sections.links import link
+from envcompare.report.sections.method import link
 from envcompare.report.wording.labels import (
     cell_labels,
     has_programs,
@@ -163,7 +163,7 @@ def _figure(run: RunComparison, comparison: Comparison, metric: str) -> Figure |
 
 def _tail(run: RunComparison, comparison: Comparison) -> Figure | None:
     """Return the change of the 99th percentile of all times: a description, no interval."""
-    both = [steps_of(run, comparison.cell, arm) for arm in (run.reference_arm, comparison.arm)]
+    both = [_steps_of(run, comparison.cell, arm) for arm in (run.reference_arm, comparison.arm)]
     times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
     if len(times) < len(both) or min(times) <= 0:
         return None
@@ -183,12 +183,12 @@ def _replication(primary: Estimate | None) -> str:
 
 def step_times(run: RunComparison, words: Verdict) -> str:
     """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
-    both = (steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm))
+    both = (_steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm))
     before, after = (None if steps is None else steps.median_s for steps in both)
     return paired_times(before, after)
 
 
-def steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
+def _steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
     """Return the step times of an arm in a cell, None where it took none."""
     cell = next((one for one in run.cells if one.id == cell_id), None)
     steps = () if cell is None else cell.step_times
@@ -227,22 +227,22 @@ def comparisons_section(
         f"are the median {piece} times of each and the change including waiting: changes are "
         "paired round by round, and may differ from the medians in size and sign."
     )
-    metrics = measured_metrics(rows)
+    metrics = _measured_metrics(rows)
     choice = Filter(
         outcomes=tuple((outcome, WORDS[outcome]) for outcome in SYMBOLS if outcome in shown),
         metrics=tuple(METRICS[name] for name in metrics),
         has_confounded=any(row.verdict.is_confounded for row in rows),
     )
-    table = comparisons_table(run, rows, axis, folds=folds, files=files)
+    table = _comparisons_table(run, rows, axis, folds=folds, files=files)
     every = Fold(
         summary="Every metric of each comparison",
-        blocks=(*texts(_metrics_text(run, metrics)), metrics_table(run, rows, metrics)),
+        blocks=(*texts(_metrics_text(run, metrics)), _metrics_table(run, rows, metrics)),
     )
     blocks: tuple[Block, ...] = (Line(text=intro), choice, table, every)
     return Section(anchor="all", title="All comparisons", blocks=blocks)
 
 
-def comparisons_table(
+def _comparisons_table(
     run: RunComparison,
     rows: tuple[ComparedRow, ...],
     axis: Axis,
@@ -318,7 +318,7 @@ def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
 
 
 def _rate(run: RunComparison, words: Verdict) -> str:
-    both = [steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm)]
+    both = [_steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm)]
     rates = [steps.samples_per_s if steps else None for steps in both]
     if None in rates:
         return ""
@@ -336,7 +336,7 @@ def _notes_cell(row: ComparedRow, *, fold: str, files: tuple[str, ...]) -> Line:
     )
 
 
-def shown_metrics(run: RunComparison) -> tuple[str, ...]:
+def _shown_metrics(run: RunComparison) -> tuple[str, ...]:
     """Return the metrics that a run can have; those of whole processes only where there are any."""
     hidden = () if has_programs(run) else _OF_PROCESSES
     if not any(one.quantiles_s for cell in run.cells for one in cell.step_times):
@@ -344,13 +344,13 @@ def shown_metrics(run: RunComparison) -> tuple[str, ...]:
     return tuple(metric for metric in METRICS if metric not in hidden)
 
 
-def measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
+def _measured_metrics(rows: tuple[ComparedRow, ...]) -> tuple[str, ...]:
     """Return the metrics that any row has a figure of."""
     return tuple(metric for metric in METRICS if any(row.figures[metric] for row in rows))
 
 
 def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
-    shown = shown_metrics(run)
+    shown = _shown_metrics(run)
     missing = [METRICS[name] for name in shown if name not in metrics]
     tail = (
         f" The 99th percentile describes all {piece_word(run)} times of both and has no interval."
@@ -363,7 +363,7 @@ def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
     )
 
 
-def metrics_table(
+def _metrics_table(
     run: RunComparison, rows: tuple[ComparedRow, ...], metrics: tuple[str, ...]
 ) -> Table:
     """Return every figure, in the order of the rows: the script takes them from here."""

@@ -53,16 +53,6 @@ _LONGEST_VALUE: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Differing:
-    """One property that differs, with the strongest class that it has in any arm."""
-
-    key: str
-    fact_class: FactClass
-    note: str
-    values: tuple[Words, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """What the arms of one host found around themselves, the reference first."""
 
@@ -104,7 +94,7 @@ def environments_section(hosts: tuple[HostFacts, ...]) -> Section:
 
 
 def _host_blocks(facts: HostFacts) -> tuple[Block, ...]:
-    every = facts_table(facts)
+    every = _facts_table(facts)
     summary = f"All {len(every.rows)} properties of {facts.host}"
     return (
         Heading(text=f"Host {facts.host}"),
@@ -116,20 +106,13 @@ def _host_blocks(facts: HostFacts) -> tuple[Block, ...]:
 
 def differences_table(facts: HostFacts, *, of: int) -> Table:
     """Return a row for each property that differs, those that may confound first."""
+    by_key: dict[str, dict[str, FactDifference]] = {}
+    for difference in facts.differences:
+        by_key.setdefault(difference.key, {})[difference.arm] = difference
+    strongest = [min(by_arm.values(), key=_rank) for by_arm in by_key.values()]
     rows = tuple(
-        Row(
-            cells=(
-                row.key,
-                Line(
-                    before=(
-                        Span(text=_CLASS_WORDS[row.fact_class], style=f"badge {row.fact_class}"),
-                    ),
-                    below=(row.note,),
-                ),
-                *row.values,
-            )
-        )
-        for row in _differing(facts)
+        _differing_row(one, by_key[one.key], facts.arms)
+        for one in sorted(strongest, key=lambda one: (_rank(one), one.key))
     )
     return Table(
         label=f"Properties that differ on {facts.host}",
@@ -143,7 +126,7 @@ def differences_table(facts: HostFacts, *, of: int) -> Table:
     )
 
 
-def facts_table(facts: HostFacts) -> Table:
+def _facts_table(facts: HostFacts) -> Table:
     """Return all facts of a host and the identity of its arms."""
     tables = [
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
@@ -189,44 +172,38 @@ def _missing_text(key: str) -> str:
     return f"{NOT_MEASURED}: {reason}" if reason else NOT_MEASURED
 
 
-def _differing(facts: HostFacts) -> list[_Differing]:
-    by_key: dict[str, dict[str, FactDifference]] = {}
-    for difference in facts.differences:
-        by_key.setdefault(difference.key, {})[difference.arm] = difference
-    rows = [_differing_row(key, by_arm, facts.arms) for key, by_arm in by_key.items()]
-    return sorted(rows, key=lambda row: (CLASS_ORDER.index(row.fact_class), row.key))
+def _rank(difference: FactDifference) -> int:
+    return CLASS_ORDER.index(difference.fact_class)
 
 
 def _differing_row(
-    key: str, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
-) -> _Differing:
-    differences = list(by_arm.values())
-    strongest = min(differences, key=lambda difference: CLASS_ORDER.index(difference.fact_class))
-    values: list[str | Line] = [fact_text(key, differences[0].reference)]
+    strongest: FactDifference, by_arm: dict[str, FactDifference], arms: tuple[ArmSummary, ...]
+) -> Row:
+    """Return one property that differs, with the strongest class that it has in any arm."""
+    key, fact_class = strongest.key, strongest.fact_class
+    values: list[Words] = [fact_text(key, next(iter(by_arm.values())).reference)]
     for arm in arms[1:]:
         unlike = by_arm.get(arm.arm)
         # no worker answered in an arm without facts
         alike = _SAME if arm.facts else NOT_MEASURED
         values.append(fact_text(key, unlike.value) if unlike else alike)
-    return _Differing(
-        key=key,
-        fact_class=strongest.fact_class,
-        note=_note(strongest),
-        values=tuple(values),
+    note = f"explained with {fact(strongest.part_of).name}" if strongest.part_of else ""
+    return Row(
+        cells=(
+            key,
+            Line(before=(_badge(fact_class),), below=(note or strongest.evidence,)),
+            *values,
+        )
     )
 
 
-def _note(difference: FactDifference) -> str:
-    return (
-        f"explained with {fact(difference.part_of).name}"
-        if difference.part_of
-        else difference.evidence
-    )
+def _badge(fact_class: FactClass) -> Span:
+    return Span(text=_CLASS_WORDS[fact_class], style=f"badge {fact_class}")
 
 
 def meanings(differences: Iterable[FactDifference]) -> tuple[Line, ...]:
     """Return what each class means, with a line for each confounder and each thing on purpose."""
-    ordered = sorted(differences, key=lambda difference: CLASS_ORDER.index(difference.fact_class))
+    ordered = sorted(differences, key=_rank)
     return tuple(
         _meaning(fact_class, list(group))
         for fact_class, group in groupby(ordered, key=lambda difference: difference.fact_class)
@@ -237,7 +214,7 @@ def _meaning(fact_class: FactClass, differences: list[FactDifference]) -> Line:
     count = counted(len({one.key for one in differences}), "property", "properties")
     return Line(
         text=f"{count}: {MEANINGS[fact_class]}",
-        before=(Span(text=_CLASS_WORDS[fact_class], style=f"badge {fact_class}"),),
+        before=(_badge(fact_class),),
         items=_lines(differences) if fact_class in {"confounder", "varied"} else (),
     )
 

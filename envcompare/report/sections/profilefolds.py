@@ -8,7 +8,6 @@ from typing import Final
 
 from envcompare.analysis.model.comparison import Outcome, RunComparison
 from envcompare.analysis.model.profiling import (
-    ActivityRow,
     ActivityTable,
     ArmProfiles,
     CellProfiles,
@@ -18,13 +17,11 @@ from envcompare.analysis.model.profiling import (
 )
 from envcompare.report.format.blocks import (
     Block,
-    Column,
     Fold,
     Heading,
     Items,
     Line,
     Link,
-    Row,
     Section,
     Span,
     Table,
@@ -37,14 +34,13 @@ from envcompare.report.format.numbers import (
     number_text,
     time_text,
 )
-from envcompare.report.sections.ledgertables import kernel_blocks, ledger_blocks
-from envcompare.report.sections.links import links
-from envcompare.report.sections.quantitytables import (
-    power_lines,
-    quantity_lines,
-    quantity_table,
-    unmeasured,
-    unmeasured_items,
+from envcompare.report.sections.fields import Field, table_of
+from envcompare.report.sections.method import links
+from envcompare.report.sections.profiletables import (
+    differences_of,
+    kernel_blocks,
+    ledger_blocks,
+    quantity_blocks,
 )
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
 from envcompare.report.wording.profilenotes import note_sentences
@@ -73,7 +69,7 @@ class ProfiledCell:
     explained: tuple[str, ...]  # those that have a fold
 
 
-def shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
+def _shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
     """Return the profiles of all cells, of many those that moved most."""
     if len(run.profiles) <= _MOST_CELLS:
         return run.profiles
@@ -90,7 +86,7 @@ def shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
 
 def rows_each(run: RunComparison) -> int:
     """Return how many rows each table of kernels, activities or operators may have."""
-    shown = shown_profiles(run)
+    shown = _shown_profiles(run)
     tables = sum(2 * len(one.arms) + len(one.kernel_diffs) for one in shown)
     return max(_LEAST_ROWS, min(_MOST_ROWS, _ROWS_OF_PAGE // max(1, tables)))
 
@@ -105,7 +101,7 @@ def profiled_cells(
     """
     labels, outcomes = cell_labels(run), _outcomes(run)
     left, cells = _MOST_COMPARISONS if explained else None, []
-    for number, profiles in enumerate(shown_profiles(run), start=1):
+    for number, profiles in enumerate(_shown_profiles(run), start=1):
         compared = _unexplained(profiles, outcomes)[:left]
         left = None if left is None else left - len(compared)
         has_passes = any(arm.passes for arm in profiles.arms)
@@ -213,8 +209,7 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
     """Return ledger and kernels of one arm: open where there is no verdict to read first."""
     profiles, reference = cell.profiles, cell.profiles.reference
     outcome = _outcomes(run).get((profiles.cell, arm))
-    ledger = next((one for one in profiles.ledgers if one.arm == arm), None)
-    diff = next((one for one in profiles.kernel_diffs if one.arm == arm), None)
+    ledger, diff = differences_of(profiles, arm)
     after: list[Span] = []
     if outcome:
         after.append(Span(text=f"{SYMBOLS[outcome]} {WORDS[outcome]}", style=f"badge {outcome}"))
@@ -234,19 +229,11 @@ def _comparison_fold(run: RunComparison, cell: ProfiledCell, arm: str, *, most: 
 
 
 def _quantities_fold(run: RunComparison, cell: ProfiledCell) -> tuple[Fold, ...]:
-    lines, missing = quantity_lines(cell.profiles), unmeasured(cell.profiles)
-    if not lines and not missing:
-        return ()
     name, outcomes = f"Quantities of {cell.label}", _outcomes(run)
+    blocks = quantity_blocks(cell.profiles, label=name)
     is_untimed = any((cell.profiles.cell, arm) not in outcomes for arm in cell.compared)
-    tables = (quantity_table(cell.profiles, lines, label=name),) if lines else ()
-    return (
-        Fold(
-            summary=name,
-            is_open=not cell.compared or is_untimed,
-            blocks=(*tables, *unmeasured_items(missing)),
-        ),
-    )
+    fold = Fold(summary=name, is_open=not cell.compared or is_untimed, blocks=blocks)
+    return (fold,) * bool(blocks)
 
 
 def missing_passes(profiles: CellProfiles) -> tuple[tuple[str, str, str], ...]:
@@ -311,69 +298,62 @@ def _listings(arm: ArmProfiles, label: str, *, most: int) -> Iterator[Fold]:
     """Yield what ran longest: GPU activities as nvprof has them, operators as torch.profiler."""
     if arm.activities is not None:
         title = f"GPU activities and API calls of {arm.arm}"
-        table = activity_table(arm.activities, label=f"{title} in {label}", most=most)
+        table = _activity_table(arm.activities, label=f"{title} in {label}", most=most)
         yield Fold(summary=title, blocks=(table,))
     if arm.operators is not None:
         title = f"Operators of {arm.arm}"
-        table = operator_table(arm.operators, label=f"{title} in {label}", most=most)
+        table = _operator_table(arm.operators, label=f"{title} in {label}", most=most)
         yield Fold(summary=title, blocks=(table,))
 
 
-def activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
+def _activity_table(activities: ActivityTable, *, label: str, most: int) -> Table:
     """Return the table of GPU activities and API calls, as nvprof's summary has it."""
     rows = [row for row in activities.rows if row.type == "GPU activities"][:most]
     rows += [row for row in activities.rows if row.type == "API calls"][:most]
-    heads = ("Time (%)", "Time", "Calls", "Avg", "Min", "Max")
-    return Table(
-        label=label,
+    return table_of(
+        label,
+        rows,
+        ("Type", "word", lambda row: row.type),
+        ("Time (%)", "figure", lambda row: _percent(row.percent)),
+        ("Time", "figure", lambda row: time_text(row.time_ns)),
+        ("Calls", "figure", lambda row: _number(row.calls)),
+        ("Avg", "figure", lambda row: time_text(row.average_ns)),
+        ("Min", "figure", lambda row: time_text(row.min_ns)),
+        ("Max", "figure", lambda row: time_text(row.max_ns)),
+        ("Name", "kernel", lambda row: Line(codes=(short_name(row.name),))),
         caption=_note(activities.source, activities.steps, len(activities.rows) - len(rows)),
-        columns=(Column(head="Type", kind="word"), *_figures(heads), _NAME),
-        rows=tuple(Row(cells=_activity(row)) for row in rows),
+        named=7,
     )
 
 
-def operator_table(operators: OperatorTable, *, label: str, most: int) -> Table:
+def _operator_table(operators: OperatorTable, *, label: str, most: int) -> Table:
     """Return the table of operators, as torch.profiler's has it, without empty columns."""
     rows = operators.rows[:most]
-    columns = [(head, text, [read(row) for row in rows]) for head, read, text in _OPERATOR_COLUMNS]
-    columns = [column for column in columns if any(value is not None for value in column[2])]
-    return Table(
-        label=label,
+    columns = [
+        _operator_field(head, read, text)
+        for head, read, text in _OPERATOR_COLUMNS
+        if any(read(row) is not None for row in rows)
+    ]
+    return table_of(
+        label,
+        rows,
+        *columns,
+        ("Name", "kernel", lambda row: Line(codes=(short_name(row.name),))),
         caption=_note(operators.source, operators.steps, len(operators.rows) - len(rows)),
-        columns=(*_figures(head for head, _, _ in columns), _NAME),
-        rows=tuple(
-            Row(
-                cells=(
-                    *(text(values[place]) for _, text, values in columns),
-                    Line(codes=(short_name(row.name),)),
-                )
-            )
-            for place, row in enumerate(rows)
-        ),
+        named=len(columns),
     )
 
 
-def _figures(heads: Iterable[str]) -> tuple[Column, ...]:
-    return tuple(Column(head=head, kind="figure") for head in heads)
+def _operator_field(
+    head: str, read: Callable[[OperatorRow], float | None], text: Callable[[float | None], str]
+) -> Field[OperatorRow]:
+    return head, "figure", lambda row: text(read(row))
 
 
 def _note(source: str, steps: int | None, left_out: int) -> str:
     what = f"{counted(steps, 'step')}" if steps else "the whole profile"
     rest = f"; {counted(left_out, 'more line')} in comparison.json" if left_out else ""
     return f"From {source}, {what}{rest}."
-
-
-def _activity(row: ActivityRow) -> tuple[str | Line, ...]:
-    return (
-        row.type,
-        _percent(row.percent),
-        time_text(row.time_ns),
-        _number(row.calls),
-        time_text(row.average_ns),
-        time_text(row.min_ns),
-        time_text(row.max_ns),
-        Line(codes=(short_name(row.name),)),
-    )
 
 
 def _average(row: OperatorRow) -> float | None:
@@ -388,7 +368,6 @@ def _number(value: float | None) -> str:
     return NOT_MEASURED if value is None else number_text(value)
 
 
-_NAME: Final = Column(head="Name", kind="kernel", is_row_head=True)
 _OPERATOR_COLUMNS: Final[
     tuple[tuple[str, Callable[[OperatorRow], float | None], Callable[[float | None], str]], ...]
 ] = (
@@ -409,12 +388,9 @@ def power_section(cells: Iterable[ProfiledCell]) -> Section | None:
     """Return what the GPU drew and at which clocks, None where nothing was to be read."""
     blocks: list[Block] = []
     for cell in cells:
-        lines, missing = power_lines(cell.profiles), unmeasured(cell.profiles, of_power=True)
-        if not lines and not missing:
-            continue
         name = f"Power, energy and clocks of {cell.label}"
-        tables = (quantity_table(cell.profiles, lines, label=name),) if lines else ()
-        blocks += [Heading(text=cell.label), *tables, *unmeasured_items(missing)]
+        if drawn := quantity_blocks(cell.profiles, label=name, of_power=True):
+            blocks += [Heading(text=cell.label), *drawn]
     if not blocks:
         return None
     intro = Line(text="Sampled while the work ran; never part of its times.")

@@ -13,7 +13,7 @@ from envcompare.analysis.model.comparison import (
     StartupPart,
     StartupSummary,
 )
-from envcompare.report.charts.bars import PHASES, Parts, total_s
+from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
 from envcompare.report.format.blocks import (
     Block,
     Column,
@@ -38,6 +38,7 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
+from envcompare.report.sections.fields import Field, table_of
 from envcompare.report.wording.labels import cell_labels, compared_arms, has_steps
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
@@ -76,9 +77,7 @@ def startup_section(run: RunComparison) -> Section:
 
 def startup_tables(run: RunComparison) -> tuple[tuple[str, Table], ...]:
     """Return the table of each cell and page cache with its label, in the order of the run."""
-    groups: dict[tuple[str, bool], list[StartupSummary]] = {}
-    for startup in run.startup:
-        groups.setdefault((startup.cell, startup.page_cache == "cold"), []).append(startup)
+    groups = startup_groups(run)
     labels = cell_labels(run)
     before = accumulate((len(group) for group in groups.values()), initial=0)
     tables = []
@@ -182,7 +181,7 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
             "generation ended" if has_steps(run) else "process used more memory than its launcher"
         )
         return texts(f"Not measured: no {what}.")
-    table = memory_table(run)
+    table = _memory_table(run)
     has_gaps = any(NOT_MEASURED in row.cells for row in table.rows)
     gaps = "Not measured: the worker found no such counter where it ran." * has_gaps
     intro = (
@@ -192,38 +191,25 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
     return (Line(text=intro), table, *texts(gaps, style="small"))
 
 
-def memory_table(run: RunComparison) -> Table:
+def _memory_table(run: RunComparison) -> Table:
     """Return the peaks of all cells and arms; no ratio is made of them."""
     labels = cell_labels(run)
-    names = [
-        name
-        for name in _MEMORY
-        if name == "max_rss_bytes" or any(getattr(one, name) is not None for one in run.memory)
-    ]
-    return Table(
-        label="Table of memory peaks",
+
+    def peak(name: str, head: str) -> Field[MemorySummary]:
+        return head, "number", lambda one: size(getattr(one, name))
+
+    return table_of(
+        "Table of memory peaks",
+        (one for one in run.memory if not one.arm.endswith(CONTROL_SUFFIX)),
+        ("Workload", "name", lambda one: labels.get(one.cell, one.cell)),
+        ("Environment", "name", lambda one: one.arm),
+        *(
+            peak(name, head)
+            for name, head in _MEMORY.items()
+            if name == "max_rss_bytes" or any(getattr(one, name) is not None for one in run.memory)
+        ),
         style="fit",
-        columns=(
-            Column(head="Workload", kind="name", is_row_head=True),
-            Column(head="Environment", kind="name"),
-            *(Column(head=_MEMORY[name], kind="number") for name in names),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    labels.get(one.cell, one.cell),
-                    one.arm,
-                    *(_peak(one, name) for name in names),
-                )
-            )
-            for one in run.memory
-            if not one.arm.endswith(CONTROL_SUFFIX)
-        ),
     )
-
-
-def _peak(memory: MemorySummary, name: str) -> str:
-    return size(getattr(memory, name))
 
 
 def picked_section(run: RunComparison) -> Section | None:
@@ -249,46 +235,28 @@ def _picked_table(run: RunComparison) -> Table:
     ordered = sorted(
         run.picked, key=lambda picked: (picked.cell, picked.name, picked.arm != run.reference_arm)
     )
-    return Table(
-        label="Numbers the commands printed",
-        columns=(
-            Column(head="Workload", kind="name", is_row_head=True),
-            Column(head="Number", kind="name"),
-            Column(head="Environment", kind="name"),
-            Column(head="Median", kind="number"),
-            Column(head="Change", kind="number"),
-        ),
-        rows=tuple(
-            _picked_row(
-                picked,
-                labels.get(picked.cell, picked.cell),
-                is_reference=picked.arm == run.reference_arm,
-            )
-            for picked in ordered
-            if not picked.arm.endswith(CONTROL_SUFFIX)
-        ),
+    shown = [one for one in ordered if not one.arm.endswith(CONTROL_SUFFIX)]
+    return table_of(
+        "Numbers the commands printed",
+        shown,
+        ("Workload", "name", lambda picked: labels.get(picked.cell, picked.cell)),
+        ("Number", "name", lambda picked: picked.name),
+        ("Environment", "name", lambda picked: picked.arm),
+        ("Median", "number", _picked_median),
+        ("Change", "number", lambda picked: _picked_change(picked, run.reference_arm)),
     )
 
 
-def _picked_row(picked: PickedValue, label: str, *, is_reference: bool) -> Row:
+def _picked_median(picked: PickedValue) -> Line:
     spread = "the same each time"
     if picked.low != picked.high:
         spread = f"{three_digits(picked.low)} to {three_digits(picked.high)}"
     count = counted(picked.processes, "process", "processes")
-    median = Line(text=three_digits(picked.median), below=(f"{spread}, {count}",))
-    return Row(
-        cells=(
-            label,
-            picked.name,
-            picked.arm,
-            median,
-            _picked_change(picked, is_reference=is_reference),
-        )
-    )
+    return Line(text=three_digits(picked.median), below=(f"{spread}, {count}",))
 
 
-def _picked_change(picked: PickedValue, *, is_reference: bool) -> Words:
-    if is_reference:
+def _picked_change(picked: PickedValue, reference: str) -> Words:
+    if picked.arm == reference:
         return "reference"
     if picked.log_ratio is None:
         return NOT_MEASURED

@@ -49,8 +49,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
-from envcompare.report.sections.ledgertables import kernel_blocks, ledger_blocks
-from envcompare.report.sections.links import raw_files_line
+from envcompare.report.sections.method import raw_files_line
 from envcompare.report.sections.profilefolds import (
     ProfiledCell,
     left_out,
@@ -58,6 +57,7 @@ from envcompare.report.sections.profilefolds import (
     profiled_cells,
     rows_each,
 )
+from envcompare.report.sections.profiletables import differences_of, kernel_blocks, ledger_blocks
 from envcompare.report.wording.headlines import candidates_text, split_sentence
 from envcompare.report.wording.labels import PLURALS, cell_labels, fold_anchor, piece_of
 from envcompare.report.wording.profilewords import (
@@ -165,7 +165,7 @@ def comparison_blocks(
     opened = [row.anchor for row in chosen if row.verdict.outcome in MOVED][:_MOST_OPEN]
     yield Line(text=_INTRO)
     for row in chosen[:MOST_FOLDS]:
-        yield comparison_fold(run, row, sheet, is_open=row.anchor in opened)
+        yield _comparison_fold(run, row, sheet, is_open=row.anchor in opened)
     if not chosen:
         yield Line(text=_NO_FOLD)
     if sheet.charts.refused:
@@ -175,18 +175,12 @@ def comparison_blocks(
         yield Items(items=pointers, style="pointers")
 
 
-def comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_open: bool) -> Fold:
+def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_open: bool) -> Fold:
     """Return one comparison and what is known of its cause."""
     comparison, words = row.comparison, row.verdict
     cell = next((one for one in run.cells if one.id == comparison.cell), None)
-    split = next(
-        (
-            one
-            for one in run.decompositions
-            if (one.cell, one.arm) == (comparison.cell, comparison.arm)
-        ),
-        None,
-    )
+    place = (comparison.cell, comparison.arm)
+    split = next((one for one in run.decompositions if (one.cell, one.arm) == place), None)
     candidates = candidates_text(run, (comparison,))
     said = f"{words.arm} against {visible(run.reference_arm)}: {words.text}."
     return Fold(
@@ -241,10 +235,7 @@ def _profile_blocks(run: RunComparison, row: ComparedRow, sheet: Sheet) -> Itera
     cell, arm, reference = row.comparison.cell, row.comparison.arm, visible(run.reference_arm)
     label, name = row.verdict.cell, f"{row.verdict.arm} in {row.verdict.cell}"
     profiles = next((one for one in run.profiles if one.cell == cell), None)
-    ledger = next((one for one in profiles.ledgers if one.arm == arm), None) if profiles else None
-    diff = (
-        next((one for one in profiles.kernel_diffs if one.arm == arm), None) if profiles else None
-    )
+    ledger, diff = differences_of(profiles, arm)
     if profiles and ledger:
         yield Heading(text="Difference ledger")
         yield Line(text=ledger_sentence(ledger, reference=run.reference_arm))
@@ -274,14 +265,9 @@ def _gap(
                if not known]  # fmt: skip
     if not missing:
         return ""
-    reasons = [
-        text
-        for arm in (profiles.arms if profiles else ())
-        if arm.arm in arms
-        for text in _reasons(arm)
-    ]
-    reason = next(iter(reasons), NOT_PROFILED)
-    return visible(f"Not measured, {listed(missing)}: {sentence(reason)}")
+    known = profiles.arms if profiles else ()
+    reasons = (text for arm in known if arm.arm in arms for text in _reasons(arm))
+    return visible(f"Not measured, {listed(missing)}: {sentence(next(reasons, NOT_PROFILED))}")
 
 
 def _reasons(arm: ArmProfiles) -> list[str]:
@@ -295,7 +281,7 @@ def _spread_blocks(
     """Yield how the times of single steps are spread: drawn densities and a table of quantiles."""
     arms, piece = (run.reference_arm, row.comparison.arm), piece_of(cell)
     name = f"{row.verdict.arm} in {row.verdict.cell}"
-    table = spread_table(cell, arms, label=f"Quantiles of {piece} times, {name}")
+    table = _spread_table(cell, arms, label=f"Quantiles of {piece} times, {name}")
     drawn = _drawn(step_chart(run, cell, arms), charts, label=f"Drawing of {piece} times, {name}")
     if table is None:
         return
@@ -307,7 +293,7 @@ def _spread_blocks(
     yield table
 
 
-def spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
+def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Table | None:
     """Return the quantiles of the times of these arms, None where none was measured.
 
     Quantiles that no arm has are left out, as an older analysis kept three alone.
@@ -424,13 +410,10 @@ def _split_part_blocks(split: Decomposition, row: ComparedRow, axis: Axis) -> tu
     rows = []
     for path, name, estimate, arms in split_parts(split):
         drawn = mark(estimate, "reference", on=axis)
-        change = Line(text=NOT_MEASURED) if estimate is None else Line(
-            strong=signed_percent(estimate.log_ratio),
-            below=(signed_interval(estimate.low, estimate.high),),
-        )  # fmt: skip
+        shown = NOT_MEASURED if estimate is None else visible(arms)
         marks = Line(marks=(drawn,) if drawn else ())
-        arms_shown = NOT_MEASURED if estimate is None else visible(arms)
-        rows.append(Row(cells=(Line(text=name, below=(path,)), arms_shown, change, marks)))
+        cells = (Line(text=name, below=(path,)), shown, _split_cell(estimate), marks)
+        rows.append(Row(cells=cells))
     table = Table(
         label=f"Environment or software, {row.verdict.arm} in {label}",
         style="fit",
@@ -477,7 +460,7 @@ def split_table(run: RunComparison) -> Table:
     )
 
 
-def _split_cell(estimate: Estimate | None, arms: str) -> Words:
+def _split_cell(estimate: Estimate | None, arms: str = "") -> Words:
     if estimate is None:
         return NOT_MEASURED
     interval = signed_interval(estimate.low, estimate.high)

@@ -1,0 +1,500 @@
+"""What profiles say as tables: quantities side by side, ledgers of a step, kernels of two arms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from msgspec.structs import replace as changed
+
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.analysis.model.profiling import (
+    ArmProfiles,
+    CellProfiles,
+    DiffKind,
+    KernelDiff,
+    KernelDiffRow,
+    Ledger,
+    LedgerPart,
+    QuantityRow,
+)
+from envcompare.report.format.blocks import (
+    Block,
+    Column,
+    Fold,
+    Items,
+    Kind,
+    Line,
+    Row,
+    Span,
+    Table,
+    texts,
+)
+from envcompare.report.format.marks import signed_bar
+from envcompare.report.format.numbers import (
+    NOT_MEASURED,
+    TimeScale,
+    bytes_text,
+    listed,
+    number_text,
+    quantity_text,
+    ratio_text,
+)
+from envcompare.report.sections.fields import table_of
+from envcompare.report.wording.labels import cell_labels, short_name
+from envcompare.report.wording.profilewords import (
+    is_of_ncu,
+    is_timed,
+    kernel_sentence,
+    part_label,
+    share_text,
+    timing_sentences,
+)
+from envcompare.report.wording.quantitynames import PEAKS, in_words, is_power, quantity_name
+from envcompare.run_folder.profiles import Dim
+from envcompare.text import counted, one_line, visible, visible_line
+
+_MOST_LEADING: Final = 12
+_MOST_TABLES: Final = 2
+_UNKNOWN: Final = "not known"
+# of an import, on the first screen: work and traffic, then times where there are any
+_LEADING: Final = (
+    "flops_fp64", "flops_fp32", "flops_fp16", "flops_tensor", "flops_model", "dram_read_sectors",
+    "dram_write_sectors", "dram_sectors", "dram_read_bytes_per_s", "dram_write_bytes_per_s",
+    "dram_bytes_per_s", "arithmetic_intensity", "occupancy", "kernel_time_ns", "busy_ns",
+    "launch_gap_ns", "collective_share", "memcpy_htod_bytes", "memcpy_dtoh_bytes",
+    "memset_bytes", "launch_count",
+)  # fmt: skip
+_ABSENT: Final = "absent"
+_SHOWN_BOTH: Final = 3  # of the kernels in both, those that changed most
+_KINDS: Final[dict[DiffKind, str]] = {
+    "replaced": "⇄ replaced",
+    "only-reference": "− only in {reference}",
+    "only-arm": "+ only in {arm}",
+    "both": "= in both",
+}
+Key = tuple[str, str, str, int | None, str]
+Place = tuple[Key, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A value of one arm: what is printed, its ratio to the reference, why there is none."""
+
+    text: str
+    is_measured: bool = True
+    ratio: str = ""
+    word: str = ""  # "equal", "differs"
+    is_zero: bool = False
+    note: str = ""  # the reason where it is missing or has no ratio, the tool if another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantityLine:
+    """One quantity over the arms, with the rule, tool and scope it holds for."""
+
+    quantity: str  # as profiles call it; empty where the line is of no quantity
+    name: str
+    per: str  # "per step", "whole profile", or empty
+    basis: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def is_zero(self) -> bool:
+        """Say whether every arm that has a value has 0."""
+        return all(cell.is_zero for cell in self.cells if cell.is_measured)
+
+    @property
+    def is_measured(self) -> bool:
+        """Say whether any arm has a value."""
+        return any(cell.is_measured for cell in self.cells)
+
+
+def quantity_lines(profiles: CellProfiles, *, of_power: bool = False) -> tuple[QuantityLine, ...]:
+    """Return what was counted in the work, or what the GPU drew and at which clocks."""
+    return _measured(_lines(profiles, lambda row: is_power(row.name) is of_power))
+
+
+def quantity_blocks(
+    profiles: CellProfiles, *, label: str, of_power: bool = False
+) -> tuple[Block, ...]:
+    """Return the quantities as a table, and what was not measured with each reason."""
+    lines = quantity_lines(profiles, of_power=of_power)
+    missing = unmeasured(profiles, of_power=of_power)
+    items = tuple(f"Not measured, {names}: {reason}" for names, reason in missing)
+    table = Table(
+        label=label,
+        caption=f"Ratios are to {profiles.reference}",
+        columns=_columns(profiles, kind="property"),
+        rows=tuple(
+            Row(cells=(_named(line, below=line.basis), *map(_cell_line, line.cells)))
+            for line in lines
+        ),
+    )
+    return (
+        *((table,) * bool(lines)),
+        *((Items(items=items, style="small"),) * bool(items)),
+    )
+
+
+def _leading_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return what stands on the first screen: GPUs, builds, then the quantities that matter most.
+
+    Of those that are 0 in every arm there is nothing to compare.
+    """
+    every = _measured(_lines(profiles, lambda row: row.unit != "ns" or not is_of_ncu(row)))
+    lines = (line for line in every if line.quantity in _LEADING and not line.is_zero)
+    chosen = sorted(lines, key=lambda line: _LEADING.index(line.quantity))
+    return (*fact_lines(profiles), *chosen[:_MOST_LEADING])
+
+
+def fact_lines(profiles: CellProfiles) -> tuple[QuantityLine, ...]:
+    """Return GPU and builds of each arm; nothing where no arm used a GPU."""
+    if not any(profile_pass.has_gpu_work for arm in profiles.arms for profile_pass in arm.passes):
+        return ()
+    named = {"GPU": [listed(arm.gpus, most=3) for arm in profiles.arms]}
+    if any(arm.builds for arm in profiles.arms):
+        built = [", ".join(arm.builds) or "none" for arm in profiles.arms]
+        named["builds in kernel names"] = built
+    return tuple(
+        QuantityLine(quantity="", name=name, per="", basis="", cells=tuple(map(_fact, texts)))
+        for name, texts in named.items()
+    )
+
+
+def _fact(text: str) -> Cell:
+    return Cell(text=visible_line(text) or _UNKNOWN)
+
+
+def leading_tables(run: RunComparison) -> tuple[Table, ...]:
+    """Return what the profiles of an import counted in its first cells; none of a timed run."""
+    labels, shown = cell_labels(run), () if is_timed(run) else run.profiles[:_MOST_TABLES]
+    tables = (_leading_table(one, label=labels.get(one.cell, one.cell)) for one in shown)
+    return tuple(table for table in tables if table.rows)
+
+
+def _leading_table(profiles: CellProfiles, *, label: str) -> Table:
+    ratios = f"; ratios are to {profiles.reference}" * (len(profiles.arms) > 1)
+    return Table(
+        label=f"Profiles of {label}",
+        caption=f"{label}: what the profiles counted{ratios}",
+        style="leading",
+        columns=_columns(profiles),
+        rows=tuple(
+            Row(cells=(_named(line), *(_leading_cell(line, cell) for cell in line.cells)))
+            for line in _leading_lines(profiles)
+        ),
+    )
+
+
+def _leading_cell(line: QuantityLine, cell: Cell) -> Line:
+    is_number = bool(line.quantity and cell.is_measured)
+    beside = (cell.ratio, cell.note * cell.is_measured)
+    return Line(
+        strong=cell.text * is_number,
+        text=cell.text * (not is_number),
+        after=tuple(Span(text=text, style="small") for text in beside if text),
+    )
+
+
+def _columns(profiles: CellProfiles, *, kind: Kind = "text") -> tuple[Column, ...]:
+    arms = (Column(head=arm.arm, kind="number") for arm in profiles.arms)
+    return (Column(head="Quantity", kind=kind, is_row_head=True), *arms)
+
+
+def _named(line: QuantityLine, *, below: str = "") -> Line:
+    per = (Span(text=line.per, style="small"),) if line.per else ()
+    return Line(text=line.name, after=per, below=(below,) if below else ())
+
+
+def _cell_line(cell: Cell) -> Line | str:
+    if not cell.is_measured:
+        return cell.text
+    compared = f"{cell.ratio} {cell.word}".strip()
+    return Line(strong=cell.text, below=(compared, cell.note))
+
+
+def unmeasured(profiles: CellProfiles, *, of_power: bool = False) -> tuple[tuple[str, str], ...]:
+    """Return what has no value as names and arms, by the reason: each reason once."""
+    arms = tuple(arm.arm for arm in profiles.arms)
+    missing: dict[str, dict[str, dict[str, None]]] = {}
+    for line in _lines(profiles, lambda row: is_power(row.name) is of_power):
+        for arm, cell in zip(arms, line.cells, strict=True):
+            if not cell.is_measured:
+                missing.setdefault(cell.note, {}).setdefault(line.name, {})[arm] = None
+    gaps = []
+    for reason, by_name in missing.items():
+        by_arms: dict[tuple[str, ...], list[str]] = {}
+        for name, lacking in by_name.items():
+            by_arms.setdefault(tuple(lacking), []).append(name)
+        for of, names in by_arms.items():
+            where = "" if of == arms else f" in {listed(of, most=6)}"
+            gaps.append((f"{listed(names, most=20)}{where}", reason))
+    return tuple(gaps)
+
+
+def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
+    """Return of the quantities that any arm has what others lack: names and arms, and why."""
+    shown = {line.name for line in quantity_lines(profiles)}
+    arms = tuple(
+        changed(arm, quantities=tuple(row for row in arm.quantities if _name(row) in shown))
+        for arm in profiles.arms
+    )
+    return unmeasured(changed(profiles, arms=arms))
+
+
+def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
+    """Return the lines of which any arm has a value; why others have none is told once."""
+
+    def told(cell: Cell) -> Cell:
+        return cell if cell.is_measured else replace(cell, note="")
+
+    return tuple(
+        replace(line, cells=tuple(map(told, line.cells))) for line in lines if line.is_measured
+    )
+
+
+def _lines(
+    profiles: CellProfiles, wanted: Callable[[QuantityRow], bool]
+) -> tuple[QuantityLine, ...]:
+    rows = [[row for row in arm.quantities if wanted(row)] for arm in profiles.arms]
+    counts = [Counter(map(_key, arm_rows)) for arm_rows in rows]
+    # what several tools say of one arm: there a tool stands beside the same tool alone
+    crowded = {key for count in counts for key, times in count.items() if times > 1}
+    tables = [_table(arm_rows, crowded) for arm_rows in rows]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return tuple(
+        _line([(arm, table.get(key)) for arm, table in zip(profiles.arms, tables, strict=True)])
+        for key in keys
+    )
+
+
+def _table(rows: Iterable[QuantityRow], crowded: Container[Key]) -> dict[Place, QuantityRow]:
+    """Return rows by their key; one that comes again, as of a second GPU, by its place as well."""
+    seen: Counter[Key] = Counter()
+    table: dict[Place, QuantityRow] = {}
+    for row in rows:
+        key = _key(row, crowded)
+        table[key, seen[key]] = row
+        seen[key] += 1
+    return table
+
+
+def _key(row: QuantityRow, crowded: Container[Key] = ()) -> Key:
+    """Return what a quantity shares with its counterpart in another arm."""
+    key = (row.name, row.unit, row.kind, row.gpu, "")
+    return (*key[:4], row.tool or "") if key in crowded else key
+
+
+def _line(pairs: list[tuple[ArmProfiles, QuantityRow | None]]) -> QuantityLine:
+    rows = [row for _, row in pairs if row is not None]
+    first = next((row for row in rows if row.value is not None), rows[0])
+    values = [row for row in rows if row.value is not None]
+    is_per_step = bool(values) and all(row.per_step is not None for row in values)
+    whole = "whole profile" if values and first.rule == "sum" else ""
+    per = "per step" if is_per_step else whole
+    sources = dict.fromkeys(row.source for row in rows if row.source)
+    source = next(iter(sources), "") if len(sources) < 2 else ""
+    return QuantityLine(
+        quantity=first.name,
+        name=_name(first),
+        per=per,
+        basis=", ".join(text for text in (first.rule, source, first.scope, _known(values)) if text),
+        cells=tuple(
+            _cell(row, is_per_step=is_per_step, with_source=not source)
+            if row is not None
+            else _missing(_why_not(arm, first))
+            for arm, row in pairs
+        ),
+    )
+
+
+def _name(row: QuantityRow) -> str:
+    return quantity_name(row.name) + ("" if row.gpu is None else f" (GPU {row.gpu})")
+
+
+def _known(rows: Iterable[QuantityRow]) -> str:
+    """Return what is to be known of the values, as that they are a guess."""
+    return "; ".join(dict.fromkeys(in_words(one_line(row.reason)) for row in rows if row.reason))
+
+
+def _cell(row: QuantityRow, *, is_per_step: bool, with_source: bool) -> Cell:
+    if row.value is None:
+        return _missing(in_words(one_line(row.reason)))
+    value = row.per_step if is_per_step else row.value
+    is_peak = row.name in PEAKS
+    is_compared = row.agreement in {"equal", "differs"}
+    why = why_no_ratio(row.unlike, page=row.page, rule=row.rule)
+    return Cell(
+        text=bytes_text(value) if is_peak else quantity_text(value, row.unit),
+        ratio=ratio_text(row.ratio) if row.agreement != "reference" else "",
+        word=row.agreement if is_compared else "",
+        is_zero=not value,
+        note="; ".join(filter(None, (row.source if with_source else "", why))),
+    )
+
+
+def _missing(reason: str) -> Cell:
+    return Cell(text=NOT_MEASURED, is_measured=False, note=reason)
+
+
+def why_no_ratio(unlike: str, *, page: str, rule: str) -> str:
+    """Return in what a number is of another kind than the reference's; empty: in nothing."""
+    kinds = {
+        "tool": "another tool",
+        "page": f"from the {page} page",
+        "rule": f"averaged differently ({rule})",
+    }
+    return f"no ratio: {kinds[unlike]}" if unlike else ""
+
+
+def _why_not(arm: ArmProfiles, like: QuantityRow) -> str:
+    """Return why the pass that gives a quantity is missing in an arm, or that it does not say."""
+    same = [one for one in arm.passes if one.kind == like.kind]
+    missing = [one.lacks.problem.reason for one in same if one.state == "missing" and one.lacks]
+    if missing:
+        return one_line(missing[0])
+    return "no profile of it says so" if same else "no such profile was taken"
+
+
+def differences_of(
+    profiles: CellProfiles | None, arm: str
+) -> tuple[Ledger | None, KernelDiff | None]:
+    """Return the ledger and the kernels of an arm, each None where it is not known."""
+    ledgers, diffs = (profiles.ledgers, profiles.kernel_diffs) if profiles else ((), ())
+    return (
+        next((one for one in ledgers if one.arm == arm), None),
+        next((one for one in diffs if one.arm == arm), None),
+    )
+
+
+def ledger_blocks(ledger: Ledger, *, reference: str, label: str) -> tuple[Block, ...]:
+    """Return the ledger as a table of one unit, and what is to be known of it."""
+    rule = f"{ledger.rule} Source: {ledger.source}.".strip()
+    notes = (rule, *timing_sentences(ledger), *ledger.notes)
+    return ledger_table(ledger, reference=reference, label=label), Items(items=notes, style="small")
+
+
+def ledger_table(ledger: Ledger, *, reference: str, label: str) -> Table:
+    """Return a row for each part, and the whole below them."""
+    scale = TimeScale.of(max(ledger.reference_ns, ledger.arm_ns))
+    changes = [abs(part.change_ns) for part in ledger.parts]
+    largest = float(max((*changes, abs(ledger.change_ns)), default=0))
+
+    def row(name: str, of: LedgerPart | Ledger, share: float | None) -> Row:
+        bar = Line(change=signed_bar(of.change_ns, largest=largest))
+        moved = Line(strong=scale.signed(of.change_ns))
+        numbers = (scale.number(of.reference_ns), scale.number(of.arm_ns), moved)
+        return Row(cells=(name, *numbers, bar, share_text(share)))
+
+    return Table(
+        label=f"Difference ledger of {ledger.arm} in {label}",
+        caption=f"The whole is {ledger.whole}, in {scale.unit}; the parts add up to it",
+        style="fit",
+        columns=(
+            Column(head="Part", is_row_head=True),
+            *(Column(head=visible(head), kind="number") for head in (reference, ledger.arm)),
+            Column(head="Change", kind="number"),
+            Column(kind="bar"),
+            Column(head="Share", kind="number"),
+        ),
+        rows=tuple(row(part_label(part.part), part, part.share) for part in ledger.parts),
+        foot=(row("whole", ledger, 1.0 if ledger.change_ns else None),),
+    )
+
+
+def kernel_blocks(diff: KernelDiff, *, reference: str, label: str, most: int) -> tuple[Block, ...]:
+    """Return what differs, and apart from it what is in both and changed least."""
+    changed = [row for row in diff.rows if row.kind != "both"]
+    both = [row for row in diff.rows if row.kind == "both"]
+    shown = 0 if diff.identical_kernel_set or diff.launch_factor else _SHOWN_BOTH
+    differing = (*changed[:most], *both[:shown])
+    rest = both[shown : shown + most]
+    source = Span(text=f"{diff.source}. {diff.scaling}".strip(), style="small")
+    blocks: list[Block] = [
+        Line(text=kernel_sentence(diff, reference=reference), after=(source,)),
+        *texts(*(f"⚠ {text}" for text in diff.cautions), style="small"),
+    ]
+    if differing:
+        name = f"Kernels that differ, {diff.arm}, {label}"
+        blocks.append(_kernel_table(diff, differing, reference=reference, label=name))
+    if rest:
+        name = f"Kernels in both, {diff.arm}, {label}"
+        table = _kernel_table(diff, rest, reference=reference, label=name)
+        blocks.append(Fold(summary=f"{counted(len(rest), 'kernel')} in both", blocks=(table,)))
+    return tuple(blocks)
+
+
+def _kernel_table(
+    diff: KernelDiff, rows: Iterable[KernelDiffRow], *, reference: str, label: str
+) -> Table:
+    """Return these rows of a difference, on the scale of all of its rows."""
+    times = [ns for row in diff.rows for ns in (row.reference_ns, row.arm_ns) if ns is not None]
+    scale = TimeScale.of(max(times, default=0.0))
+    largest = max((abs(change) for row in diff.rows if (change := _change(row))), default=0.0)
+    per = "per step" if diff.is_per_step else "in the profile"
+
+    def kind(row: KernelDiffRow) -> Line:
+        style = "badge" if row.kind == "both" else "badge moved"
+        word = _KINDS[row.kind].format(reference=reference, arm=diff.arm)
+        rule = f"by {row.rule}" if row.rule and row.kind == "replaced" else ""
+        return Line(before=(Span(text=word, style=style),), below=(rule,))
+
+    def time(row: KernelDiffRow, ns: float | None, absent: DiffKind) -> str:
+        return scale.number(ns) if row.kind != absent or row.is_rest else _ABSENT
+
+    def moved(row: KernelDiffRow) -> Line:
+        ns = _change(row)
+        return Line(strong=NOT_MEASURED if ns is None else scale.signed(ns))
+
+    def bar(row: KernelDiffRow) -> Line:
+        ns = _change(row)
+        return Line(change=None if ns is None else signed_bar(ns, largest=largest))
+
+    return table_of(
+        label,
+        rows,
+        ("Kind", "text", kind),
+        ("Kernel", "kernel", lambda row: Line(codes=_names(row), below=(_shape(row),))),
+        (visible(reference), "number", lambda row: time(row, row.reference_ns, "only-arm")),
+        (visible(diff.arm), "number", lambda row: time(row, row.arm_ns, "only-reference")),
+        ("Change", "number", moved),
+        ("", "bar", bar),
+        ("Launches", "figure", _launches),
+        caption=f"Time {per} in {scale.unit}, launches {per}",
+        named=1,
+    )
+
+
+def _launches(row: KernelDiffRow) -> str:
+    return f"{number_text(row.reference_launches)} → {number_text(row.arm_launches)}"
+
+
+def _change(row: KernelDiffRow) -> float | None:
+    """Return the change of time; a kernel that one side lacks takes no time there."""
+    ends = (row.reference_ns, row.arm_ns)
+    if ends == (None, None) or (row.kind in {"both", "replaced"} and None in ends):
+        return None
+    return (ends[1] or 0.0) - (ends[0] or 0.0)
+
+
+def _names(row: KernelDiffRow) -> tuple[str, ...]:
+    if row.is_rest:
+        return (f"all {row.rows_cut} others together",)
+    names = dict.fromkeys((row.reference_name, row.arm_name))
+    return tuple(short_name(name) for name in names if name)
+
+
+def _shape(row: KernelDiffRow) -> str:
+    """Return grid and block, of both sides where they differ, and the operator."""
+    before = _launch(row.reference_grid, row.reference_block)
+    after = _launch(row.arm_grid, row.arm_block)
+    shapes = " → ".join(dict.fromkeys(text for text in (before, after) if text))
+    return ", ".join(text for text in (shapes, visible_line(row.op)) if text)
+
+
+def _launch(grid: Dim | None, block: Dim | None) -> str:
+    sizes = ("×".join(map(str, size)) for size in (grid, block) if size is not None)
+    return " ".join(f"({size})" for size in sizes)
