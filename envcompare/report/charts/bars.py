@@ -17,7 +17,7 @@ from envcompare.analysis.model.comparison import (
     StartupPart,
     StartupSummary,
 )
-from envcompare.analysis.model.profiling import CellProfiles, Ledger, LedgerPart
+from envcompare.analysis.model.profiling import CellProfiles, Ledger
 from envcompare.analysis.model.profiling import Part as PartName
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.layers import (
@@ -77,15 +77,8 @@ PHASES: Final[dict[str, str]] = {
     "train": "training",
     "exit": "exit",
 }
-_PHASE_COLOURS: Final = {  # places in the palette, the same as beside the rows of the table
-    "engine": 1,
-    "import": 0,
-    "data": 2,
-    "build": 3,
-    "first_step": 4,
-    "train": 6,
-    "exit": 5,
-}
+# places in the palette, the same as beside the rows of the table
+_PHASE_COLOURS: Final = dict(zip(PHASES, (1, 0, 2, 3, 4, 6, 5), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,19 +223,14 @@ def time_chart(run: RunComparison, profiles: CellProfiles, ledger: Ledger) -> Ch
 
 
 def _ledger_bar(ledger: Ledger, name: str, scale: TimeScale, *, is_arm: bool) -> _Bar:
-    whole = ledger.arm_ns if is_arm else ledger.reference_ns
-    return _Bar(
-        name=label(name),
-        segments=tuple(_ledger_segment(part, name, scale, is_arm=is_arm) for part in ledger.parts),
-        total=scale.number(whole),
-    )
-
-
-def _ledger_segment(part: LedgerPart, name: str, scale: TimeScale, *, is_arm: bool) -> _Segment:
-    time = part.arm_ns if is_arm else part.reference_ns
-    text = scale.number(time)  # as in the table
-    tip = f"{PART_NAMES[part.part]}, {shown(name)}: {text} {scale.unit}"
-    return _Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip)
+    segments = []
+    for part in ledger.parts:
+        time = part.arm_ns if is_arm else part.reference_ns
+        text = scale.number(time)  # as in the table
+        tip = f"{PART_NAMES[part.part]}, {shown(name)}: {text} {scale.unit}"
+        segments.append(_Segment(size=max(0, time) / scale.size_ns, text=text, tip=tip))
+    whole = scale.number(ledger.arm_ns if is_arm else ledger.reference_ns)
+    return _Bar(name=label(name), segments=tuple(segments), total=whole)
 
 
 def _ledger_description(ledger: Ledger, reference: str, scale: TimeScale) -> str:
@@ -306,20 +294,13 @@ def _startup_chart(run: RunComparison, summaries: list[StartupSummary]) -> Chart
 
 
 def _startup_bar(arm: str, table: Parts, phases: list[str], scale: TimeScale) -> _Bar:
-    return _Bar(
-        name=label(arm),
-        segments=tuple(_startup_segment(arm, name, table.get(name), scale) for name in phases),
-        total=duration(total_s(table)),
-    )
-
-
-def _startup_segment(arm: str, name: str, part: StartupPart | None, scale: TimeScale) -> _Segment:
-    seconds = max(0.0, part.median_s) if part else 0.0
-    return _Segment(
-        size=NS * seconds / scale.size_ns,
-        text=scale.digits(seconds),
-        tip=f"{PHASES[name]}, {shown(arm)}: {duration(seconds)}",
-    )
+    segments = []
+    for name in phases:
+        seconds = max(0.0, table[name].median_s) if name in table else 0.0
+        tip = f"{PHASES[name]}, {shown(arm)}: {duration(seconds)}"
+        size = NS * seconds / scale.size_ns
+        segments.append(_Segment(size=size, text=scale.digits(seconds), tip=tip))
+    return _Bar(name=label(arm), segments=tuple(segments), total=duration(total_s(table)))
 
 
 def _startup_description(arms: dict[str, Parts]) -> str:

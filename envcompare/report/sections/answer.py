@@ -30,6 +30,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.cards import summary_cards
 from envcompare.report.sections.comparisons import ComparedRow, badges, change_line
+from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio
 from envcompare.report.wording.labels import piece_word
@@ -199,6 +200,7 @@ def _arms_table(
     run: RunComparison, leads: tuple[Headline, ...], rows: tuple[ComparedRow, ...], axis: Axis
 ) -> Table:
     """Return a row for each environment, where the comparisons are many."""
+    state = _reference_state(run)
     return Table(
         label="Answer table",
         caption=_answer_caption(run),
@@ -211,15 +213,7 @@ def _arms_table(
             Column(head="Comparisons"),
         ),
         rows=(
-            Row(
-                cells=(
-                    run.reference_arm,
-                    Line(before=(_REFERENCE,)),
-                    "",
-                    "",
-                    _reference_state(run),
-                )
-            ),
+            Row(cells=(run.reference_arm, Line(before=(_REFERENCE,)), "", "", state)),
             *(_arm_row(headline, rows) for headline in leads),
         ),
     )
@@ -282,22 +276,14 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
 
 def _matrix(groups: Mapping[tuple[str, str], list[ComparedRow]], hosts: tuple[str, ...]) -> Table:
     arms = tuple(dict.fromkeys(arm for _, arm in groups))
-    return Table(
-        label="Overview table",
-        style="matrix",
-        columns=(
-            Column(head="Workload", kind="name", is_row_head=True),
-            *(Column(head=visible(arm)) for arm in arms),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    workload,
-                    *(_matrix_cell(groups.get((workload, arm), []), hosts) for arm in arms),
-                )
-            )
+    return grid_of(
+        "Overview table",
+        (("Workload", "name"), *((visible(arm), "text") for arm in arms)),
+        (
+            (workload, *(_matrix_cell(groups.get((workload, arm), []), hosts) for arm in arms))
             for workload in dict.fromkeys(workload for workload, _ in groups)
         ),
+        style="matrix",
     )
 
 

@@ -22,13 +22,11 @@ from envcompare.report.charts.drawing import ChartBudget
 from envcompare.report.charts.roofline import MOST_POINTS, point_name, roofline_chart
 from envcompare.report.format.blocks import (
     Block,
-    Column,
     Drawing,
     Fold,
     Group,
     Heading,
     Line,
-    Row,
     Section,
     Table,
     texts,
@@ -43,7 +41,7 @@ from envcompare.report.format.numbers import (
     three_digits,
     time_text,
 )
-from envcompare.report.sections.fields import table_of
+from envcompare.report.sections.fields import grid_of, table_of
 from envcompare.report.wording.labels import cell_labels
 from envcompare.report.wording.verdicts import SYMBOLS, WORDS
 from envcompare.text import counted, sentence
@@ -207,14 +205,11 @@ def _rest(count: int) -> str:
 def _sweep_table(sweep: Sweep) -> Table:
     """Return a row for each value of the parameter, with the change of each arm."""
     points = {(point.value, point.arm): point for point in sweep.points}
-    return Table(
-        label=f"Numbers of {sweep_title(sweep)}",
-        columns=(
-            Column(head=sweep.parameter, is_row_head=True),
-            *(Column(head=arm, kind="number") for arm in sweep.arms),
-        ),
-        rows=tuple(
-            Row(cells=(number_text(at), *(_sweep_cell(points[at, arm]) for arm in sweep.arms)))
+    return grid_of(
+        f"Numbers of {sweep_title(sweep)}",
+        ((sweep.parameter, "text"), *((arm, "number") for arm in sweep.arms)),
+        (
+            (number_text(at), *(_sweep_cell(points[at, arm]) for arm in sweep.arms))
             for at in sweep.values
         ),
     )

@@ -163,7 +163,7 @@ def _figure(run: RunComparison, comparison: Comparison, metric: str) -> Figure |
 
 def _tail(run: RunComparison, comparison: Comparison) -> Figure | None:
     """Return the change of the 99th percentile of all times: a description, no interval."""
-    both = [_steps_of(run, comparison.cell, arm) for arm in (run.reference_arm, comparison.arm)]
+    both = _steps_of_both(run, comparison.cell, comparison.arm)
     times = [steps.quantiles_s[_TAIL] for steps in both if steps and steps.quantiles_s]
     if len(times) < len(both) or min(times) <= 0:
         return None
@@ -183,16 +183,16 @@ def _replication(primary: Estimate | None) -> str:
 
 def step_times(run: RunComparison, words: Verdict) -> str:
     """Return "41.3 → 44.8 ms", the medians of the reference and of the arm."""
-    both = (_steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm))
+    both = _steps_of_both(run, words.cell_id, words.arm)
     before, after = (None if steps is None else steps.median_s for steps in both)
     return paired_times(before, after)
 
 
-def _steps_of(run: RunComparison, cell_id: str, arm: str) -> StepTimes | None:
-    """Return the step times of an arm in a cell, None where it took none."""
+def _steps_of_both(run: RunComparison, cell_id: str, arm: str) -> list[StepTimes | None]:
+    """Return the step times of the reference and of an arm in a cell, None where one took none."""
     cell = next((one for one in run.cells if one.id == cell_id), None)
-    steps = () if cell is None else cell.step_times
-    return next((one for one in steps if one.arm == arm), None)
+    by_arm = {steps.arm: steps for steps in cell.step_times} if cell else {}
+    return [by_arm.get(name) for name in (run.reference_arm, arm)]
 
 
 def badges(words: Verdict) -> tuple[Span, ...]:
@@ -318,7 +318,7 @@ def _clock_cell(run: RunComparison, row: ComparedRow) -> Line:
 
 
 def _rate(run: RunComparison, words: Verdict) -> str:
-    both = [_steps_of(run, words.cell_id, arm) for arm in (run.reference_arm, words.arm)]
+    both = _steps_of_both(run, words.cell_id, words.arm)
     rates = [steps.samples_per_s if steps else None for steps in both]
     if None in rates:
         return ""

@@ -30,6 +30,7 @@ from envcompare.report.format.blocks import (
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, size
+from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.headlines import compared_differences
 from envcompare.run_folder.records import (
     CONTROL_SUFFIX,
@@ -59,11 +60,6 @@ class HostFacts:
     host: str
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the arms."""
-        return tuple(arm.arm for arm in self.arms)
 
 
 def hosts_facts(run: RunComparison) -> tuple[HostFacts, ...]:
@@ -132,21 +128,18 @@ def _facts_table(facts: HostFacts) -> Table:
         {**{f"identity.{key}": value for key, value in arm.identity.items()}, **arm.facts}
         for arm in facts.arms
     ]
-    rows = []
+    rows: list[tuple[Words, ...]] = []
     for key in dict.fromkeys(key for table in tables for key in sorted(table)):
         first = tables[0].get(key)
         others = (
             _SAME if table.get(key) == first else fact_text(key, table.get(key))
             for table in tables[1:]
         )
-        rows.append(Row(cells=(key, fact_text(key, first), *others)))
-    return Table(
-        label=f"All properties of {facts.host}",
-        columns=(
-            Column(head="Property", kind="property", is_row_head=True),
-            *(Column(head=arm, kind="value") for arm in facts.names),
-        ),
-        rows=tuple(rows),
+        rows.append((key, fact_text(key, first), *others))
+    return grid_of(
+        f"All properties of {facts.host}",
+        (("Property", "property"), *((arm.arm, "value") for arm in facts.arms)),
+        rows,
     )
 
 

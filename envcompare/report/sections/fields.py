@@ -1,4 +1,4 @@
-"""Tables declared field by field: a head, what the column holds, and how a record fills it."""
+"""Tables declared by their heads, what each column holds, and how a record fills it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,32 @@ def table_of(
     named: int = 0,
 ) -> Table:
     """Return a row for each record, with a column for each field; the one `named` heads the row."""
+    columns = (
+        Column(head=head, kind=kind, is_row_head=place == named)
+        for place, (head, kind, _) in enumerate(fields)
+    )
+    rows = (tuple(read(one) for _, _, read in fields) for one in records)
+    return grid_of(label, columns, rows, caption=caption, style=style)
+
+
+def grid_of(
+    label: str,
+    heads: Iterable[Column | tuple[str, Kind]],
+    rows: Iterable[tuple[Words, ...]],
+    *,
+    caption: str = "",
+    style: str = "",
+) -> Table:
+    """Return a table of these heads and cells; of bare heads the first heads the row."""
     return Table(
         label=label,
         caption=caption,
         style=style,
         columns=tuple(
-            Column(head=head, kind=kind, is_row_head=place == named)
-            for place, (head, kind, _) in enumerate(fields)
+            head
+            if isinstance(head, Column)
+            else Column(head=head[0], kind=head[1], is_row_head=not place)
+            for place, head in enumerate(heads)
         ),
-        rows=tuple(Row(cells=tuple(read(one) for _, _, read in fields)) for one in records),
+        rows=tuple(Row(cells=cells) for cells in rows),
     )

@@ -19,7 +19,6 @@ from envcompare.analysis.model.comparison import (
 from envcompare.command import shell_text
 from envcompare.report.format.blocks import (
     Block,
-    Column,
     Fold,
     Group,
     Heading,
@@ -27,15 +26,16 @@ from envcompare.report.format.blocks import (
     Line,
     Link,
     Pairs,
-    Row,
     Section,
     Span,
     Table,
     Verbatim,
+    Words,
     linked,
     texts,
 )
 from envcompare.report.format.numbers import NOT_MEASURED, duration
+from envcompare.report.sections.fields import grid_of
 from envcompare.report.wording.labels import cell_labels, has_steps, piece_word, piece_words
 from envcompare.report.wording.methodwords import method_sentences
 from envcompare.report.wording.profilewords import is_timed
@@ -301,37 +301,32 @@ def cells_table(run: RunComparison) -> Table:
         "state", "verdict on", "steps per block", "restarts", "generations", "rounds", "dropped",
         piece_words(run), "measured", "elapsed", "stopped by",
     )  # fmt: skip
-    return Table(
-        label="What happened in each cell",
-        columns=(
-            Column(head="Cell", kind="name", is_row_head=True),
-            *(Column(head=head) for head in heads),
-        ),
-        rows=tuple(row for cell in run.cells for row in _cell_rows(cell, labels[cell.id])),
+    return grid_of(
+        "What happened in each cell",
+        (("Cell", "name"), *((head, "text") for head in heads)),
+        (row for cell in run.cells for row in _cell_rows(cell, labels[cell.id])),
     )
 
 
-def _cell_rows(cell: CellSummary, label: str) -> Iterator[Row]:
+def _cell_rows(cell: CellSummary, label: str) -> Iterator[tuple[Words, ...]]:
     pieces = cell.processes or cell.steps
     counts = (cell.restarts, cell.generations, cell.rounds, cell.dropped_rounds, pieces)
-    yield Row(
-        cells=(
-            label,
-            cell.state,
-            cell.metric,
-            NOT_MEASURED if cell.steps_per_block is None else str(cell.steps_per_block),
-            *(str(count) for count in counts),
-            duration(cell.measured_s),
-            duration(cell.elapsed_s),
-            _STOPS[cell.stopped_by],
-        )
+    yield (
+        label,
+        cell.state,
+        cell.metric,
+        NOT_MEASURED if cell.steps_per_block is None else str(cell.steps_per_block),
+        *map(str, counts),
+        duration(cell.measured_s),
+        duration(cell.elapsed_s),
+        _STOPS[cell.stopped_by],
     )
     # what stopped a cell that ended well has a column
     reason = "" if cell.state == "ok" else cell.reason
     notes = (reason, cell.metric_reason, _generation(cell), *cell.cautions)
     told = "; ".join(one_line(text) for text in notes if text)
     if told:
-        yield Row(cells=(Line(below=(f"{label}: {told}",)),))
+        yield (Line(below=(f"{label}: {told}",)),)
 
 
 def _generation(cell: CellSummary) -> str:

@@ -16,10 +16,8 @@ from envcompare.analysis.model.comparison import (
 from envcompare.report.charts.bars import PHASES, Parts, startup_groups, total_s
 from envcompare.report.format.blocks import (
     Block,
-    Column,
     Heading,
     Line,
-    Row,
     Section,
     Span,
     Table,
@@ -38,7 +36,7 @@ from envcompare.report.format.numbers import (
     size,
     three_digits,
 )
-from envcompare.report.sections.fields import Field, table_of
+from envcompare.report.sections.fields import Field, grid_of, table_of
 from envcompare.report.wording.labels import cell_labels, compared_arms, has_steps
 from envcompare.run_folder.records import CONTROL_SUFFIX
 from envcompare.text import counted
@@ -97,23 +95,19 @@ def _startup_table(
     parts = [by_arm.get(arm, {}) for arm in arms]
     longest = max(map(total_s, parts), default=0.0)
     names = {**PHASES, **_WHOLE} if is_divided else {"real": _WHOLE["real"]}
-    scaled = Row(cells=("all parts, to scale", *(_bar(table, longest) for table in parts)))
-    return Table(
-        label=f"Start-up of {label}",
+    rows: list[tuple[Words, ...]]
+    rows = [("all parts, to scale", *(_bar(table, longest) for table in parts))] * is_divided
+    rows += [
+        (_part_name(phase, name), *(_part(one.get(phase)) for one in parts))
+        for phase, name in names.items()
+        if any(phase in one for one in parts)
+    ]
+    return grid_of(
+        f"Start-up of {label}",
+        (("Part", "text"), *((arm, "number") for arm in arms)),
+        rows,
         caption=_startup_note(run, group, is_divided=is_divided),
         style="fit",
-        columns=(
-            Column(head="Part", is_row_head=True),
-            *(Column(head=arm, kind="number") for arm in arms),
-        ),
-        rows=(
-            *(scaled,) * is_divided,
-            *(
-                Row(cells=(_part_name(phase, name), *(_part(one.get(phase)) for one in parts)))
-                for phase, name in names.items()
-                if any(phase in one for one in parts)
-            ),
-        ),
     )
 
 

@@ -49,6 +49,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
 )
 from envcompare.report.sections.comparisons import ComparedRow, badges
+from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.method import raw_files_line
 from envcompare.report.sections.profilefolds import (
     ProfiledCell,
@@ -73,14 +74,7 @@ MOST_FOLDS: Final = 40
 _MOST_OPEN: Final = 3
 _MOST_REMEDIES: Final = 3
 _MOST_LINKS: Final = 6
-_QUANTILES: Final[dict[str, float]] = {
-    "p5": 0.05,
-    "p25": 0.25,
-    "median": 0.5,
-    "p75": 0.75,
-    "p95": 0.95,
-    "p99": 0.99,
-}
+_QUANTILES: Final = {"p5": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 _LONGEST: Final = "longest"
 _SPLIT: Final = (
     "Each container was measured with its image and with the host's own files. From the plain "
@@ -306,24 +300,19 @@ def _spread_table(cell: CellSummary, arms: tuple[str, ...], *, label: str) -> Ta
     heads = [head for head in (*_QUANTILES, _LONGEST) if any(head in of for of in known.values())]
     medians = (one.median_s for one in times.values())
     scale = TimeScale.of(NS * max(cell.step_edges_s[-1:] or medians))  # as the axis of the chart
-    return Table(
-        label=label,
-        caption=f"Quantiles of {piece} times in {scale.unit}",
-        style="even",
-        columns=(
-            Column(head="Environment", kind="name", is_row_head=True),
-            *(Column(head=head, kind="number") for head in (*heads, PLURALS[piece])),
-        ),
-        rows=tuple(
-            Row(
-                cells=(
-                    visible(arm),
-                    *(scale.digits(known[arm].get(head)) for head in heads),
-                    str(times[arm].steps if arm in times else 0),
-                )
+    return grid_of(
+        label,
+        (("Environment", "name"), *((head, "number") for head in (*heads, PLURALS[piece]))),
+        (
+            (
+                visible(arm),
+                *(scale.digits(known[arm].get(head)) for head in heads),
+                str(times[arm].steps if arm in times else 0),
             )
             for arm in arms
         ),
+        caption=f"Quantiles of {piece} times in {scale.unit}",
+        style="even",
     )
 
 
