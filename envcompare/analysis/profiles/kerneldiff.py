@@ -148,11 +148,8 @@ def _row(total: _Sum, before: Side, after: Side) -> KernelDiffRow:
 
 
 def _more(sum_ns: float | None, side: Side, place: int | None, launches: float) -> float | None:
-    return sum_ns if place is None else _sum_of(sum_ns, side.time_ns(place, launches))
-
-
-def _sum_of(first: float | None, second: float | None) -> float | None:
-    return second if first is None else first + (second or 0.0)
+    added_ns = None if place is None else side.time_ns(place, launches)
+    return added_ns if sum_ns is None else sum_ns + (added_ns or 0.0)
 
 
 def _total(values: Iterable[float | None]) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -254,15 +255,13 @@ def timing_ledger(
 
 def _on_clock(measured: Sequence[Measured], modes: Modes | None) -> Division:
     runs = [one for one in measured if isinstance(one, ProcessRun)]
-    if runs:
-        return _of_programs(runs)
     blocks = [one for one in measured if isinstance(one, Block)]
-    return _of_blocks(blocks, modes)
+    return _of_programs(runs) if runs else _of_blocks(blocks, modes)
 
 
 def _of_programs(runs: Sequence[ProcessRun]) -> Division:
-    wall = _mean(run.wall_ns for run in runs)
-    user, system = _mean(run.user_ns for run in runs), _mean(run.sys_ns for run in runs)
+    wall = fmean(run.wall_ns for run in runs)
+    user, system = fmean(run.user_ns for run in runs), fmean(run.sys_ns for run in runs)
     rules: tuple[str, ...] = (_PROGRAM,)
     scale = 1.0
     if user + system > wall:
@@ -310,8 +309,3 @@ def _notes(before: Sequence[Measured], after: Sequence[Measured]) -> Iterable[st
 def _rate(blocks: Sequence[Block], name: str) -> float | None:
     counts = [getattr(block, name) for block in blocks]
     return None if None in counts else sum(counts) / sum(block.k for block in blocks)
-
-
-def _mean(values: Iterable[int]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
