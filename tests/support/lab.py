@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +118,7 @@ def missing(name: str) -> str:
         "torch": lambda: torch_python() != "",
         "gpu": lambda: _has("nvidia-smi"),
         "nvidia-tools": lambda: _has("nsys") and _has("ncu"),
+        "nvml.h": lambda: _has("gcc") and nvml_headers() is not None,
     }[name]()
     remedy = {
         "ssh": "script/lab up",
@@ -128,6 +130,7 @@ def missing(name: str) -> str:
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
         "gpu": "run on a machine with an NVIDIA GPU",
         "nvidia-tools": 'PATH="$(script/nvidia-tools):$PATH"',
+        "nvml.h": "apt-get install gcc libc6-dev; pip install nvidia-nvml-dev",
     }
     return "" if is_there else f"{name} is not there; try: {remedy[name]}"
 
@@ -139,6 +142,16 @@ def torch_python() -> str:
     if named:
         return named if _succeeds(named, "-c", "import torch") else ""
     return sys.executable if importlib.util.find_spec("torch") else ""
+
+
+@functools.cache
+def nvml_headers() -> Path | None:
+    """Return the folder of nvml.h, where NVIDIA's package of it is installed."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for path in importlib.metadata.files("nvidia-nvml-dev") or ():
+            if path.name == "nvml.h":
+                return Path(str(path.locate())).parent
+    return None
 
 
 def need(name: str) -> None:
