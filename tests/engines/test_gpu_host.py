@@ -5,20 +5,79 @@ That a kernel runs is shown on a real GPU alone, by tests/gpu.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gpuhost import build
-from gpumodels import FAILURES, MODELS, Imitation
-from lab import ROOT, need, nvml_headers
+from gpuhost import build, imitated, remove
+from gpumodels import FAILURES, MODELS, NEWER, Imitation
+from lab import ROOT, Lab, docker_client, need, nvml_headers
+from runs import BASE
 
+from envcompare.command import Command
+from envcompare.environments import Isolation, run_inside
+from envcompare.environments.gpu import check_driver, check_inside
+from envcompare.environments.registry import environment
+from envcompare.transport import Transport, shell
+from envcompare.transport.hosts import connect, parse_hosts
+
+HOST = "lab-h2"  # no other test looks at GPUs there
+SANDBOX = "/tmp/envcompare-test-gpu"
 T4 = MODELS["t4"]
+MODULES = (("535.183.01", False), ("550.54.15", True), ("570.86.10", False), ("580.65.06", True))
+on_host = pytest.mark.engine("hosts")
+# Asks a GPU for its name and for a context, without which nothing can be computed.
+ASK = """
+import ctypes
+cuda, text = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(99)
+context = ctypes.c_void_p()
+print(cuda.cuInit(0), cuda.cuDeviceGetName(text, 99, 0), text.value.decode(), end=" ")
+print(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+"""
+
+
+@pytest.fixture
+def host(lab: Lab) -> Iterator[Transport]:
+    """Give a connection to the host, which has no GPU before and after, even of a killed test."""
+    remove(HOST, docker=docker_client())
+    transport = connect(parse_hosts([HOST])[0])
+    yield transport
+    shell(transport, 'chmod -R u+w "$1"; rm -rf "$1"', SANDBOX)
+    transport.close()
+    subprocess.run([docker_client(), "exec", HOST, "rm", "-rf", SANDBOX], check=True)
+    remove(HOST, docker=docker_client())
 
 
 def _imitation(*failures: str, **changes: object) -> Imitation:
     return Imitation(**{"model": T4, "failures": frozenset(failures), **changes})
+
+
+def _reference(host: Transport, name: str) -> str:
+    """Put the image with Python on the host and return what the environment calls it."""
+    docker, inside = docker_client(), (docker_client(), "exec", "-i", HOST, "docker")
+    if name == "vm":
+        return ""
+    if subprocess.run(
+        [*inside, "image", "inspect", BASE], capture_output=True, check=False
+    ).returncode:
+        saved = subprocess.run([docker, "save", BASE], stdout=subprocess.PIPE, check=True)
+        subprocess.run([*inside, "load"], input=saved.stdout, check=True)
+    if name == "docker":
+        return BASE
+    build_it = 'rm -rf "$1"; apptainer -q build --sandbox "$1" "docker-daemon:$2"'
+    built = shell(host, build_it, SANDBOX, BASE, timeout_s=300)
+    assert built.succeeded, built.stderr
+    return SANDBOX
+
+
+def _doctor(environments: str) -> tuple[int, str]:
+    argv = [sys.executable, "-m", "envcompare", "doctor", "--envs", environments, "--hosts", HOST]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ)
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("failures", [(), ("two-gpus", "mig"), ("mismatch",)])
@@ -30,6 +89,136 @@ def test_stubs_have_the_prototypes_and_sizes_of_nvml_h(
     options = ("-DNVML_HEADER", f"-I{nvml_headers()}")
     build(_imitation(*failures, model=MODELS["a100"]), tmp_path, options=options)
     assert (tmp_path / "libnvidia-ml.so.1").exists()
+
+
+@on_host
+@pytest.mark.parametrize("gpu", ["t4", "v100", "a100", "h100"])
+@pytest.mark.parametrize(("driver", "is_open"), MODULES)
+def test_driver_is_read_from_either_kernel_module(
+    host: Transport, gpu: str, driver: str, *, is_open: bool
+) -> None:
+    """The proprietary and the open module write different lines, and nvidia-smi is asked too."""
+    imitation = _imitation("no-cdi", model=MODELS[gpu], driver=driver, is_open=is_open)
+    with imitated(HOST, imitation, docker=docker_client()):
+        check = check_driver(host)
+        listed = shell(host, "nvidia-smi -L").stdout
+    assert (check.reason, check.version) == ("", driver)
+    assert listed == f"GPU 0: {MODELS[gpu].name} (UUID: GPU-1m1tated-0000-4000-8000-000000000000)\n"
+
+
+@on_host
+@pytest.mark.engine("singularity")
+def test_doctor_finds_the_gpu_in_every_environment() -> None:
+    """Docker gives it by CDI, Apptainer by --nv."""
+    remove(HOST, docker=docker_client())
+    with imitated(HOST, _imitation(), docker=docker_client()):
+        _, said = _doctor("vm,docker,singularity")
+    for subject in ("gpu driver", "gpu in vm", "gpu in docker", "gpu in singularity"):
+        assert f"✓ {subject}: 570.86.10\n" in said
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("name", "way", "failures"),
+    [
+        ("vm", "devices", ()),
+        ("docker", "cdi", ()),
+        ("docker", "devices", ("no-cdi",)),
+        pytest.param("singularity", "engine", ("no-cdi",), marks=pytest.mark.engine("singularity")),
+    ],
+)
+def test_process_in_an_environment_reaches_the_driver(
+    host: Transport, name: str, way: str, failures: tuple[str, ...]
+) -> None:
+    """The engine itself gives nodes and libraries; a context is refused, so nothing is computed."""
+    where, python = environment(name), Command(argv=("python3", "-c", ASK))
+    reference = _reference(host, name)
+    with imitated(HOST, _imitation(*failures), docker=docker_client()):
+        found = where.check_gpu(host)
+        isolation = Isolation(run_id="gpu", arm="test", reference=reference, uid=1000, gid=1000,
+                              gpu=found.gpu)  # fmt: skip
+        inside = check_inside(host, where, Command(argv=("python3",)), isolation)
+        asked = run_inside(host, python, where=where, isolation=isolation, timeout_s=60)
+    assert (found.reason, found.gpu.way) == ("", way)
+    assert inside.reason == ""
+    assert asked.stdout == "0 0 Tesla T4 801\n", asked.stderr
+
+
+NAMED = {
+    "no-nodes": "the NVIDIA driver is loaded but /dev/nvidia0 is missing",
+    "no-permission": "the NVIDIA driver does not answer: "
+    "Failed to initialize NVML: Insufficient Permissions",
+    "mismatch": "the NVIDIA driver does not answer: NVML library version: 999.10",
+    "broken-driver": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
+    "bus-only": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
+}
+
+
+@on_host
+@pytest.mark.parametrize("failure", NAMED)
+def test_failure_of_the_driver_is_named(host: Transport, failure: str) -> None:
+    """Doctor has one line about the driver, with its reason."""
+    with imitated(HOST, _imitation("no-cdi", failure), docker=docker_client()):
+        check = check_driver(host)
+    assert check.reason == NAMED[failure]
+    assert check.hint
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [("mismatch", 803), ("unknown-error", 999), ("no-permission", 100), ("no-nodes", 100),
+     ("broken-driver", 100)],
+)  # fmt: skip
+def test_cuda_refuses_where_the_driver_does_not_work(
+    host: Transport, failure: str, code: int
+) -> None:
+    """The library says it by the number that NVIDIA's says it by."""
+    program = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+    with imitated(HOST, _imitation("no-cdi", failure), docker=docker_client()):
+        assert shell(host, 'python3 -c "$1"', program).stdout == f"{code}\n"
+
+
+@on_host
+@pytest.mark.parametrize("python", ["3.10", "3.12", "3.13"])
+def test_host_has_another_python(host: Transport, python: str) -> None:
+    """Whoever asks any of its names hears this version; the others are gone."""
+    program = "import platform, sys; print(platform.python_version(), sys.version_info[:2])"
+    ask = 'for name in python3 "python$2"; do "$name" -c "$1"; done; command -v python3.11'
+    with imitated(HOST, _imitation("no-cdi", python=python), docker=docker_client()):
+        said = shell(host, ask, program, python)
+    assert said.stdout.splitlines() == [f"{python}.0 (3, {python[2:]})"] * 2, said.stderr
+
+
+@on_host
+def test_readings_are_marked_and_none_is_made_up(host: Transport) -> None:
+    """The UUID tells whose they are; of power, energy and load there is nothing."""
+    docker = docker_client()
+    subprocess.run([docker, "cp", ROOT / "workloads", f"{HOST}:{SANDBOX}"], check=True)
+    program = f"{SANDBOX}/harness/counters/gpusampling.py"
+    with imitated(HOST, _imitation("no-cdi", "throttled"), docker=docker):
+        said = shell(host, 'sleep 1 | python3 -B "$1"', program)
+    reading = json.loads(said.stdout.splitlines()[0])
+    assert reading["uuid"].startswith("GPU-1m1tated-")
+    assert (reading["throttling"], reading["sm_mhz"]) == (4, T4.sm_mhz // 2)
+    nothing = ("power_mw", "energy_mj", "temperature_c", "utilization_percent")
+    assert [reading[name] for name in nothing] == [None] * 4
+
+
+@on_host
+def test_nothing_is_left_of_the_imitation(host: Transport) -> None:
+    """Made twice and removed twice, the host is as it was."""
+    look = (
+        "ls /dev /proc/driver /sys/bus/pci/devices /usr/bin /usr/lib/x86_64-linux-gnu /etc "
+        "/etc/docker /etc/cdi 2>&1; cut -d' ' -f2-5 /proc/mounts; /sbin/ldconfig -p"
+    )
+    before = shell(host, look).stdout
+    everything = _imitation("mig", "two-gpus", model=MODELS["a100"])
+    with imitated(HOST, everything, docker=docker_client()):
+        with imitated(HOST, _imitation("mismatch", "no-cdi"), docker=docker_client()):
+            assert f"libcuda.so.{NEWER}" in shell(host, look).stdout
+        assert shell(host, look).stdout == before
+    assert shell(host, look).stdout == before
 
 
 def test_every_failure_is_described_by_the_command() -> None:

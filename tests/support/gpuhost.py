@@ -77,6 +77,11 @@ def packed(imitation: Imitation) -> bytes:
         files |= {f"{folder}/{path}": text.encode() for path, text in texts.items()}
     files |= {f"root{path}": content for path, content in _placed(imitation).items()}
     files["nodes"] = "".join(f"{path} {mode}\n" for path, mode in nodes(imitation).items()).encode()
+    if imitation.python:
+        files["python"] = imitation.python.encode()
+        folder = "root/usr/lib/python3/dist-packages"
+        files[f"{folder}/imitated_python.py"] = (STUBS / "imitated_python.py").read_bytes()
+        files[f"{folder}/imitated_python.pth"] = b"import imitated_python\n"
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, content in files.items():
@@ -137,6 +142,7 @@ def main() -> None:
     making.add_argument("--gpu", choices=MODELS, default="t4")
     making.add_argument("--driver", default="570.86.10", metavar="VERSION")
     making.add_argument("--open", action="store_true", help="the open kernel module")
+    making.add_argument("--python", default="", metavar="3.X", help="the only Python's version")
     making.add_argument("--failure", choices=FAILURES, action="append", default=[], metavar="NAME")
     actions.add_parser("nogpu").add_argument("host")
     asked, docker = parser.parse_args(), os.environ.get("DOCKER", "docker")
@@ -145,7 +151,11 @@ def main() -> None:
         return
     failures = frozenset(asked.failure)
     imitation = Imitation(
-        model=MODELS[asked.gpu], driver=asked.driver, is_open=asked.open, failures=failures
+        model=MODELS[asked.gpu],
+        driver=asked.driver,
+        is_open=asked.open,
+        python=asked.python,
+        failures=failures,
     )
     make(asked.host, imitation, docker=docker)
     sys.stderr.write(f"{asked.host} has {imitation.count} × {imitation.model.name} (imitated)\n")

@@ -65,11 +65,12 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imitation:
-    """A host with a GPU: the model, the driver, and what is wrong there."""
+    """A host with a GPU: the model, the driver, what is wrong there, and the version of Python."""
 
     model: Model
     driver: str = "570.86.10"
     is_open: bool = False
+    python: str = ""
     failures: frozenset[str] = frozenset()
 
     @property

@@ -36,9 +36,11 @@ unmount() {
 }
 
 remove() {
-  for path in "$DRIVER" "$BUS" "$STATE/unmasked/proc" "$STATE/unmasked/sys"; do unmount "$path"; done
+  for path in "$DRIVER" "$BUS" "$STATE/unmasked/proc" "$STATE/unmasked/sys" /usr/bin/python3.11; do
+    unmount "$path"
+  done
   [ ! -e "$STATE/placed" ] || while read -r path; do rm -f "$path"; done <"$STATE/placed"
-  rmdir /dev/nvidia-caps /etc/cdi 2>/dev/null || true
+  rmdir /dev/nvidia-caps /etc/cdi /etc/docker 2>/dev/null || true
   ldconfig
   if [ -e "$STATE/has-cdi" ]; then restart_engine; fi
   rm -rf "$STATE"
@@ -89,6 +91,16 @@ mask() {
   done
 }
 
+# The only Python is then one of another version, or one that says so.
+place_python() {
+  version=$(cat "$STATE/python")
+  mkdir -p /usr/lib/python3/dist-packages
+  for path in "/usr/bin/python$version" /usr/local/bin/python3; do place "$path"; done
+  cp -a /usr/bin/python3.11 "/usr/bin/python$version"
+  ln -s "/usr/bin/python$version" /usr/local/bin/python3
+  mount --bind /dev/null /usr/bin/python3.11 # is no program, and `command -v` passes it by
+}
+
 case ${1:-} in
   make)
     if [ -d "$STATE" ]; then remove; fi
@@ -98,6 +110,7 @@ case ${1:-} in
     place_nodes
     mask
     ldconfig
+    if [ -e "$STATE/python" ]; then place_python; fi
     if [ -e "$STATE/root/etc/docker/daemon.json" ]; then
       : >"$STATE/has-cdi"
       restart_engine

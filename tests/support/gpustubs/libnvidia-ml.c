@@ -2,6 +2,8 @@
    Power, energy, temperature and load are "not supported": none of these is ever made up.
    With -DNVML_HEADER the real nvml.h takes the place of the declarations, and the compiler then
    compares every prototype; the sizes are asserted in both builds. */
+#include <errno.h>
+
 #include "host.h"
 
 #ifdef NVML_HEADER
@@ -84,7 +86,8 @@ static nvmlReturn_t write_text(char *out, unsigned int length, const char *text)
 nvmlReturn_t nvmlInit_v2(void) {
     wait_if_hanging();
     if (NVML_INIT != NVML_SUCCESS) return NVML_INIT;
-    if (!is_node("/dev/nvidiactl")) return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (!is_node("/dev/nvidiactl"))
+        return errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
     is_started = 1;
     return NVML_SUCCESS;
 }
@@ -100,6 +103,7 @@ const char *nvmlErrorString(nvmlReturn_t code) {
     case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
     case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
     case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
     case NVML_ERROR_NOT_FOUND: return "Not Found";
     case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
     case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
