@@ -25,6 +25,7 @@ from envcompare.environments.registry import environment
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import connect, parse_hosts
 
+pytestmark = pytest.mark.engine("gcc")  # the stubs are built where the tests run
 HOST = "lab-h2"  # no other test looks at GPUs there
 SANDBOX = "/tmp/envcompare-test-gpu"
 T4 = MODELS["t4"]

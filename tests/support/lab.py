@@ -118,7 +118,8 @@ def missing(name: str) -> str:
         "torch": lambda: torch_python() != "",
         "gpu": lambda: _has("nvidia-smi"),
         "nvidia-tools": lambda: _has("nsys") and _has("ncu"),
-        "nvml.h": lambda: _has("gcc") and nvml_headers() is not None,
+        "gcc": lambda: _has("gcc"),
+        "nvml.h": lambda: nvml_headers() is not None,
     }[name]()
     remedy = {
         "ssh": "script/lab up",
@@ -130,7 +131,8 @@ def missing(name: str) -> str:
         "torch": "set ENVCOMPARE_TEST_PYTHON to an interpreter that imports torch",
         "gpu": "run on a machine with an NVIDIA GPU",
         "nvidia-tools": 'PATH="$(script/nvidia-tools):$PATH"',
-        "nvml.h": "apt-get install gcc libc6-dev; pip install nvidia-nvml-dev",
+        "gcc": "apt-get install gcc libc6-dev",
+        "nvml.h": "pip install nvidia-nvml-dev",
     }
     return "" if is_there else f"{name} is not there; try: {remedy[name]}"
 
