@@ -74,7 +74,7 @@ class Experiment:
     base_image: str | None
     variant: Variant
     sif_compression: Compression
-    python: str
+    python: str | None  # the host's own where None
     vm_python: str | None
     host_python: str | None
     allow_mismatch: bool
@@ -83,11 +83,16 @@ class Experiment:
     connect_timeout_s: float
     settings: Settings
 
+    @property
+    def may_use_gpu(self) -> bool:
+        """Say whether a GPU is to be used where there is one."""
+        return self.device != "cpu"
+
 
 _SAME = (
     {field.name for field in fields(Experiment)}
     & {field.name for field in msgspec.structs.fields(Settings)}
-) - {"reference", "hosts", "workloads", "preset", "margin", "target", "pin", "out"}
+) - {"reference", "hosts", "workloads", "preset", "margin", "target", "pin", "out", "device"}
 """What an experiment takes from the settings as it is."""
 
 
@@ -161,6 +166,8 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "budget_s": float(budget),
         "min_restarts": values.min_restarts,
         "pin": parse_cpus(settings.pin),
+        # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
+        "device": "cpu" if settings.variant == "cpu" else settings.device,
     }
 
 
@@ -170,6 +177,12 @@ def _check_together(settings: Settings) -> None:
             "--generation fork and --device cuda exclude each other",
             details="a process cannot be forked once CUDA is in use",
             hint="leave --generation out: envcompare chooses rebuild on a GPU",
+        )
+    if settings.variant == "cpu" and settings.device == "cuda":
+        raise ConfigError(
+            "--variant cpu and --device cuda exclude each other",
+            details="the wheels of the variant cpu have no CUDA",
+            hint="leave one of them out",
         )
     if settings.cold_start and not settings.startup:
         raise ConfigError(
@@ -206,7 +219,7 @@ def parse_cpus(value: str | tuple[int, ...] | None) -> tuple[int, ...] | None:
 
 
 def _rest(settings: Settings) -> dict[str, Any]:
-    if not re.fullmatch(r"3\.\d+", settings.python or ""):
+    if settings.python is not None and not re.fullmatch(r"3\.\d+", settings.python):
         raise ConfigError(
             f"--python {settings.python} is not a minor version of Python", hint="for example 3.11"
         )

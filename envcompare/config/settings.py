@@ -23,7 +23,7 @@ Preset = Literal["quick", "default", "strict"]
 Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
-Variant = Literal["auto", "cpu", "cuda"]
+Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
 Group = Literal["where", "what", "how", "stack", "ssh"]
 """Environments and hosts; workloads; how they are measured; software; connections."""
 
@@ -232,7 +232,7 @@ class Settings(
     variant: Annotated[
         Variant | None,
         Option(
-            "Build of torch in the wheels; auto picks what each host can use.",
+            "Build of torch in the wheels; auto picks what fits each host's driver and GPU.",
             default="auto",
             group="stack",
         ),
@@ -247,7 +247,12 @@ class Settings(
     ] = None
     python: Annotated[
         str | None,
-        Option("Python version of the locked wheels.", "3.X", default="3.11", group="stack"),
+        Option(
+            "Python version of the locked wheels.",
+            "3.X",
+            default_text="the host's",
+            group="stack",
+        ),
     ] = None
     vm_python: Annotated[
         str | None, Option("Python interpreter of vm, on the host.", "PATH", group="stack")

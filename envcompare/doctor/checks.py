@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from envcompare.doctor.findings import Finding, finding
 from envcompare.environments import Check, unusable
-from envcompare.environments.gpu import check_driver
+from envcompare.environments.gpu import check_driver, survey
 from envcompare.environments.registry import IMAGE_BUILDER, environment
-from envcompare.errors import Problem, TransportError, UnusableError
+from envcompare.errors import Problem, StackError, TransportError, UnusableError
+from envcompare.gpu.devices import HostGpus
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
-from envcompare.stack.venv import find_interpreter
+from envcompare.stack.tiers import choose
+from envcompare.stack.venv import find_interpreter, host_version
 from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
 
 # Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
 _ROOM_BYTES = 8_000_000_000
+_NO_GPU = "nothing to do: the workloads run on the CPU"
 
 # Each fact is a line `name=value`; a fact the host does not have has no line.
 _FACTS = r"""
@@ -44,6 +48,9 @@ def diagnose(
 
     An arm is its environment and its stack; a GPU is left out where it is not to be used.
     """
+    python = options.python or host_version(transport, chosen=options.vm_python)
+    gpus = survey(transport) if may_use_gpu else None
+    options = replace(options, python=python, gpus=gpus)
     environments = tuple(dict.fromkeys(name for name, _ in arms))
     findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
@@ -54,11 +61,13 @@ def diagnose(
     ]
     if any(stack == "host" for _, stack in arms):
         findings.append(_host_python(transport, options))
+    if software:
+        findings.append(_wheels(transport, options))
     if transport.name != LOCAL.name and "image" in software.values():
         findings.append(_builder())
     facts = _facts(transport)
-    if may_use_gpu:
-        findings += _gpu(transport, environments)
+    if gpus is not None:
+        findings += _gpu(transport, gpus, environments)
     helpful = {
         "disk of the cache": _room(transport),
         "run-queue wait": _waits(facts),
@@ -101,6 +110,16 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
     return finding(transport.name, subject, check)
 
 
+def _wheels(transport: Transport, options: Options) -> Finding:
+    """Say which PyTorch the host gets, and by what; nothing is resolved yet."""
+    try:
+        choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
+        check = Check(version=choice.sentence)
+    except StackError as error:
+        check = unusable(error.details, error.hint)
+    return finding(transport.name, f"wheels for Python {options.python}", check)
+
+
 def _builder() -> Finding:
     """Say whether the image can be built here; a host that holds it already does without."""
     check = IMAGE_BUILDER.check(LOCAL)
@@ -112,12 +131,19 @@ def _facts(transport: Transport) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
-def _gpu(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:
+def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) -> list[Finding]:
     """Say whether there is a GPU; where one is, every environment has to reach it."""
+    if not gpus.is_expected:
+        none = Check(problem=Problem(brief="no NVIDIA GPU was found on the PCI bus", hint=_NO_GPU))
+        tools = (tool for tool in _profilers(transport) if tool.is_usable)
+        return [*_helpful(transport, {"gpu": none}), *tools]
     driver = check_driver(transport)
-    findings = _helpful(transport, {"gpu driver": driver})
+    names = ", ".join(gpu.name for gpu in gpus.gpus)
+    if driver.is_usable and names:
+        driver = replace(driver, version=f"{driver.version}, {names}")
+    findings = [finding(transport.name, "gpu driver", driver)]
     if not driver.is_usable:
-        return [*findings, *(one for one in _profilers(transport) if one.is_usable)]
+        return findings
     for name in environments:
         check = environment(name).check_gpu(transport)
         findings.append(finding(transport.name, f"gpu in {name}", check))

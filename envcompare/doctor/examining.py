@@ -82,7 +82,7 @@ def _diagnosed(experiment: Experiment, host: HostSpec) -> HostExamination:
             transport,
             arms,
             options=stack_options(experiment),
-            may_use_gpu=experiment.device != "cpu",
+            may_use_gpu=experiment.may_use_gpu,
         )
     lacking = [finding for finding in findings if finding.is_needed and not finding.is_usable]
     problem = None

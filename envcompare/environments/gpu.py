@@ -18,8 +18,8 @@ from envcompare.environments import (
     unusable,
 )
 from envcompare.errors import CommandTimeoutError, Problem
-from envcompare.stack.wheelhouse import driver_version
-from envcompare.transport import Transport
+from envcompare.gpu.devices import SURVEY, HostGpus, driver_version, read_survey
+from envcompare.transport import Transport, shell
 
 _PROBE = r"""
 cat /proc/driver/nvidia/version || exit 3
@@ -55,17 +55,26 @@ if code:
     raise SystemExit((text.value or b"").decode() or f"CUDA error {code}")
 raise SystemExit(None if count.value else "CUDA counts no device")
 """
+_ON_CPU = "or measure on the CPU with --device cpu"
 _REASONS = {
     3: (
         "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
-        "install the NVIDIA driver, or measure on the CPU",
+        f"install the NVIDIA driver, {_ON_CPU}",
     ),
     4: (
         "the NVIDIA driver is loaded but /dev/nvidia0 is missing",
-        "run nvidia-smi once as root, or give the devices to this container or VM",
+        f"run nvidia-smi once as root, give the devices to this container or VM, {_ON_CPU}",
     ),
-    5: ("the NVIDIA driver does not answer", "run nvidia-smi on the host and fix what it reports"),
+    5: (
+        "the NVIDIA driver does not answer",
+        f"run nvidia-smi on the host and fix what it reports, {_ON_CPU}",
+    ),
 }
+
+
+def survey(transport: Transport) -> HostGpus:
+    """Return the driver and the GPUs of a host, by nvidia-smi or by its PCI bus."""
+    return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
 
 
 def check_driver(transport: Transport) -> Check:

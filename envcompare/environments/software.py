@@ -6,21 +6,15 @@ import re
 import uuid
 from dataclasses import replace
 
-from envcompare import bundled
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, run_inside
 from envcompare.errors import CommandTimeoutError, Problem, StackError
 from envcompare.stack import Prepared, Request
 from envcompare.stack.proof import Inside, prove
-from envcompare.stack.wheelhouse import (
-    Wheelhouse,
-    check_driver,
-    check_machine,
-    driver_version,
-    fill,
-)
+from envcompare.stack.tiers import choose
+from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill
 from envcompare.text import spoken
-from envcompare.transport import Transport, shell
+from envcompare.transport import Transport
 
 PYTHON = "python3"
 """How a user of an image starts Python, by the PATH of the image."""
@@ -37,20 +31,19 @@ _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 def wheelhouse(request: Request) -> Wheelhouse:
     """Return the wheelhouse of the bundled workloads for a host.
 
-    Raises StackError where the host cannot run what is in it.
+    Raises StackError where no wheels fit the host, before anything is downloaded.
     """
     transport, options = request.transport, request.options
     check_machine(transport)
-    wheels = fill(
-        bundled.workloads() / "requirements" / "cu130.in",
+    choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
+    request.progress.say(choice.sentence)
+    return fill(
+        choice.tier.requirements,
         python=options.python,
-        variant=options.variant,
+        variant=choice.variant,
         local=request.local,
         progress=request.progress,
     )
-    driver = driver_version(shell(transport, "cat /proc/driver/nvidia/version").stdout)
-    check_driver(transport.name, driver, (name for name, _ in wheels.sums))
-    return wheels
 
 
 def inside(

@@ -96,8 +96,13 @@ class CellFolders:
             threads=experiment.threads,
             cpus=experiment.pin,
             generation=experiment.generation,
-            device=experiment.device,
+            device=self._device(experiment),
         )
+
+    def _device(self, experiment: Experiment) -> str:
+        """Return the device for a worker: a GPU that is there is not given up silently."""
+        is_expected = experiment.device == "auto" and self.session.has_gpu
+        return "expected" if is_expected else experiment.device
 
     def launch(  # noqa: PLR0913 — what is started, and where it writes
         self,

@@ -13,13 +13,15 @@ from typing import Final
 
 from envcompare.config.experiment import Experiment
 from envcompare.console import Display
+from envcompare.environments import gpu
 from envcompare.errors import UnusableError
 from envcompare.fingerprint.identity import Identity
+from envcompare.gpu.devices import driver_version
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.run_folder.records import Scalar
 from envcompare.stack.cache import host_cache
-from envcompare.stack.wheelhouse import driver_version
+from envcompare.stack.venv import host_version
 from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import HostSpec, InterruptibleTransport, connect
@@ -82,7 +84,8 @@ def open_session(
             cache=host_cache(asked),
             uid=int(identity["uid"]),
             gid=int(identity["gid"]),
-            has_gpu=experiment.device != "cpu" and shell(asked, "ls /dev/nvidia[0-9]*").succeeded,
+            python=experiment.python or host_version(asked, chosen=experiment.vm_python),
+            gpus=gpu.survey(asked) if experiment.may_use_gpu else None,
             machine=_machine(asked),
         )
         interruption.check()  # what was killed while it was asked has said nothing

@@ -24,6 +24,7 @@ from envcompare.errors import (
     UnusableError,
 )
 from envcompare.fingerprint.identity import Identity
+from envcompare.gpu.devices import HostGpus
 from envcompare.hosts import claims
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
@@ -39,7 +40,6 @@ from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch, tell_files_apart
-from envcompare.stack.wheelhouse import chosen
 from envcompare.transport import (
     FOLDER_S,
     Process,
@@ -112,7 +112,8 @@ class HostSession:
     cache: str
     uid: int
     gid: int
-    has_gpu: bool
+    python: str  # the minor version that wheels are for, such as "3.11"
+    gpus: HostGpus | None  # None where none is to be used
     arms: dict[str, ReadyArm] = field(default_factory=dict)
     machine: Identity = field(default_factory=dict)
     identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
@@ -124,6 +125,11 @@ class HostSession:
     _is_untouched: bool = False  # nothing of this client is there, another may be
     _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
+
+    @property
+    def has_gpu(self) -> bool:
+        """Say whether there is a GPU to use, so that nothing may run on the CPU in its place."""
+        return self.gpus is not None and self.gpus.is_expected
 
     @property
     def folder(self) -> str:
@@ -203,12 +209,11 @@ class HostSession:
         return gpu.check_inside(self.transport, where, interpreter, self._isolation(ready))
 
     def _request(self, arm: ArmRecord, experiment: Experiment, progress: Progress) -> Request:
-        variant = chosen(experiment.variant, has_gpu=self.has_gpu)
         return Request(
             transport=self.transport,
             progress=progress,
             builder=IMAGE_BUILDER.engine,
-            options=replace(stack_options(experiment), variant=variant),
+            options=replace(stack_options(experiment), python=self.python, gpus=self.gpus),
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
             run_id=self.run_id,
@@ -488,7 +493,7 @@ def stack_options(experiment: Experiment) -> Options:
     # what a workload of the user's own imports is known only once it runs
     is_bundled = any(w.path is None and w.program is None for w in experiment.workloads)
     return Options(
-        python=experiment.python,
+        python=experiment.python or "",
         base_image=experiment.base_image,
         variant=experiment.variant,
         sif_compression=experiment.sif_compression,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from envcompare.config.settings import Compression, Variant
 from envcompare.console import Saying
 from envcompare.errors import UnusableError
+from envcompare.gpu.devices import HostGpus
 from envcompare.stack.diagnosis import Engine
 from envcompare.transport import Told, Transport
 from envcompare.transport.local import LOCAL
@@ -57,6 +58,7 @@ class Options:
     python: str = "3.11"
     base_image: str | None = None
     variant: Variant = "auto"
+    gpus: HostGpus | None = None  # those of the host; None where none is to be used
     sif_compression: Compression = "zstd"
     vm_python: str | None = None
     host_python: str | None = None

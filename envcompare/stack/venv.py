@@ -10,6 +10,7 @@ from envcompare.errors import UnusableError
 from envcompare.stack import Prepared, Progress
 from envcompare.stack.cache import host_cache, put, require_room
 from envcompare.stack.diagnosis import failure
+from envcompare.stack.tiers import FALLBACK, PYTHONS
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse, check_whole, steps
 from envcompare.text import counted
 from envcompare.transport import (
@@ -45,6 +46,12 @@ for python in "$@"; do
 done
 exit 3
 """
+_VERSIONS = r"""
+for python in "$@"; do
+  "$python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+done
+exit 0
+"""
 _IS_DONE = '[ "$(cat "$1/.complete" 2>/dev/null)" = "$2" ] && "$1/bin/python" -I -c pass'
 # The mark is written last: a venv cannot be made elsewhere and moved, since its paths are absolute.
 _MAKE = r"""
@@ -74,6 +81,17 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """Return what tells one build from another."""
         return hashlib.sha256(f"{self.real_path}\n{self.sha256}\n{self.build}".encode()).hexdigest()
+
+
+def host_version(transport: Transport, *, chosen: str | None) -> str:
+    """Return the minor version of the host's own Python, such as "3.10".
+
+    It is that of the chosen interpreter, else of the first on the host that wheels are there for.
+    """
+    names = [f"python{version}" for version in reversed(PYTHONS)]
+    candidates = [chosen] if chosen else ["/usr/bin/python3", "python3", *names]
+    versions = shell(transport, _VERSIONS, *candidates, timeout_s=FOLDER_S).stdout.split()
+    return next((version for version in versions if version in PYTHONS), FALLBACK)
 
 
 def find_interpreter(transport: Transport, *, python: str, chosen: str | None) -> Interpreter:

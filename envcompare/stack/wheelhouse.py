@@ -42,19 +42,12 @@ _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch itself offers the builds without CUDA."""
 
 _PIN = re.compile(r"^(torch|torchvision)==([^\s;#+]+)", re.MULTILINE)
-_RUNTIME = re.compile(r"nvidia_cuda_runtime(?:_cu\d+)?-(\d+)\.(\d+)")
-# NVIDIA, CUDA Compatibility, table 1: what each major version of CUDA runs on at least
-# (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
-_OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 _FOLDER = re.compile("[0-9a-f]{32,64}")  # as folders of the cache are called
 _ONE_VARIANT = "name one with --variant, or build for fewer hosts"
 _NO_LOCK = "no arm that could be made has them"
 _NO_LOCK_HINT = (
     "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
 )
-# "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's
-# "NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build ..."
-_DRIVER = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -292,13 +285,6 @@ def _interpreter_with_pip(local: Transport, python: str) -> str:
     )
 
 
-def chosen(wish: Variant, *, has_gpu: bool) -> Variant:
-    """Return the variant for a host; `auto` is decided by whether its GPU may be used."""
-    if wish != "auto":
-        return wish
-    return "cuda" if has_gpu else "cpu"
-
-
 def constraints(requirements: str, variant: Variant) -> str:
     """Return what pip must be told beside the requirements, so that it takes this variant.
 
@@ -308,39 +294,9 @@ def constraints(requirements: str, variant: Variant) -> str:
     pins = dict(_PIN.findall(requirements))
     if variant == "cpu" and "torch" in pins:
         return f"torch=={pins['torch']}+cpu\n"
-    if variant == "cuda":
+    if variant != "auto":
         return "".join(f"{name}==={version}\n" for name, version in sorted(pins.items()))
     return ""
-
-
-def cuda_version(wheels: Iterable[str]) -> tuple[int, int] | None:
-    """Return the version of CUDA that is among the wheels; None where there is none."""
-    runtime = next((match for name in wheels if (match := _RUNTIME.match(name))), None)
-    return (int(runtime[1]), int(runtime[2])) if runtime else None
-
-
-def driver_version(text: str) -> str | None:
-    """Read the driver's version from the text of /proc/driver/nvidia/version."""
-    match = _DRIVER.search(text)
-    return match[1] if match else None
-
-
-def check_driver(host: str, driver: str | None, wheels: Iterable[str]) -> None:
-    """Raise StackError where the host's NVIDIA driver is too old for the CUDA of the wheels.
-
-    A driver or a version of CUDA that is not known is left to PyTorch itself.
-    """
-    cuda = cuda_version(wheels)
-    oldest = _OLDEST_DRIVER.get(cuda[0]) if cuda else None
-    if cuda is None or oldest is None:
-        return
-    if driver and int(driver.split(".")[0]) < oldest:
-        raise StackError(
-            f"the NVIDIA driver of {host} is too old for the wheels",
-            details=f"they contain CUDA {cuda[0]}.{cuda[1]}, and NVIDIA names driver {oldest} as "
-            f"the oldest for CUDA {cuda[0]}; it has {driver}",
-            hint="install a newer driver there, or use --variant cpu",
-        )
 
 
 def check_machine(transport: Transport) -> None:

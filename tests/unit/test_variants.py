@@ -12,30 +12,15 @@ from recording import Recorder
 from envcompare.command import Command
 from envcompare.config.settings import Variant
 from envcompare.errors import StackError
+from envcompare.gpu.devices import driver_version
 from envcompare.stack import Progress, wheelhouse
-from envcompare.stack.wheelhouse import Wheelhouse, driver_version, fill
+from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Process
 from envcompare.transport.local import LocalTransport
 
 REQUIREMENTS = "torch==2.0\ntorchvision==1.0  # for images\nnumpy\n"
 DRIVER = "NVRM version: NVIDIA UNIX {} Kernel Module{}  {}  Tue Sep 19 19:27:19 UTC 2025\nGCC 12\n"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-
-@pytest.mark.parametrize(
-    ("wish", "has_gpu", "expected"),
-    [
-        ("auto", True, "cuda"),
-        ("auto", False, "cpu"),
-        ("cpu", True, "cpu"),
-        ("cuda", False, "cuda"),
-    ],
-)
-def test_a_wish_comes_before_what_the_host_has(
-    wish: Variant, *, has_gpu: bool, expected: str
-) -> None:
-    """Without a wish the GPU decides."""
-    assert wheelhouse.chosen(wish, has_gpu=has_gpu) == expected
 
 
 def test_each_variant_pins_its_local_version() -> None:
@@ -90,15 +75,6 @@ def test_another_package_that_is_missing_is_no_question_of_the_variant(links: Pa
     assert caught.value.brief.startswith("resolving the workloads' packages failed")
 
 
-def test_the_cuda_of_the_wheels_is_read_from_their_names() -> None:
-    """The runtime library is a wheel of its own, named with its version or with its major one."""
-    assert wheelhouse.cuda_version(["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"]) == (13, 0)
-    assert wheelhouse.cuda_version(
-        ["pip-1-py3-none-any.whl", "nvidia_cuda_runtime_cu12-12.8.90-py3"]
-    ) == (12, 8)
-    assert wheelhouse.cuda_version(["torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl"]) is None
-
-
 @pytest.mark.parametrize(
     ("text", "version"),
     [
@@ -111,33 +87,6 @@ def test_the_cuda_of_the_wheels_is_read_from_their_names() -> None:
 def test_the_driver_is_read_from_its_kernel_module(text: str, version: str | None) -> None:
     """The closed and the open one name themselves differently."""
     assert driver_version(text) == version
-
-
-@pytest.mark.parametrize("driver", ["535.104.05", "579.99"])
-def test_a_driver_too_old_for_the_wheels_is_said_before_they_are_sent(driver: str) -> None:
-    """With the number it needs, and the variant that needs none."""
-    with pytest.raises(StackError) as caught:
-        wheelhouse.check_driver("gpu01", driver, ["nvidia_cuda_runtime-13.0.96-py3-none-any.whl"])
-    assert caught.value.details == (
-        "they contain CUDA 13.0, and NVIDIA names driver 580 as the oldest for CUDA 13; "
-        f"it has {driver}"
-    )
-    assert "--variant cpu" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "wheel"),
-    [
-        (DRIVER.format("x86_64", "", "580.65.06"), "nvidia_cuda_runtime-13.0.96-py3"),
-        (DRIVER.format("x86_64", "", "535.104.05"), "nvidia_cuda_runtime_cu12-12.8.90-py3"),
-        (DRIVER.format("x86_64", "", "450.10"), "torch-2.13.0+cpu-cp311"),
-        (DRIVER.format("x86_64", "", "450.10"), "nvidia_cuda_runtime-99.0.1-py3"),
-        ("", "nvidia_cuda_runtime-13.0.96-py3"),
-    ],
-)
-def test_a_driver_that_is_new_enough_or_not_known_is_let_pass(text: str, wheel: str) -> None:
-    """Only what is known to be too old is refused."""
-    wheelhouse.check_driver("gpu01", driver_version(text), [wheel])
 
 
 def test_a_host_of_another_architecture_is_refused() -> None:

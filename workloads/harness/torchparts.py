@@ -30,28 +30,33 @@ def loaded_torch() -> Any | None:  # noqa: ANN401  PyTorch has no types here
 
 
 def choose_device(wanted: str) -> str:
-    """Return `cpu` or `cuda`; `auto` takes the GPU where PyTorch sees one."""
-    if wanted not in {"auto", "cpu", "cuda"}:
-        raise ValueError(f"no device {wanted!r}; there are auto, cpu, cuda")
+    """Return `cpu` or `cuda`; `auto` takes the GPU where PyTorch sees one.
+
+    `expected` is `auto` on a host with a GPU: a workload without PyTorch has the CPU, one with it
+    has the GPU or fails, so that nothing runs on the CPU unnoticed.
+    """
+    if wanted not in {"auto", "cpu", "cuda", "expected"}:
+        raise ValueError(f"no device {wanted!r}; there are auto, cpu, cuda, expected")
     torch = loaded_torch()
     if wanted != "cpu" and torch is not None and torch.cuda.is_available():
         return "cuda"
-    if wanted == "cuda":
-        raise _no_cuda(torch)
+    if wanted == "cuda" or (wanted == "expected" and torch is not None):
+        raise _no_cuda(torch, wanted)
     return "cpu"
 
 
-def _no_cuda(torch: Any | None) -> ProcessError:  # noqa: ANN401
+def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
     """Return the failure that says what is missing: PyTorch, its CUDA, or a GPU."""
     if torch is None:
         reason, remedy = "the workload does not use PyTorch", "leave --device out"
     elif torch.version.cuda is None:
-        reason, remedy = "this PyTorch is built without CUDA", "give --variant cuda"
+        reason, remedy = "this PyTorch is built without CUDA", "use one with CUDA"
+    elif os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}:
+        reason, remedy = "CUDA_VISIBLE_DEVICES hides every GPU", "unset it"
     else:
         reason, remedy = "PyTorch sees no GPU here", "see what envcompare doctor says of the GPU"
-    return ProcessError(
-        f"device cuda was asked for and {reason}", hint=f"{remedy}, or give --device cpu"
-    )
+    why = "device cuda was asked for" if wanted == "cuda" else "the host has an NVIDIA GPU"
+    return ProcessError(f"{why} and {reason}", hint=f"{remedy}, or give --device cpu")
 
 
 def start_device(device: str) -> int | None:
@@ -65,7 +70,39 @@ def start_device(device: str) -> int | None:
     start_ns = time.monotonic_ns()
     torch.zeros(1, device=device)
     torch.cuda.synchronize()
-    return time.monotonic_ns() - start_ns
+    taken_ns = time.monotonic_ns() - start_ns
+    _prove(torch, device)
+    return taken_ns
+
+
+def _prove(torch: Any, device: str) -> None:  # noqa: ANN401
+    """Run one kernel; raise ProcessError where this PyTorch has no code for the GPU.
+
+    Code of a lower minor version of the same major one runs (CUDA C++ Programming Guide, Binary
+    Compatibility); what a driver would compile first is not counted as code.
+    """
+    name, (major, minor) = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
+    built = [arch[3:].rstrip("a") for arch in torch.cuda.get_arch_list() if arch[:3] == "sm_"]
+    if built and not any(
+        int(one[:-1]) == major and int(one[-1]) <= minor for one in built if one.isdigit()
+    ):
+        raise ProcessError(
+            f"this PyTorch has no code for {name}: its compute capability is {major}.{minor}, and "
+            f"the wheels are built for {', '.join(f'{one[:-1]}.{one[-1]}' for one in built)}",
+            hint="use a PyTorch that is built for it (see --variant), or give --device cpu",
+        )
+    try:
+        total = float(torch.ones(256, device=device).sum())
+    except RuntimeError as error:
+        raise ProcessError(
+            f"{name} cannot run a kernel of this PyTorch: {str(error).splitlines()[0]}",
+            hint="see what envcompare doctor says of the GPU, or give --device cpu",
+        ) from error
+    if total != 256.0:
+        raise ProcessError(
+            f"{name} adds 256 ones to {total:g}",
+            hint="the GPU or its memory is broken: run nvidia-smi -q and see its ECC errors",
+        )
 
 
 def compute_capability(device: str) -> str:

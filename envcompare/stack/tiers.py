@@ -1,0 +1,201 @@
+"""Which PyTorch a host gets: the newest whose wheels fit its driver, its GPUs and its Python."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envcompare import bundled
+from envcompare.config.settings import Variant
+from envcompare.errors import StackError
+from envcompare.gpu.devices import Capability, HostGpu, HostGpus
+
+_PIN: Final = re.compile(r"^torch==(\S+)", re.MULTILINE)
+_OLDEST_DRIVER: Final = {12: 525, 13: 580}
+"""What each major version of CUDA runs on at least: NVIDIA, CUDA Compatibility, table 1
+(docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One release of PyTorch, as its plain wheels on PyPI are built.
+
+    The architectures are read from the wheel (the flags compiled into `libtorch_python.so`), the
+    Pythons are those that PyPI has wheels for.
+    """
+
+    name: Variant
+    cuda: Capability
+    architectures: tuple[Capability, ...]
+    pythons: tuple[str, ...]
+
+    @property
+    def requirements(self) -> Path:
+        """Return the file with what every arm imports."""
+        return bundled.workloads() / "requirements" / f"{self.name}.in"
+
+    @property
+    def torch(self) -> str:
+        """Return the release of PyTorch."""
+        return _pinned(self.requirements)
+
+    @property
+    def oldest_driver(self) -> int:
+        """Return the oldest branch of the driver that runs this CUDA."""
+        return _OLDEST_DRIVER[self.cuda[0]]
+
+    def has_code_for(self, capability: Capability) -> bool:
+        """Say whether the wheels hold code that a GPU runs.
+
+        Machine code of a lower minor version runs on a GPU of the same major version (NVIDIA, CUDA
+        C++ Programming Guide, Binary Compatibility). What the driver would compile of PTX is left
+        out: it needs a driver as new as the wheel's CUDA.
+        """
+        return any(
+            major == capability[0] and minor <= capability[1] for major, minor in self.architectures
+        )
+
+
+_TURING_ON: Final = ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0))
+_SINCE_310: Final = ("3.10", "3.11", "3.12", "3.13")
+TIERS: Final = (
+    Tier(
+        name="cu130",
+        cuda=(13, 0),
+        architectures=_TURING_ON,
+        pythons=(*_SINCE_310, "3.14"),
+    ),
+    Tier(
+        name="cu128",
+        cuda=(12, 8),
+        architectures=((7, 0), *_TURING_ON),
+        pythons=(*_SINCE_310, "3.14"),
+    ),
+    Tier(
+        name="cu126",
+        cuda=(12, 6),
+        architectures=((5, 0), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (9, 0)),
+        pythons=_SINCE_310,
+    ),
+)
+"""From the newest PyTorch to the oldest; `script/wheel-facts` reads these facts from the wheels."""
+PYTHONS: Final = TIERS[0].pythons
+FALLBACK: Final = "3.11"
+"""The Python of the wheels where the host has none that they are there for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The wheels for a host, and the sentence that says why these."""
+
+    tier: Tier
+    is_cpu: bool
+    sentence: str
+
+    @property
+    def variant(self) -> Variant:
+        """Return the name of the variant: that of the tier, or "cpu"."""
+        return "cpu" if self.is_cpu else self.tier.name
+
+
+def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> Choice:
+    """Return the wheels for a host; `gpus` is None where none is to be used.
+
+    Raises StackError where no wheels fit, before anything is downloaded.
+    """
+    by_name = {tier.name: tier for tier in TIERS}
+    if wish == "cpu" or (wish == "auto" and (gpus is None or not gpus.is_expected)):
+        return _for_cpu(python, host, is_asked=wish == "cpu")
+    tiers = (by_name[wish],) if wish in by_name else TIERS
+    known = gpus or HostGpus()
+    fitting = [tier for tier in tiers if not _lacks(tier, known, python)]
+    if not fitting:
+        raise _unfit(tiers, known, python=python, host=host)
+    tier = fitting[0]
+    return Choice(tier=tier, is_cpu=False, sentence=_sentence(tier, known))
+
+
+def _for_cpu(python: str, host: str, *, is_asked: bool) -> Choice:
+    tier = TIERS[0]
+    if python not in tier.pythons:
+        raise StackError(
+            f"there are no wheels of torch {tier.torch} for Python {python} ({host})",
+            details=f"PyPI has them for Python {', '.join(tier.pythons)}",
+            hint=f"name one of these with --python, such as --python {tier.pythons[-2]}",
+        )
+    why = "as asked for" if is_asked else "no NVIDIA GPU is to be used"
+    return Choice(tier=tier, is_cpu=True, sentence=f"{why}: torch {tier.torch} for the CPU")
+
+
+def _sentence(tier: Tier, gpus: HostGpus) -> str:
+    cuda = f"torch {tier.torch} with CUDA {_dotted(tier.cuda)}"
+    known = []
+    if gpus.driver:
+        known.append(f"driver {gpus.driver} supports CUDA {_newest_major(gpus.driver)}")
+    known += [
+        f"{gpu.name} has compute capability {_dotted(gpu.capability)}"
+        for gpu in dict.fromkeys(gpus.gpus)
+        if gpu.capability
+    ]
+    return f"{', '.join(known)}: {cuda}" if known else cuda
+
+
+def _newest_major(driver: str) -> int:
+    branch = int(driver.partition(".")[0])
+    return max((cuda for cuda, oldest in _OLDEST_DRIVER.items() if branch >= oldest), default=11)
+
+
+def _lacks(tier: Tier, gpus: HostGpus, python: str) -> tuple[str, ...]:
+    """Return why wheels do not fit; what is not known is left to PyTorch itself."""
+    lacks = []
+    if gpus.driver and int(gpus.driver.partition(".")[0]) < tier.oldest_driver:
+        lacks.append(
+            f"CUDA {tier.cuda[0]} needs driver {tier.oldest_driver} or newer, not {gpus.driver}"
+        )
+    lacks += [
+        f"they hold no code for {gpu.name} (compute capability {_dotted(gpu.capability)})"
+        for gpu in _without_code(tier, gpus)
+        if gpu.capability
+    ]
+    if python not in tier.pythons:
+        lacks.append(f"PyPI has none for Python {python}")
+    return tuple(lacks)
+
+
+def _without_code(tier: Tier, gpus: HostGpus) -> tuple[HostGpu, ...]:
+    return tuple(
+        gpu
+        for gpu in dict.fromkeys(gpus.gpus)
+        if gpu.capability and not tier.has_code_for(gpu.capability)
+    )
+
+
+def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -> StackError:
+    """Say for each tier why it does not fit, and what mends the one that is nearest."""
+    lacks = {tier: _lacks(tier, gpus, python) for tier in tiers}
+    told = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
+            for tier, why in lacks.items())  # fmt: skip
+    served = [tier for tier in tiers if not _without_code(tier, gpus)]
+    pythons = [tier for tier in served if python not in tier.pythons]
+    if not served:
+        hint = "measure on the CPU with --device cpu, or use another GPU"
+    elif len(pythons) == len(served):
+        hint = f"name another Python, such as --python {pythons[0].pythons[-1]}"
+    else:
+        oldest = min(tier.oldest_driver for tier in served)
+        hint = f"install driver {oldest} or newer there, or measure on the CPU with --device cpu"
+    return StackError(f"no wheels of PyTorch fit {host}", details=". ".join(told), hint=hint)
+
+
+def _dotted(version: Capability) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+@functools.cache
+def _pinned(requirements: Path) -> str:
+    match = _PIN.search(requirements.read_text(encoding="utf-8"))
+    assert match is not None, requirements
+    return match[1]
