@@ -40,7 +40,8 @@ def session(tmp_path: Path) -> HostSession:
         cache=str(tmp_path / "cache"),
         uid=1000,
         gid=1000,
-        has_gpu=False,
+        python="3.11",
+        gpus=None,
     )
     session.stage()
     return session
