@@ -43,6 +43,11 @@ def visible(text: str) -> str:
     )
 
 
+def flat(text: str) -> str:
+    """Return the text on one line with nothing hidden in it, spaces for new lines and tabs."""
+    return visible(text.replace("\t", " ").replace("\n", " "))
+
+
 def visible_line(text: str) -> str:
     """Return the text as `visible` does, its new lines and tabs written out as well."""
     return visible(text).replace("\n", "⟨U+000A⟩").replace("\t", "⟨U+0009⟩")

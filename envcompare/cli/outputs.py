@@ -120,7 +120,7 @@ def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
 def show_summary(comparison: RunComparison, path: Path) -> None:
     """Print the sentences of a comparison, and where its report lies."""
     from envcompare.cli.terminal import show
-    from envcompare.report.export.summary import terminal_lines
+    from envcompare.report.export.summary import summary
 
-    show(terminal_lines(comparison))
+    show(summary(comparison))
     print_lines(["", f"report: {path}"])

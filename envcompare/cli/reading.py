@@ -1,8 +1,9 @@
-"""The subcommands that read files and reach no host: report, import, list."""
+"""The subcommands that read files and reach no host: report, import, list, compare."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,14 @@ from envcompare.cli.outputs import (
     real_path,
     show_summary,
 )
-from envcompare.console import Display, print_lines
+from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import ConfigError
-from envcompare.text import counted, visible
+from envcompare.text import counted
 
 if TYPE_CHECKING:
     from envcompare.analysis.model.comparison import RunComparison
+    from envcompare.analysis.two_runs.gates import Gate
+    from envcompare.report.format.blocks import PlainBlock
     from envcompare.run_folder.results import RunFolder
 
 
@@ -129,9 +132,10 @@ def _content(form: str, comparison: RunComparison) -> bytes:
 
         return json_bytes(comparison)
     if form == "md":
-        from envcompare.report.export.summary import markdown
+        from envcompare.report.export.summary import summary
+        from envcompare.report.format.markdown import markdown
 
-        return f"{visible(markdown(comparison))}\n".encode()
+        return f"{markdown(summary(comparison))}\n".encode()
     from envcompare.report.export.exports import csv_text, parquet_bytes
 
     return csv_text(comparison).encode() if form == "csv" else parquet_bytes(comparison)
@@ -193,4 +197,132 @@ def list_() -> None:
     print_lines(lines)
 
 
-COMMANDS = (report, import_, list_)
+@click.command()
+@click.argument("runs", nargs=-1, type=PATH, metavar="RUN [RUN]")
+@click.option(
+    "--fail-on",
+    "texts",
+    multiple=True,
+    metavar="GATE",
+    help="Exit 1 if this applies: slower:2%, faster:2%, inconclusive, confounded, failed; separate "
+    "several with commas, or repeat the option.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "md", "json"]),
+    default="text",
+    show_default=True,
+    help="md is meant for a pull-request comment.",
+)
+@click.option(
+    "--allow-mismatch",
+    is_flag=True,
+    help="Compare two runs even if their reference, code or settings differ; the output says so.",
+)
+def compare(
+    runs: tuple[Path, ...], *, texts: tuple[str, ...], form: str, allow_mismatch: bool
+) -> None:
+    """Check a run against gates, or show how the ratios of two runs differ; write nothing.
+
+    \b
+    envcompare compare results/RUN --fail-on slower:2%    exit 1 where an arm is slower by more
+    envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
+
+    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict.
+    With two runs, gates judge the change of each ratio to the reference, never a time, because
+    conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
+    example what only BEFORE contains, or if a run is incomplete.
+    """
+    from envcompare.analysis.two_runs.gates import parse_gates
+
+    gates = parse_gates(texts)
+    if not 1 <= len(runs) <= 2:
+        raise ConfigError(
+            f"compare takes one run or two, not {len(runs)}",
+            hint="envcompare compare RUN, or envcompare compare BEFORE AFTER",
+        )
+    if len(runs) == 2:
+        sys.exit(_compare_two(runs[0], runs[1], gates, form=form, allow_mismatch=allow_mismatch))
+    if allow_mismatch:
+        raise ConfigError(
+            "--allow-mismatch is for two runs",
+            details="a single run has nothing to mismatch with",
+            hint="name a second run, or omit the option",
+        )
+    sys.exit(_judge_one(runs[0], gates, form=form))
+
+
+def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
+    """Print the verdicts of a run and what the gates say of them; return the exit code."""
+    from envcompare.analysis.compare import compare_run
+    from envcompare.analysis.model.comparison import GatedRun
+    from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
+    from envcompare.report.export.changewords import Naming, gate_blocks, worded_gates
+    from envcompare.report.export.summary import summary
+    from envcompare.report.wording.labels import cell_labels
+    from envcompare.run_folder.results import RunFolder
+
+    run = compare_run(RunFolder.open(path))
+    claims = claims_of_run(run)
+    if gates and not claims:
+        raise _nothing_to_judge(run)
+    results = judge_gates(gates, claims)
+    code = gates_exit_code(results, claims, is_complete=run.is_complete)
+    naming = Naming(
+        labels=cell_labels(run),
+        reference=run.reference_arm,
+        gates=frozenset(one.text for one in gates),
+    )
+    results = worded_gates(results, naming)
+    gated = GatedRun(comparison=run, gates=results, exit_code=code)
+    blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
+    _print_result(blocks, gated, form=form)
+    return code
+
+
+def _compare_two(
+    before: Path, after: Path, gates: tuple[Gate, ...], *, form: str, allow_mismatch: bool
+) -> int:
+    """Print how two runs differ and what the gates say of it; return the exit code."""
+    import msgspec
+
+    from envcompare.analysis.two_runs.changes import compare_runs, read_run
+    from envcompare.analysis.two_runs.gates import claims_of_change, gates_exit_code, judge_gates
+    from envcompare.report.export.changewords import change_blocks, worded
+    from envcompare.report.wording.labels import cell_labels
+    from envcompare.run_folder.results import RunFolder
+
+    first, second = (read_run(RunFolder.open(path)) for path in (before, after))
+    change = compare_runs(first, second, allow_mismatch=allow_mismatch)
+    claims = claims_of_change(change)
+    results = judge_gates(gates, claims)
+    is_complete = change.before.is_complete and change.after.is_complete
+    code = gates_exit_code(results, claims, is_complete=is_complete)
+    labels = cell_labels(second.comparison)
+    said = worded(msgspec.structs.replace(change, gates=results, exit_code=code), labels)
+    _print_result(change_blocks(said, labels), said, form=form)
+    return code
+
+
+def _nothing_to_judge(run: RunComparison) -> ConfigError:
+    return ConfigError(
+        f"--fail-on has nothing to judge in {run.run_id}",
+        details="no environment was timed against a reference in it",
+        hint="name a run of `envcompare run` with two environments or more",
+    )
+
+
+def _print_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
+    """Print blocks as text or Markdown, or the content as JSON."""
+    from envcompare.cli.terminal import show
+    from envcompare.report.format.markdown import markdown
+    from envcompare.run_folder.results import json_bytes
+
+    if form == "text":
+        show(blocks)
+    else:
+        print_bytes(json_bytes(content) if form == "json" else markdown(blocks).encode())
+
+
+COMMANDS = (report, import_, list_, compare)

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 from builders import CELL
 from measuredruns import Made, one_cell, run_folder
+from summaries import lines_of
 
 from envcompare.analysis.model.comparison import Change, RunChange
 from envcompare.analysis.two_runs.changes import compare_runs, read_run
 from envcompare.errors import ConfigError
-from envcompare.report.export.changewords import change_lines, worded
+from envcompare.report.export.changewords import change_blocks, worded
 from envcompare.report.wording.verdicts import reasons_text
 from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder
@@ -211,7 +212,7 @@ def test_an_engine_that_was_updated_is_named(tmp_path: Path) -> None:
         for name, version in (("a", "28"), ("b", "29"))
     )
     found = compared(tmp_path, *made)
-    lines = change_lines(worded(found, {CELL: "cnn"}), {CELL: "cnn"})
+    lines = lines_of(change_blocks(worded(found, {CELL: "cnn"}), {CELL: "cnn"}))
     details = [line.columns[0] for line in lines if line.role == "detail"]
     assert details == ["Between the runs, of docker itself changed: the version of docker 28 → 29."]
     assert not found.changes[0].is_confounded

@@ -17,12 +17,12 @@ import pytest
 from builders import CELL
 from commandline import envcompare
 from measuredruns import Made, one_cell, run_folder
+from summaries import terminal_lines
 
 from envcompare import cli
 from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import GatedRun, RunChange
 from envcompare.errors import Phase
-from envcompare.report.export.summary import terminal_lines
 from envcompare.run_folder.records import ArmRecord, Failure
 from envcompare.run_folder.results import RunFolder
 

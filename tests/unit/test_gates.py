@@ -18,7 +18,7 @@ from envcompare.analysis.two_runs.gates import (
     parse_gates,
 )
 from envcompare.errors import ConfigError
-from envcompare.report.export.changewords import Naming, gate_lines, worded_gates
+from envcompare.report.export.changewords import Naming, gate_blocks, worded_gates
 from envcompare.stats.verdicts import verdict
 
 
@@ -270,6 +270,6 @@ def test_hostile_names_stay_on_their_line() -> None:
     hostile = claim(8.0, 9.0, arm="docker\n\u202eok")
     naming = Naming(labels={}, reference="vm")
     results = worded_gates(judge_gates(parse_gates(("slower",)), (hostile,)), naming)
-    text = gate_lines(results)[0].columns[0]
+    text = gate_blocks(results)[0].strong
     assert "\n" not in text
     assert "⟨U+202E⟩" in text

@@ -10,8 +10,8 @@ import kinetotraces
 import pytest
 from commandline import envcompare
 from imports import FPROP, WINOGRAD, compared, log, request, trace, two_arms
+from summaries import markdown
 
-from envcompare.report.export.summary import markdown
 from envcompare.report.page import render
 
 

@@ -13,10 +13,10 @@ from imports import compared, request
 from kinetotraces import DEVICE, Event, event, kernel, operator, write
 from ncutexts import BYTES, details, launch, raw
 from pyarrow import parquet  # noqa: TID251 — it reads back what was written
+from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.report.export.exports import csv_text, parquet_bytes
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
 
 T4 = {**DEVICE, "name": "Tesla T4", "computeMajor": 7, "computeMinor": 5}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from builders import CELL
 from imports import FPROP, WINOGRAD, compared, log, measured, request, two_arms
+from summaries import markdown
 
 from envcompare.cli.planning import resumed
 from envcompare.errors import ConfigError
-from envcompare.report.export.summary import markdown
 from envcompare.run_folder.records import CellRecord
 from envcompare.run_folder.results import RunFolder
 

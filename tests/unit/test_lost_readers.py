@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError
-from envcompare.report.export.summary import TerminalLine
+from envcompare.report.format.blocks import Heading
 from envcompare.cli.terminal import show
 
 sys.stdin.read()  # until the reader is gone
@@ -27,7 +27,7 @@ with display.showing_progress():
         display.cell(f"cell {number}", done=0.5, text="runs")
         display.cell_done(f"cell {number}", "done")
 display.error(ConfigError("wrong", hint="nothing"))
-show([TerminalLine(role="title", columns=("a title",))])
+show([Heading(text="a title")])
 print_lines(["a result"])
 print("warning", file=sys.stderr)
 Path(sys.argv[1]).write_text("measured")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from summaries import markdown
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.export.summary import markdown
 from envcompare.report.format.blocks import plain
 from envcompare.report.page import render
 from envcompare.report.sections.cards import summary_cards

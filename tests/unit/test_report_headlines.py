@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.analysis.timing.surroundings import of_cells
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import Headline, candidates_text, headlines
 from envcompare.run_folder.records import FactDifference, Failure

@@ -10,9 +10,9 @@ from hostile import full_run
 from htmltree import parse
 from hypothesis import Phase, given, settings
 from knownnumbers import known_decimals, known_figures, shown_numbers, unknown_figures
+from summaries import markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.numbers import margin_percent
 from envcompare.report.page import render
 from tests.data.report.richruns import rich_runs

@@ -24,13 +24,13 @@ from profilepages import (
     quantity,
     roofline,
 )
+from summaries import markdown, printed, terminal_lines
 from traces import lacking
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import ArmProfiles, CellProfiles, Ledger, PassState
 from envcompare.report.charts.drawing import Chart
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.blocks import Line, Table, plain
 from envcompare.report.format.numbers import (
     TimeScale,
@@ -613,8 +613,9 @@ def test_a_hostile_kernel_name_is_text_wherever_it_stands(name: str) -> None:
     assert not any(key.startswith("on") or key == "style" for _, keys in after.tags for key in keys)
     assert not set("\u202e\x07\x00") & set("".join(after.words))
     assert "49" not in text_of(html, "why").replace("+1.49", "")
-    for line in terminal_lines(changed):
-        assert not set("\u202e\x07\x00\n\t") & set("".join(line.columns))
+    assert not set("\u202e\x07\x00\t") & set(printed(changed))
+    lines = [line for line in printed(changed).splitlines() if line.strip()]
+    assert len(lines) == len(terminal_lines(changed))
     assert "<img" not in markdown(changed)
 
 

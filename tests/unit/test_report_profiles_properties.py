@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from msgspec.structs import replace
 from profilepages import imported_run, profiled_run, roofline
+from summaries import markdown, printed
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
@@ -30,7 +31,6 @@ from envcompare.analysis.model.profiling import (
 from envcompare.report.charts.drawing import specification
 from envcompare.report.charts.layers import PAGE
 from envcompare.report.charts.roofline import roofline_chart
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.numbers import (
     TimeScale,
     bytes_text,
@@ -142,8 +142,7 @@ def test_any_profiles_are_drawn_with_nothing_hidden_and_no_tag_of_their_own(
     assert not re.sub(rf"</?({known})[ />]|</?({known})$", "", body).count("</")
     for text in NOTHING:
         assert f">{text}<" not in body
-    for line in terminal_lines(run):
-        assert all(is_shown(char) and char not in "\n\t" for char in "".join(line.columns))
+    assert all(is_shown(char) and char != "\t" for char in printed(run).replace("\n", ""))
     assert all(map(is_shown, markdown(run)))
 
 

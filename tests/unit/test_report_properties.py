@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from htmltree import Element, parse
 from hypothesis import Phase, given, settings
+from summaries import markdown, printed, terminal_lines
 
 from envcompare.analysis.model.comparison import Comparison, RunComparison
-from envcompare.report.export.summary import markdown, terminal_lines
 from envcompare.report.format.numbers import change
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines
@@ -220,9 +220,9 @@ def test_hostile_names_stay_text(run: RunComparison) -> None:
 @given(runs(names=HOSTILE))
 def test_hostile_names_break_no_line_of_the_terminal_or_of_markdown(run: RunComparison) -> None:
     """A line stays a line, and a table keeps its columns."""
-    for line in terminal_lines(run):
-        assert not [char for text in line.columns for char in text if char == "\n"]
-        assert not [char for text in line.columns for char in text if is_hidden(char)]
+    lines = printed(run).splitlines()
+    assert len([line for line in lines if line.strip()]) == len(terminal_lines(run))
+    assert not [char for line in lines for char in line if is_hidden(char)]
     table = [line for line in markdown(run).splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) for line in table} == {5}
     assert "<" not in markdown(run)

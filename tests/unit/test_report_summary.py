@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from summaries import SummaryLine, markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
 from envcompare.cli.terminal import show
-from envcompare.report.export.summary import TerminalLine, markdown, table_head, terminal_lines
+from envcompare.report.export.summary import summary
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines
 
@@ -18,7 +19,7 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "report"
 EXAMPLE = msgspec.json.decode((DATA / "three-arms.json").read_bytes(), type=RunComparison)
 
 
-def as_text(lines: tuple[TerminalLine, ...]) -> str:
+def as_text(lines: tuple[SummaryLine, ...]) -> str:
     """Return the lines as text: role, outcome, columns."""
     return "".join(
         f"{line.role:<9}{line.outcome or '':<13}{' | '.join(line.columns)}\n" for line in lines
@@ -54,7 +55,7 @@ def test_no_line_of_a_terminal_ends_between_a_number_and_its_unit() -> None:
     """At any width a unit stands beside its number, with a common space between them."""
     for width in range(60, 120):
         out = io.StringIO()
-        show(terminal_lines(EXAMPLE), Console(file=out, width=width, highlight=False))
+        show(summary(EXAMPLE), Console(file=out, width=width, highlight=False))
         begins = {line.strip().partition(" ")[0] for line in out.getvalue().splitlines()}
         assert not begins & {"%", "ms", "%,", "%)", "%).", "%);"}
         assert "0.6 %" in out.getvalue()
@@ -94,6 +95,6 @@ def test_a_failure_is_told_once_with_its_cells() -> None:
 def test_a_command_without_results_is_no_step() -> None:
     """The heading names the piece that was to be timed."""
     cells = [msgspec.structs.replace(one, is_program=True) for one in EXAMPLE.cells]
-    assert table_head(msgspec.structs.replace(EXAMPLE, cells=tuple(cells)))[-1].startswith(
-        "median process, "
-    )
+    lines = terminal_lines(msgspec.structs.replace(EXAMPLE, cells=tuple(cells)))
+    head = next(line for line in lines if line.role == "head")
+    assert head.columns[-1].startswith("median process, ")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from commandline import envcompare
 from runs import UNTIL_KNOWN, unfinish
+from summaries import markdown
 
 from envcompare.bundled import workloads
 from envcompare.cli.outputs import conclude
-from envcompare.report.export.summary import markdown
 from envcompare.run_folder.results import RunFolder
 
 WORK = "#!/bin/sh\nexec sleep 0.3\n"

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 import msgspec
 
 from envcompare.analysis.model.comparison import (
     Change,
-    Finding,
     GateFinding,
     GateResult,
-    Outcome,
     RunChange,
     RunComparison,
     RunSide,
 )
 from envcompare.analysis.two_runs.mismatches import fact_text, mismatch_text, told_facts
-from envcompare.report.export.summary import INCOMPLETE, Role, TerminalLine
-from envcompare.report.format.markdown import escape, flat, table
+from envcompare.report.export.summary import INCOMPLETE
+from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.format.numbers import (
     NOT_MEASURED,
     listed,
@@ -40,14 +37,13 @@ from envcompare.report.wording.verdicts import (
     margin_text,
     reasons_text,
 )
-from envcompare.text import counted, one_line, shortened
+from envcompare.text import counted, flat, one_line, shortened
 
 _LACKS: Final = {
     "failed": "failed", "not-run": "was not run", "inconclusive": "has no interval",
 }  # fmt: skip
 _NOT_DESCRIBED: Final = "what was around it, or around the reference, was not recorded"
 _NOT_DESCRIBED_TWICE: Final = "what was around it was not recorded in both runs"
-_ROLES: Final[dict[Finding, Role]] = {"hit": "headline", "unjudged": "warning", "open": "note"}
 _CLAIMS: Final = {"slower": "is {} slower than", "faster": "takes {} less time than"}
 
 
@@ -89,42 +85,36 @@ def worded_gates(results: Iterable[GateResult], naming: Naming) -> tuple[GateRes
     )
 
 
-def gate_lines(results: Iterable[GateResult]) -> tuple[TerminalLine, ...]:
-    """Return what the terminal says of gates: what was hit, what is not known, what passed."""
-    lines: list[TerminalLine] = []
+def gate_blocks(
+    results: Iterable[GateResult], *runs: RunComparison | RunSide
+) -> tuple[PlainBlock, ...]:
+    """Return what gates hit, what is not known and what passed, and which runs no gate passes."""
+    blocks: list[PlainBlock] = [Line(text=text, style="warning") for text in _unjudged_arms(runs)]
     for result in results:
         for finding in result.findings:
-            outcome: Outcome | None = "failed" if finding.finding == "hit" else None
-            role = _ROLES[finding.finding]
-            lines.append(TerminalLine(role=role, outcome=outcome, columns=(finding.sentence,)))
-        lines.append(TerminalLine(role="note", columns=(result.sentence,)))
-    return tuple(lines)
-
-
-def untimed_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
-    """Name the arms of which profiles were imported and nothing was timed: no gate judges them."""
-    arms = dict.fromkeys(one.arm for one in run.arms if not one.is_timed)
-    if not arms:
-        return ()
-    text = f"no gate judges {listed(list(arms), most=9)}: imported profiles hold no timing"
-    return (TerminalLine(role="warning", columns=(flat(text),)),)
-
-
-def incomplete_lines(*runs: RunComparison | RunSide) -> tuple[TerminalLine, ...]:
-    """Say of runs that are not complete that no gate passes them, whatever it found."""
-    return tuple(
-        TerminalLine(
-            role="warning",
-            columns=(
-                flat(
-                    f"no gate passes {run.run_id}: it is not complete; `envcompare run --resume` "
-                    "continues an interrupted run; lost samples need a copy of the file"
-                ),
-            ),
-        )
+            match finding.finding:
+                case "hit":
+                    blocks.append(Line(strong=finding.sentence, style="failed"))
+                case "unjudged":
+                    blocks.append(Line(text=finding.sentence, style="warning"))
+                case "open":
+                    blocks.append(Items(items=(finding.sentence,), style="note"))
+        blocks.append(Items(items=(result.sentence,), style="note"))
+    texts = (
+        f"no gate passes {run.run_id}: it is not complete; `envcompare run --resume` "
+        "continues an interrupted run; lost samples need a copy of the file"
         for run in runs
         if not run.is_complete
     )
+    return (*blocks, *(Line(text=text, style="warning") for text in texts))
+
+
+def _unjudged_arms(runs: Iterable[RunComparison | RunSide]) -> Iterable[str]:
+    """Name the arms of which profiles were imported and nothing was timed: no gate judges them."""
+    arms = (one for run in runs if isinstance(run, RunComparison) for one in run.arms)
+    names = dict.fromkeys(one.arm for one in arms if not one.is_timed)
+    if names:
+        yield f"no gate judges {listed(list(names), most=9)}: imported profiles hold no timing"
 
 
 def _result_sentence(result: GateResult) -> str:
@@ -210,9 +200,7 @@ def _interval(finding: GateFinding) -> str:
 
 _MOST_SAID: Final = 8  # changes that have a sentence each, whatever came out
 _ALWAYS_SAID: Final = frozenset({"slower", "faster", "failed", "not-run"})
-_HEAD: Final = ("environment", "workload", "was", "is", "change", "verdict")
-_MARKS: Final = {"title": "### ", "warning": "> ⚠ ", "headline": "**"}
-_ENDS: Final = {"title": "", "warning": "", "headline": "**"}
+_HEADS: Final = ("environment", "workload", "was", "is", "change", "verdict")
 
 
 def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
@@ -233,44 +221,22 @@ def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
     )
 
 
-def change_lines(run: RunChange, labels: dict[str, str]) -> tuple[TerminalLine, ...]:
-    """Return what the terminal says of two runs whose sentences were made."""
-    title = f"change from {_run_name(run.before)} to {_run_name(run.after)}"
-    lines = [TerminalLine(role="title", columns=(flat(title),))]
-    lines += [TerminalLine(role="warning", columns=(flat(one),)) for one in _warnings(run)]
-    for change in run.changes:
-        if len(run.changes) <= _MOST_SAID or change.outcome in _ALWAYS_SAID:
-            lines += _said(change)
-    lines.append(TerminalLine(role="head", columns=_HEAD))
-    lines += [_row(one, labels) for one in run.changes]
-    lines += [TerminalLine(role="note", columns=(flat(one),)) for one in _notes(run)]
-    incomplete = incomplete_lines(run.before, run.after) if run.gates else ()
-    return (*lines, *gate_lines(run.gates), *incomplete)
-
-
-def markdown_of(lines: Iterable[TerminalLine]) -> str:
-    """Return lines of the terminal as Markdown for a pull-request comment."""
-    parts: list[str] = []
-    for kind, group in groupby(lines, key=_kind):
-        block = list(group)
-        match kind:
-            case "table":
-                parts.append(table(block[0].columns, [one.columns for one in block[1:]]))
-            case "list":
-                parts.append("\n".join(f"- {_escaped(one)}" for one in block))
-            case _:
-                parts += [f"{_MARKS[one.role]}{_escaped(one)}{_ENDS[one.role]}" for one in block]
-    return "\n\n".join(parts) + "\n"
-
-
-def _kind(line: TerminalLine) -> str:
-    if line.role in {"head", "row"}:
-        return "table"
-    return "list" if line.role in {"detail", "note"} else "text"
-
-
-def _escaped(line: TerminalLine) -> str:
-    return escape(" ".join(line.columns))
+def change_blocks(run: RunChange, labels: dict[str, str]) -> tuple[PlainBlock, ...]:
+    """Return what terminal and Markdown say of two runs whose sentences were made."""
+    is_short = len(run.changes) <= _MOST_SAID
+    said = (one for one in run.changes if is_short or one.outcome in _ALWAYS_SAID)
+    return (
+        Heading(text=f"change from {_run_name(run.before)} to {_run_name(run.after)}"),
+        *(Line(text=text, style="warning") for text in _warnings(run)),
+        *(block for change in said for block in _said(change)),
+        Table(
+            label="Changes",
+            columns=tuple(Column(head=head) for head in _HEADS),
+            rows=tuple(_row(one, labels) for one in run.changes),
+        ),
+        Items(items=tuple(_notes(run)), style="note"),
+        *(gate_blocks(run.gates, run.before, run.after) if run.gates else ()),
+    )
 
 
 def _run_name(side: RunSide) -> str:
@@ -278,11 +244,10 @@ def _run_name(side: RunSide) -> str:
     return f"{side.title} ({side.run_id})" if side.title else f"run {side.run_id}"
 
 
-def _said(change: Change) -> list[TerminalLine]:
-    text = f"{SYMBOLS[change.outcome]} {change.sentence}"
-    lines = [TerminalLine(role="headline", outcome=change.outcome, columns=(text,))]
-    details = (*change.remarks, *_changed_too(change))
-    return lines + [TerminalLine(role="detail", columns=(flat(text),)) for text in details]
+def _said(change: Change) -> Iterator[PlainBlock]:
+    yield Line(strong=f"{SYMBOLS[change.outcome]} {change.sentence}", style=change.outcome)
+    if details := (*change.remarks, *_changed_too(change)):
+        yield Items(items=details)
 
 
 def _changed_too(change: Change) -> Iterable[str]:
@@ -332,15 +297,15 @@ def _moments(change: Change) -> tuple[str, str]:
     return was, now
 
 
-def _row(change: Change, labels: dict[str, str]) -> TerminalLine:
+def _row(change: Change, labels: dict[str, str]) -> Row:
     moved = NOT_MEASURED if change.log_ratio is None else (
         f"{signed_percent(change.log_ratio)} ({signed_interval(change.low, change.high)})"
     )  # fmt: skip
     word = f"{SYMBOLS[change.outcome]} {WORDS[change.outcome]}"
     if change.is_confounded and change.log_ratio is not None:
         word += " ⚠ confounded"
-    columns = (change.arm, labels.get(change.cell, change.cell), *_moments(change), moved, word)
-    return TerminalLine(role="row", outcome=change.outcome, columns=tuple(map(flat, columns)))
+    cells = (change.arm, labels.get(change.cell, change.cell), *_moments(change), moved, word)
+    return Row(cells=cells, style=change.outcome)
 
 
 def _warnings(run: RunChange) -> Iterable[str]:

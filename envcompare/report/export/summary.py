@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
-from envcompare.analysis.model.comparison import FailureRow, Outcome, RunComparison
-from envcompare.analysis.model.profiling import CellProfiles
-from envcompare.report.format.markdown import Columns, escape, flat, table
+from envcompare.analysis.model.comparison import FailureRow, RunComparison
+from envcompare.report.format.blocks import Column, Heading, Items, Line, PlainBlock, Row, Table
 from envcompare.report.format.numbers import NOT_MEASURED, listed
 from envcompare.report.sections.comparisons import step_times
 from envcompare.report.sections.profiletables import (
@@ -29,100 +28,86 @@ from envcompare.report.wording.profilewords import (
     why_sentences,
 )
 from envcompare.report.wording.verdicts import Verdict, control_sentence, margin_sentence
-from envcompare.text import cause_line, one_line, visible
+from envcompare.text import cause_line, flat, one_line, visible
 
-Role = Literal["title", "warning", "headline", "detail", "head", "row", "note"]
 INCOMPLETE: Final = "it was interrupted, has not ended, or lost a part of its samples"
 _MOST_CAUTIONS: Final = 5
 _MOST_QUANTITIES: Final = 20
 _MOST_CELLS: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalLine:
-    """One line for the terminal: its role, the outcome that colours it, and its columns.
-
-    Lines of the roles head and row have the same columns and make one table. The texts are
-    plain: they hold no markup, and what looks like markup in them is none.
-    """
-
-    role: Role
-    columns: tuple[str, ...]
-    outcome: Outcome | None = None
-
-
-def terminal_lines(run: RunComparison) -> tuple[TerminalLine, ...]:
-    """Return what the terminal says of a run, in order."""
+def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
+    """Return what terminal and Markdown say of a run, in order; styles are outcomes and roles."""
     leading = headlines(run)
-    lines = [
-        TerminalLine(role="title", columns=(title(run),)),
-        *(TerminalLine(role="warning", columns=(text,)) for text in warnings(run)),
-    ]
-    for headline in leading:
-        lines += _headline_lines(headline)
-    rows = [verdict for one in leading for verdict in one.verdicts]
-    if rows:
-        lines.append(TerminalLine(role="head", columns=table_head(run)))
-        lines += [
-            TerminalLine(role="row", outcome=one.outcome, columns=_table_row(run, one))
-            for one in rows
-        ]
-    for head, quantities in _quantity_tables(run):
-        lines.append(TerminalLine(role="head", columns=head))
-        lines += [TerminalLine(role="row", columns=row) for row in quantities]
-    lines += [TerminalLine(role="note", columns=(text,)) for text in notes(run)]
-    return tuple(lines)
-
-
-def markdown(run: RunComparison) -> str:
-    """Return the headlines, the table and the notes as Markdown."""
-    leading = headlines(run)
-    parts = [f"### {escape(title(run))}", *(f"> ⚠ {escape(text)}" for text in warnings(run))]
-    parts += [_headline_markdown(one) for one in leading]
-    rows = [_table_row(run, verdict) for one in leading for verdict in one.verdicts]
-    if rows:
-        head = table_head(run)
-        parts.append(table(head, rows))
-    parts += [table(head, quantities) for head, quantities in _quantity_tables(run)]
-    parts.append("\n".join(f"- {escape(text)}" for text in notes(run)))
-    return "\n\n".join(parts) + "\n"
-
-
-def _quantity_tables(run: RunComparison) -> tuple[tuple[Columns, tuple[Columns, ...]], ...]:
-    """Return head and rows of the quantities of each cell, where nothing was timed."""
-    if is_timed(run):
-        return ()
-    labels = cell_labels(run)
-    return tuple(
-        ((flat(labels.get(one.cell, one.cell)), *(flat(arm.arm) for arm in one.arms)), rows)
-        for one in run.profiles
-        if (rows := _quantity_rows(one))
+    return (
+        Heading(text=_title(run)),
+        *(Line(text=text, style="warning") for text in warnings(run)),
+        *map(_headline, leading),
+        *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
+        *([] if is_timed(run) else _quantity_tables(run)),
+        Items(items=notes(run), style="note"),
     )
 
 
-def _quantity_rows(profiles: CellProfiles) -> tuple[Columns, ...]:
-    """Return the first quantities, and how many stand in the report alone."""
-    lines = quantity_lines(profiles)
-    shown = (*fact_lines(profiles), *lines[:_MOST_QUANTITIES])
-    rows = tuple(_quantity_row(line) for line in shown)
-    if len(lines) <= _MOST_QUANTITIES:
-        return rows
-    more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"
-    return (*rows, (more, *("" for _ in profiles.arms)))
+def _headline(headline: Headline) -> Line:
+    caution = f"⚠ {headline.caution}" if headline.caution else ""
+    details = (headline.rest, caution, headline.candidates)
+    return Line(
+        strong=f"{headline.symbol} {headline.lead}",
+        below=tuple(filter(None, details)),
+        style=headline.outcome,
+    )
 
 
-def _quantity_row(line: QuantityLine) -> Columns:
+def _verdict_tables(run: RunComparison, verdicts: list[Verdict]) -> Iterator[Table]:
+    if not verdicts:
+        return
+    times = f"median {piece_word(run)}, {run.reference_arm} → this"
+    heads = ("environment", "workload", "verdict", times)
+    yield Table(
+        label="Verdicts",
+        columns=tuple(Column(head=head) for head in heads),
+        rows=tuple(
+            Row(cells=(one.arm, one.cell, _verdict_text(one), step_times(run, one)),
+                style=one.outcome)
+            for one in verdicts
+        ),
+    )  # fmt: skip
+
+
+def _verdict_text(verdict: Verdict) -> str:
+    text = f"{verdict.symbol} {verdict.text}"
+    if not verdict.amount and verdict.figures:
+        text += f" · {verdict.figures}"
+    return f"{text} ⚠ confounded" if verdict.is_confounded else text
+
+
+def _quantity_tables(run: RunComparison) -> Iterator[Table]:
+    """Yield the first quantities of each cell, and how many stand in the report alone."""
+    labels = cell_labels(run)
+    for one in run.profiles:
+        lines = quantity_lines(one)
+        rows = [_quantity_row(line) for line in (*fact_lines(one), *lines[:_MOST_QUANTITIES])]
+        if len(lines) > _MOST_QUANTITIES:
+            more = f"and {len(lines) - _MOST_QUANTITIES} more in report.html"
+            rows.append(Row(cells=(more, *("" for _ in one.arms))))
+        if rows:
+            label = labels.get(one.cell, one.cell)
+            heads = (label, *(arm.arm for arm in one.arms))
+            columns = tuple(Column(head=head) for head in heads)
+            yield Table(label=f"Quantities of {label}", columns=columns, rows=tuple(rows))
+
+
+def _quantity_row(line: QuantityLine) -> Row:
     cells = (
         " ".join(part for part in (one.text, one.ratio, f"({one.note})" * bool(one.note)) if part)
         for one in line.cells
     )
-    name = f"{line.name}, {line.per}" if line.per else line.name
-    return tuple(flat(text) for text in (name, *cells))
+    return Row(cells=(f"{line.name}, {line.per}" if line.per else line.name, *cells))
 
 
-def title(run: RunComparison) -> str:
-    """Return the title the user gave, or one that names the run."""
-    return flat(run.title) or flat(f"envcompare run {run.run_id}")
+def _title(run: RunComparison) -> str:
+    return flat(run.title).strip() or f"envcompare run {run.run_id}"
 
 
 def warnings(run: RunComparison) -> tuple[str, ...]:
@@ -140,32 +125,11 @@ def warnings(run: RunComparison) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def table_head(run: RunComparison) -> tuple[str, ...]:
-    """Return the heads of the short table."""
-    return (
-        "environment",
-        "workload",
-        "verdict",
-        f"median {piece_word(run)}, {flat(run.reference_arm)} → this",
-    )
-
-
-def _table_row(run: RunComparison, verdict: Verdict) -> tuple[str, ...]:
-    """Return one row of the short table."""
-    text = f"{verdict.symbol} {verdict.text}"
-    if not verdict.amount and verdict.figures:
-        text += f" · {verdict.figures}"
-    if verdict.is_confounded:
-        text += " ⚠ confounded"
-    return flat(verdict.arm), flat(verdict.cell), flat(text), step_times(run, verdict)
-
-
 def notes(run: RunComparison) -> tuple[str, ...]:
     """Return margin, controls, cautions, what profiles say, and failures as sentences."""
     texts = _notes_of_times(run) if is_timed(run) else _unmeasured(run)
     texts += _notes_of_profiles(run)
-    texts += _notes_of_failures(run)
-    return tuple(flat(text, strip=False) for text in texts)
+    return (*texts, *_notes_of_failures(run))
 
 
 def _notes_of_failures(run: RunComparison) -> list[str]:
@@ -213,24 +177,3 @@ def _notes_of_profiles(run: RunComparison) -> list[str]:
     if not texts and not any(one.ledgers for one in run.profiles):
         texts = [missing_sentence(run)]
     return texts + [f"⚠ {text}" for text in cautions[:_MOST_CAUTIONS]]
-
-
-def _headline_lines(headline: Headline) -> list[TerminalLine]:
-    texts = [f"⚠ {headline.caution}" if headline.caution else ""]
-    details = [text for text in (headline.rest, *texts, headline.candidates) if text]
-    return [
-        TerminalLine(
-            role="headline",
-            outcome=headline.outcome,
-            columns=(flat(f"{headline.symbol} {headline.lead}"),),
-        ),
-        *(TerminalLine(role="detail", columns=(flat(text),)) for text in details),
-    ]
-
-
-def _headline_markdown(headline: Headline) -> str:
-    parts = [f"**{headline.symbol} {escape(headline.lead)}**", escape(headline.rest)]
-    if headline.caution:
-        parts.append(f"⚠ {escape(headline.caution)}")
-    parts.append(escape(headline.candidates))
-    return " ".join(part for part in parts if part)

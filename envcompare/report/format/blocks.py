@@ -1,7 +1,7 @@
 """What a page is made of, as plain data: sections of texts, tables, lists, drawings and folds.
 
-One template draws each of them, and Markdown takes its tables from here too. Every text is as it is
-read: whoever draws it escapes it.
+One template draws each of them on the page; the summary of a run is made of a few of them, which
+the terminal and Markdown draw too. Every text is as it is read: whoever draws it escapes it.
 """
 
 from __future__ import annotations
@@ -234,6 +234,8 @@ class Filter:
     has_confounded: bool
 
 
+PlainBlock = Heading | Line | Table | Items
+"""What the terminal and Markdown draw as well."""
 Block = Line | Table | Heading | Items | Pairs | Verbatim | Drawing | Fold | Group | Filter
 
 
