@@ -16,10 +16,8 @@ from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted
 
 if TYPE_CHECKING:
-    from envcompare.config.experiment import Experiment
     from envcompare.config.plan import Plan
     from envcompare.doctor.findings import HostExamination
-    from envcompare.transport.hosts import HostSpec
 
 
 @click.command()
@@ -36,7 +34,8 @@ if TYPE_CHECKING:
 @click.pass_obj
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure the workloads in every arm and write a run folder with its report."""
-    from envcompare.cli.planning import resumed
+    from envcompare.cli.planning import planned, resumed
+    from envcompare.interrupt import handling_signals
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
     from envcompare.runner.cellrun import Job
@@ -51,12 +50,12 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
         folder = RunFolder.open(resume)
         experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
     else:
-        experiment, plan, hosts = _planned(values, accept_many=yes)
+        experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
     display.say(f"run {folder.path.name}: {_size(plan)}")
     job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-    with _signals(job.interruption, display):
+    with handling_signals(job.interruption, display.say):
         exit_code = walk.run(job)
     comparison, report = conclude(folder)
     show_summary(comparison, report)
@@ -74,10 +73,10 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
 @click.option("--yes", is_flag=True, help="Accept more than 200 cells.")
 def plan(*, yes: bool, **values: Any) -> None:  # noqa: ANN401
     """Print the resolved experiment with its cells, arms and first orders; run nothing."""
-    from envcompare.cli.planning import plan_lines
+    from envcompare.cli.planning import plan_lines, planned
 
-    experiment, planned, _ = _planned(values, accept_many=yes)
-    print_lines(plan_lines(experiment, planned))
+    experiment, plan, _ = planned(*settings_of(values), accept_many=yes)
+    print_lines(plan_lines(experiment, plan))
 
 
 @click.command()
@@ -96,6 +95,7 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     If the stacks of a host are already built, run a step in each arm and show how they differ.
     Exit 3 if something required is missing, or if stacks differ that should be the same.
     """
+    from envcompare.cli.planning import resolved
     from envcompare.doctor.examining import examine
     from envcompare.doctor.findings import (
         Examination,
@@ -105,7 +105,7 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
     )
     from envcompare.run_folder.results import json_bytes
 
-    experiment, hosts = _places(values)
+    experiment, hosts = resolved(*settings_of(values))
     last: dict[str, HostExamination] = {}
     allowed = experiment.allow_mismatch
     for examined in examine(experiment, hosts, command_line()):
@@ -133,9 +133,10 @@ def doctor(*, form: str, **values: Any) -> None:  # noqa: ANN401
 @click.pass_obj
 def build(display: Display, /, *, sbom: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Build image, SIF and venv from one set of locked wheels on every host that needs them."""
+    from envcompare.cli.planning import resolved
     from envcompare.runner import preparing
 
-    experiment, hosts = _places(values)
+    experiment, hosts = resolved(*settings_of(values))
     outcome = preparing.build_everywhere(experiment, hosts, display, sbom=sbom)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
@@ -156,7 +157,7 @@ def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> Non
 
     What killed runs left behind is removed too. A host that a run is using is left alone.
     """
-    from envcompare.cli.planning import places_of
+    from envcompare.cli.planning import places_of, resolved
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import preparing
 
@@ -169,30 +170,10 @@ def clean(display: Display, /, *, run_folder: Path | None, **values: Any) -> Non
         experiment, hosts, run_id = places_of(RunFolder.open(run_folder))
         outcome = preparing.clean_everywhere(experiment, hosts, display, run_id=run_id)
     else:
-        experiment, hosts = _places(values)
+        experiment, hosts = resolved(*settings_of(values))
         outcome = preparing.clean_everywhere(experiment, hosts, display)
     print_lines(outcome.lines)
     sys.exit(outcome.exit_code)
-
-
-def _planned(
-    values: dict[str, Any], *, accept_many: bool
-) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
-    from envcompare.cli.planning import planned
-
-    return planned(*settings_of(values), accept_many=accept_many)
-
-
-def _places(values: dict[str, Any]) -> tuple[Experiment, tuple[HostSpec, ...]]:
-    from envcompare.cli.planning import resolved
-
-    return resolved(*settings_of(values))
-
-
-def _signals(interruption: Any, display: Display) -> Any:  # noqa: ANN401
-    from envcompare.interrupt import handling_signals
-
-    return handling_signals(interruption, display.say)
 
 
 def _size(planned: Plan) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files as package_files
 from typing import Final
@@ -13,11 +15,123 @@ from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: TID251 â
 from markupsafe import Markup, escape
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.report.format.numbers import FIGURE
-from envcompare.report.view import page
-from envcompare.text import visible
+from envcompare.report.charts.drawing import ChartBudget
+from envcompare.report.export.summary import warnings
+from envcompare.report.format.blocks import Section
+from envcompare.report.format.marks import axis as shared_axis
+from envcompare.report.format.numbers import FIGURE, listed
+from envcompare.report.sections.answer import answer_section, overview_section
+from envcompare.report.sections.charted import roofline_section, sweeps_section
+from envcompare.report.sections.comparisons import comparison_rows, comparisons_section
+from envcompare.report.sections.environments import (
+    environments_section,
+    gpu_sentence,
+    hosts_facts,
+)
+from envcompare.report.sections.method import failures_section, method_section, reproduce_section
+from envcompare.report.sections.profilefolds import power_section
+from envcompare.report.sections.resources import memory_section, picked_section, startup_section
+from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
+from envcompare.report.wording.headlines import headlines
+from envcompare.report.wording.labels import compared_arms
+from envcompare.report.wording.profilewords import is_timed
+from envcompare.text import counted, one_line, visible
 
 _CODE: Final = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What the template prints: the head of the page and its sections, in their order."""
+
+    title: str
+    run_id: str
+    meta: tuple[str, ...]
+    warnings: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+
+def page(run: RunComparison, files: tuple[str, ...]) -> Page:
+    """Turn a comparison into the data of its page; `files` are those that lie beside it."""
+    return Page(
+        title=one_line(run.title) or _default_title(run),
+        run_id=run.run_id,
+        meta=_meta(run),
+        warnings=warnings(run),
+        sections=_sections(run, files),
+    )
+
+
+def _sections(run: RunComparison, files: tuple[str, ...]) -> tuple[Section, ...]:
+    """Return the sections of the page; where nothing was timed, those of profiles alone."""
+    axis = shared_axis(run.comparisons, margin=run.margin)
+    rows, hosts, charts = comparison_rows(run, axis), hosts_facts(run), ChartBudget()
+    folds, cells = fold_anchors(rows), cells_beside_folds(run, rows)
+    # charts are drawn in this order, until there are enough of them
+    sweeps = sweeps_section(run, charts)
+    roofline = roofline_section(run, tuple(cell.profiles for cell in cells), charts)
+    why = why_section(run, rows, cells, Sheet(axis=axis, charts=charts, files=files))
+    answer = answer_section(run, headlines(run), rows, axis, folds=folds)
+    power, method = power_section(cells), method_section(run)
+    ends = (method, reproduce_section(run, files))
+    if not is_timed(run):
+        untimed = (answer, why, roofline, sweeps, power, *ends)
+        return tuple(section for section in untimed if section)
+    every = (
+        answer,
+        overview_section(run, rows),
+        why,
+        comparisons_section(run, rows, axis, folds=folds, files=files),
+        picked_section(run),
+        roofline,
+        sweeps,
+        startup_section(run),
+        memory_section(run, tuple(gpu_sentence(facts) for facts in hosts)),
+        power,
+        environments_section(hosts),
+        failures_section(run, files),
+        *ends,
+    )
+    return tuple(section for section in every if section)
+
+
+def _default_title(run: RunComparison) -> str:
+    arms = listed((run.reference_arm, *compared_arms(run)), most=5)
+    if not is_timed(run):
+        return f"What do the profiles of {arms} say?"
+    return f"How fast is the same work in {arms}?"
+
+
+def _meta(run: RunComparison) -> tuple[str, ...]:
+    if not is_timed(run):
+        profiles = sum(len(arm.passes) for one in run.profiles for arm in one.arms)
+        imported = f"{counted(profiles, 'profile')} imported"
+        return _moment(run.created), imported, f"envcompare {run.tool_version}"
+    hosts = list(dict.fromkeys(one.host for one in run.cells))
+    workloads = {one.workload for one in run.cells}
+    environments = counted(1 + len(compared_arms(run)), "environment")
+    where = f"{counted(len(hosts), 'host')} ({listed(hosts)})"
+    return (
+        _moment(run.created),
+        f"{environments} Ã— {counted(len(workloads), 'workload')} on {where}",
+        f"{_pieces(run)} measured",
+        f"envcompare {run.tool_version}",
+    )
+
+
+def _pieces(run: RunComparison) -> str:
+    steps = sum(one.steps for one in run.cells)
+    processes = sum(one.processes for one in run.cells)
+    parts = [counted(steps, "step")] * bool(steps or not processes)
+    parts += [counted(processes, "process", "processes")] * bool(processes)
+    return " and ".join(parts)
+
+
+def _moment(created: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError):
+        return created
 
 
 def render(comparison: RunComparison, *, files: tuple[str, ...] = ()) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 from msgspec.structs import replace
+from schemas import schema_text
 
 from envcompare.cli.planning import resolved
-from envcompare.cli.schemas import schema_text
 from envcompare.config.experiment import Experiment
 from envcompare.config.settings import Settings
 from envcompare.doctor import examining

@@ -31,11 +31,10 @@ from envcompare.report.format.numbers import (
     three_digits,
     unsigned_interval,
 )
-from envcompare.report.page import render
+from envcompare.report.page import page, render
 from envcompare.report.sections.comparisons import ComparedRow, comparison_rows
 from envcompare.report.sections.environments import hosts_facts
 from envcompare.report.sections.method import link
-from envcompare.report.view import page
 from envcompare.report.wording.headlines import headlines
 from envcompare.report.wording.labels import fold_anchor
 from envcompare.text import visible

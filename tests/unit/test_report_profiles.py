@@ -39,7 +39,7 @@ from envcompare.report.format.numbers import (
     ratio_text,
     time_text,
 )
-from envcompare.report.page import render
+from envcompare.report.page import page, render
 from envcompare.report.sections.charted import roofline_blocks
 from envcompare.report.sections.profilefolds import (
     left_out,
@@ -53,8 +53,8 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
     unmeasured,
 )
-from envcompare.report.view import page
 from envcompare.report.wording.headlines import headlines
+from envcompare.report.wording.profileterms import quantity_name
 from envcompare.report.wording.profilewords import (
     NOT_PROFILED,
     is_timed,
@@ -62,7 +62,6 @@ from envcompare.report.wording.profilewords import (
     missing_sentence,
     why_sentences,
 )
-from envcompare.report.wording.quantitynames import quantity_name
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

@@ -11,8 +11,8 @@ import jsonschema
 import msgspec
 import pytest
 from builders import block, run_record
+from schemas import SCHEMA_NAMES, schema_text
 
-from envcompare.cli.schemas import SCHEMA_NAMES, schema_text
 from envcompare.errors import RunFolderError
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import ArmRecord, Event, FingerprintRecord

@@ -14,7 +14,7 @@ from goldenruns import KEPT
 from envcompare.analysis.compare import compare_run
 from envcompare.errors import RunFolderError
 from envcompare.fingerprint.identity import change_text, noted_changes
-from envcompare.report.wording.profilenotes import note_sentences
+from envcompare.report.wording.profileterms import note_sentences
 from envcompare.run_folder.profiles import Device, Profile
 from envcompare.run_folder.records import SCHEMA
 from envcompare.run_folder.results import RunFolder, json_bytes

@@ -43,7 +43,7 @@ from envcompare.report.sections.profiletables import (
     quantity_blocks,
 )
 from envcompare.report.wording.labels import cell_labels, fold_anchor, short_name
-from envcompare.report.wording.profilenotes import note_sentences
+from envcompare.report.wording.profileterms import note_sentences
 from envcompare.report.wording.profilewords import by_arms, ledger_sentence
 from envcompare.report.wording.verdicts import EXPLAINED, SYMBOLS, WORDS
 from envcompare.run_folder.records import FactDifference

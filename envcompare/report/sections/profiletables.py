@@ -44,6 +44,7 @@ from envcompare.report.format.numbers import (
 )
 from envcompare.report.sections.fields import table_of
 from envcompare.report.wording.labels import cell_labels, short_name
+from envcompare.report.wording.profileterms import PEAKS, in_words, is_power, quantity_name
 from envcompare.report.wording.profilewords import (
     is_of_ncu,
     is_timed,
@@ -52,7 +53,6 @@ from envcompare.report.wording.profilewords import (
     share_text,
     timing_sentences,
 )
-from envcompare.report.wording.quantitynames import PEAKS, in_words, is_power, quantity_name
 from envcompare.run_folder.profiles import Dim
 from envcompare.text import counted, one_line, visible, visible_line
 

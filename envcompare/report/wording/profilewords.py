@@ -14,6 +14,7 @@ from envcompare.analysis.model.profiling import (
     Part,
     QuantityRow,
 )
+from envcompare.analysis.profiles.ledger import LABELS
 from envcompare.report.format.numbers import (
     MINUS,
     TimeScale,
@@ -30,27 +31,15 @@ from envcompare.text import counted, counted_kernels, one_line, sentence, visibl
 _LARGEST: Final = 3  # parts that a sentence names
 _LEAST_SHARE: Final = 0.05  # of the change; smaller parts are named in the table alone
 _WHERE: Final[dict[Basis, str]] = {"gpu-trace": "on the GPU", "timing": "on the clock"}
-PART_NAMES: Final[dict[Part, str]] = {
-    "gemm": "GEMM and convolution",
-    "attention": "attention",
-    "element-wise": "element-wise kernels",
-    "reduction": "reductions",
-    "normalisation": "normalisation",
-    "rnn": "recurrent kernels",
-    "other-kernels": "other kernels",
-    "communication": "communication",
-    "memcpy": "memcpy",
-    "memset": "memset",
+PART_NAMES: Final[dict[Part, str]] = LABELS | {
     "idle": "GPU idle",
     "cpu": "CPU time",
     "user": "CPU time of the program",
     "system": "CPU time in the kernel",
     "wait": "waiting for a CPU",
-    "throttled": "stopped by a CPU quota",
-    "rest": "rest",
 }
 _PART_LABELS: Final[dict[Part, str]] = {
-    "idle": "GPU idle: launch gaps and waiting for the host",
+    "idle": LABELS["idle"],
     "wait": "waiting for a CPU used by others",
 }
 WHY_HREF: Final = "#why"
