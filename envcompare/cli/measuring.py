@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envcompare.cli.options import EXPERIMENT, LOOKING, PLACES, settings_of, taking
-from envcompare.cli.outputs import command_line, conclude, show_summary
+from envcompare.cli.options import EXPERIMENT, LOOKING, PLACES, command_line, settings_of, taking
 from envcompare.console import Display, print_bytes, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted
@@ -57,6 +56,8 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
     with handling_signals(job.interruption, display.say):
         exit_code = walk.run(job)
+    from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
+
     comparison, report = conclude(folder)
     show_summary(comparison, report)
     if job.interruption.is_requested:

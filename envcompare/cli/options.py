@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -167,6 +168,11 @@ EXPERIMENT = (
 )
 PLACES = (*_flags("where"), *_REACHING)
 LOOKING = (*_flags("where", "what"), *_REACHING)
+
+
+def command_line() -> tuple[str, ...]:
+    """Return the command as typed, without the folder its program lies in here."""
+    return "envcompare", *sys.argv[1:]
 
 
 def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from envcompare.cli.options import IMPORT, taking
-from envcompare.cli.outputs import (
-    PATH,
-    check_figures,
-    check_output,
-    check_terminal,
-    command_line,
-    conclude,
-    put,
-    real_path,
-    show_summary,
-)
-from envcompare.console import Display, print_bytes, print_lines
+from envcompare.cli.options import IMPORT, command_line, taking
+from envcompare.console import Display, is_terminal, print_bytes, print_lines
 from envcompare.errors import ConfigError
+from envcompare.run_folder.disk import irregular, replace_file, write_error
 from envcompare.text import counted
 
 if TYPE_CHECKING:
@@ -32,8 +23,14 @@ if TYPE_CHECKING:
     from envcompare.run_folder.results import RunFolder
 
 
+_PATH: Final = click.Path(path_type=Path, readable=False)
+"""A path as it was typed: whoever opens it says what is wrong with it, by its own exit code."""
+_OWN: Final = ("run.json", "samples.jsonl", "events.jsonl", "fingerprints", "logs", "profiles")
+"""What a run folder cannot be made again from without."""
+
+
 @click.command()
-@click.argument("run_folder", type=PATH, metavar="RUN")
+@click.argument("run_folder", type=_PATH, metavar="RUN")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
 @click.option(
     "--format",
@@ -44,11 +41,11 @@ if TYPE_CHECKING:
     help="html is written to the run folder; all other formats go to stdout.",
 )
 @click.option(
-    "--output", type=PATH, metavar="FILE", help="Write to this file instead of the run folder."
+    "--output", type=_PATH, metavar="FILE", help="Write to this file instead of the run folder."
 )
 @click.option(
     "--figures",
-    type=PATH,
+    type=_PATH,
     metavar="DIR",
     help="Write every chart as SVG, PNG and PDF; characters that no installed font has become "
     "boxes in PNG and PDF.",
@@ -84,22 +81,99 @@ def _check(form: str, output: Path | None, figures: Path | None, *, is_opened: b
     if is_opened and form != "html":
         raise ConfigError(f"--open is for the page, not for {form}", hint="leave one of them out")
     if output is not None:
-        check_output(output)
+        _check_output(output)
     elif form == "parquet":
-        check_terminal(form)
+        _check_terminal(form)
     if figures is not None:
         from envcompare.report.export.exports import check_folder
 
         check_folder(figures)
-        check_figures(figures)
+        _check_figures(figures)
     if form == "parquet":
         from envcompare.report.export.exports import check_parquet
 
         check_parquet()
 
 
+def _check_output(output: Path) -> None:
+    """Raise ConfigError where a file cannot be written, before anything is analysed for it."""
+    folder = output.parent
+    if output.is_dir():
+        raise ConfigError(
+            f"--output {str(output)!r} is a folder",
+            hint="name a file, in this folder or in another one",
+        )
+    if not folder.is_dir():
+        raise ConfigError(
+            f"--output {str(output)!r} cannot be written",
+            details=f"there is no folder {folder}",
+            hint=f"mkdir -p {shlex.quote(str(folder))}",
+        )
+    if not (irregular(output) or os.access(folder, os.W_OK)):
+        raise ConfigError(
+            f"--output {str(output)!r} cannot be written",
+            details=f"this user cannot write into {folder}",
+            hint="name a file in a folder that can be written to",
+        )
+    if _is_part(_real_path(output)):
+        raise ConfigError(
+            f"--output {str(output)!r} would replace a part of a run",
+            hint="name a file outside of run folders, or another name in it",
+        )
+
+
+def _check_figures(folder: Path) -> None:
+    """Raise ConfigError where figures would stand among what a run was measured as."""
+    if _is_part(_real_path(folder)):
+        raise ConfigError(
+            f"--figures {str(folder)!r} is a part of a run",
+            hint="name another folder; a separate one inside the run folder is fine",
+        )
+
+
+def _check_terminal(form: str) -> None:
+    """Raise ConfigError where bytes that are no text would go to a terminal."""
+    if is_terminal():
+        raise ConfigError(
+            f"{form} is binary and is not written to a terminal",
+            hint=f"add --output FILE.{form}, or `> FILE.{form}`",
+        )
+
+
+def _put(content: bytes, output: Path | None) -> None:
+    """Write to the file, or to stdout where none is named.
+
+    Raises RunFolderError where the disk refuses; a file that was there then stays as it was.
+    """
+    if output is None:
+        print_bytes(content)
+        return
+    try:
+        if irregular(output):
+            output.write_bytes(content)  # a pipe or a device must not be replaced by a file
+        else:
+            replace_file(_real_path(output), content)
+    except OSError as error:
+        raise write_error(output, error, option="--output") from error
+
+
+def _real_path(path: Path) -> Path:
+    """Return what a path leads to; links that lead to each other stay as they are."""
+    return Path(os.path.realpath(path))
+
+
+def _is_part(output: Path) -> bool:
+    """Tell whether a file is what the run folder around it, be it of another run, cannot lose."""
+    return any(
+        output.relative_to(folder).parts[0] in _OWN and (folder / "run.json").is_file()
+        for folder in output.parents
+    )
+
+
 def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComparison:
     """Draw the page, in the run folder unless told otherwise, and say what it says."""
+    from envcompare.cli.conclusion import conclude, show_summary
+
     if output is None:
         comparison, path = conclude(folder)
     else:
@@ -107,9 +181,9 @@ def _page(folder: RunFolder, output: Path | None, *, is_opened: bool) -> RunComp
         from envcompare.report.page import render
 
         comparison, path = compare_run(folder), output
-        is_beside = real_path(output).parent == real_path(folder.path)
+        is_beside = _real_path(output).parent == _real_path(folder.path)
         names = tuple(name for name in folder.file_names() if is_beside and name != output.name)
-        put(render(comparison, files=names).encode(), output)
+        _put(render(comparison, files=names).encode(), output)
     show_summary(comparison, path)
     if is_opened and click.launch(str(path)):
         print_lines(["the page was not opened: no program to open it was found here"])
@@ -121,7 +195,7 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
     from envcompare.analysis.compare import compare_run
 
     comparison = compare_run(folder)
-    put(_content(form, comparison), output)
+    _put(_content(form, comparison), output)
     return comparison
 
 
@@ -169,6 +243,7 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     file, such as one per rank, is a separate profile. The files must cover the same work in each
     environment; if they cover different numbers of steps, give the number of each with --steps.
     """
+    from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.importing import Import
 
     done = Import(**values, command_line=command_line()).run()
@@ -198,7 +273,7 @@ def list_() -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, type=PATH, metavar="RUN [RUN]")
+@click.argument("runs", nargs=-1, type=_PATH, metavar="RUN [RUN]")
 @click.option(
     "--fail-on",
     "texts",
@@ -315,7 +390,7 @@ def _nothing_to_judge(run: RunComparison) -> ConfigError:
 
 def _print_result(blocks: tuple[PlainBlock, ...], content: object, *, form: str) -> None:
     """Print blocks as text or Markdown, or the content as JSON."""
-    from envcompare.cli.terminal import show
+    from envcompare.cli.conclusion import show
     from envcompare.report.format.markdown import markdown
     from envcompare.run_folder.results import json_bytes
 

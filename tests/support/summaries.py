@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from envcompare.analysis.model.comparison import RunComparison
-from envcompare.cli.terminal import show
+from envcompare.cli.conclusion import show
 from envcompare.report.export.summary import summary
 from envcompare.report.format import markdown as drawing
 from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain

@@ -14,7 +14,7 @@ from hostile import EVIL, files_of, full_run, harmless, renamed
 from htmltree import Element, parse
 from summaries import markdown, printed
 
-from envcompare.cli.terminal import show
+from envcompare.cli.conclusion import show
 from envcompare.report.export.exports import csv_text
 from envcompare.report.export.summary import summary
 from envcompare.report.page import render

@@ -17,7 +17,7 @@ from rich.console import Console
 from envcompare.console import Display, print_lines
 from envcompare.errors import ConfigError
 from envcompare.report.format.blocks import Heading
-from envcompare.cli.terminal import show
+from envcompare.cli.conclusion import show
 
 sys.stdin.read()  # until the reader is gone
 display = Display()

@@ -10,7 +10,7 @@ from rich.console import Console
 from summaries import SummaryLine, markdown, terminal_lines
 
 from envcompare.analysis.model.comparison import FailureRow, RunComparison
-from envcompare.cli.terminal import show
+from envcompare.cli.conclusion import show
 from envcompare.report.export.summary import summary
 from envcompare.report.page import render
 from envcompare.report.wording.headlines import headlines

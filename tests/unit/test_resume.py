@@ -16,7 +16,7 @@ from runs import UNTIL_KNOWN, unfinish
 from summaries import markdown
 
 from envcompare.bundled import workloads
-from envcompare.cli.outputs import conclude
+from envcompare.cli.conclusion import conclude
 from envcompare.run_folder.results import RunFolder
 
 WORK = "#!/bin/sh\nexec sleep 0.3\n"

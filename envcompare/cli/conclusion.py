@@ -1,17 +1,23 @@
-"""Show the summary of a run on the terminal: the report's own sentences, coloured by verdict."""
+"""What commands end with: the report of a run is written, and its summary is shown in color."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import rich.table
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from envcompare.console import result_stream
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import RunComparison
+from envcompare.console import print_lines, result_stream
+from envcompare.report.export.summary import summary
 from envcompare.report.format.blocks import Heading, Items, Line, PlainBlock, Table, plain
 from envcompare.report.format.numbers import FIGURE
+from envcompare.run_folder.disk import redrawable
+from envcompare.run_folder.results import RunFolder
 from envcompare.text import flat
 
 _STYLES = {
@@ -25,6 +31,24 @@ _STYLES = {
 }
 _GLUE = "\ue000"  # in no text that was made visible; Rich breaks lines at every kind of space
 _NARROW = 100  # columns where no terminal tells its width
+
+
+def conclude(folder: RunFolder) -> tuple[RunComparison, Path]:
+    """Analyse a run folder, and write comparison.json and report.html into it."""
+    from envcompare.report.page import render  # charts are slow to import
+
+    comparison = compare_run(folder)
+    with redrawable(folder.path):
+        folder.write_json("comparison.json", comparison)
+        names = tuple(name for name in folder.file_names() if name != "report.html")
+        folder.write_bytes("report.html", render(comparison, files=names).encode())
+    return comparison, folder.path / "report.html"
+
+
+def show_summary(comparison: RunComparison, path: Path) -> None:
+    """Print the sentences of a comparison, and where its report lies."""
+    show(summary(comparison))
+    print_lines(["", f"report: {path}"])
 
 
 def show(blocks: Iterable[PlainBlock], console: Console | None = None) -> None:
