@@ -14,7 +14,7 @@ from envcompare.analysis.model.comparison import (
     RunComparison,
 )
 from envcompare.run_folder.records import CONTROL_SUFFIX, Scalar
-from envcompare.text import visible_line
+from envcompare.text import visible, visible_line
 
 _LONGEST: Final = 180
 _TAIL: Final = 60  # names of templates often differ at their end alone
@@ -31,6 +31,13 @@ def cell_labels(run: RunComparison) -> dict[str, str]:
         for key, cell in cells.items()
     }
     return _told_apart(labels)
+
+
+def of_cells(run: RunComparison, told: Iterable[tuple[str, str]], *, among: int) -> tuple[str, ...]:
+    """Return each text once, behind the name of its cell where it is one among several."""
+    labels = cell_labels(run)
+    texts = (text if among < 2 else f"{labels.get(cell, cell)}: {text}" for cell, text in told)
+    return tuple(dict.fromkeys(map(visible, texts)))
 
 
 def work_labels(run: RunComparison) -> dict[str, str]:

@@ -16,7 +16,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
-from envcompare.report.wording.labels import cell_labels, has_programs, has_steps
+from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
 from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.wording.verdicts import margin_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX
@@ -103,73 +103,41 @@ def _range(counts: list[int], noun: str) -> str:
 
 def guard_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what a reader must know before relying on a number of this run."""
-    labels = cell_labels(run)
-    found = [
-        f"⚠ {_in_cell(run, labels[cell.id])}{_ratio_drift(drift, run.reference_arm)}"
+    drifts = (
+        (cell.id, _ratio_drift(drift, run.reference_arm))
         for cell in run.cells
         for drift in _detected(cell, is_ratio=True)
-    ]
-    noted = dict.fromkeys(
-        f"⚠ {_in_cell(run, labels[cell.id])}{sentence(one_line(text))}"
-        for cell in run.cells
-        for text in cell.cautions
     )
-    return tuple(visible(text) for text in (*found, *noted))
+    noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
+    texts = of_cells(run, (*drifts, *noted), among=len(run.cells))
+    return tuple(f"⚠ {text}" for text in texts)
 
 
-def guard_sentences(run: RunComparison) -> tuple[str, ...]:
+def _guard_sentences(run: RunComparison) -> Iterator[str]:
     """Say for the method section what was watched, and what came of it."""
-    found = (*_steady(run), *_drifting(run), *_waiting(run), *_dropped(run))
-    return tuple(visible(text) for text in found)
-
-
-def _steady(run: RunComparison) -> list[str]:
-    """Say in which cells nothing drifts, in one sentence."""
     tested = [cell for cell in run.cells if cell.drifts]
     steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
-    if not steady:
-        return []
-    where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
-    return [f"No drift inside a generation was found{where} ({_tests(steady)})."]
-
-
-def _drifting(run: RunComparison) -> list[str]:
-    """Say which arms drift; what all share cancels in the ratio."""
-    labels = cell_labels(run)
-    cells = [cell for cell in run.cells if any(one.is_detected for one in cell.drifts)]
-    found = [
-        f"{_in_cell(run, labels[cell.id])}{_drift_sentence(cell)}" for cell in cells[:_MOST_CELLS]
-    ]
-    if len(cells) > _MOST_CELLS:
-        more = counted(len(cells) - _MOST_CELLS, "more cell")
-        found.append(f"Blocks drift in {more} as well; comparison.json holds all.")
-    return found
-
-
-def _waiting(run: RunComparison) -> list[str]:
-    cells = [cell for cell in run.cells if cell.waited_s > 0]
-    if not cells:
-        return []
-    total = duration(sum(cell.waited_s for cell in cells))
-    return [f"Waited {total} for a quiet machine ({_names(run, cells)})."]
-
-
-def _dropped(run: RunComparison) -> list[str]:
-    cells = [cell for cell in run.cells if cell.dropped_blocks]
-    if not cells:
-        return []
-    count = counted(sum(cell.dropped_blocks for cell in cells), "block")
-    what = "in which a clock jumped or the machine stalled"
-    return [f"Dropped {count} {what} ({_names(run, cells)})."]
+    if steady:
+        where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
+        yield f"No drift inside a generation was found{where} ({_tests(steady)})."
+    drifting = [cell for cell in tested if any(one.is_detected for one in cell.drifts)]
+    told = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
+    yield from of_cells(run, told, among=len(run.cells))
+    if len(drifting) > _MOST_CELLS:
+        more = counted(len(drifting) - _MOST_CELLS, "more cell")
+        yield f"Blocks drift in {more} as well; comparison.json holds all."
+    if waiting := [cell for cell in run.cells if cell.waited_s > 0]:
+        total = duration(sum(cell.waited_s for cell in waiting))
+        yield f"Waited {total} for a quiet machine ({_names(run, waiting)})."
+    if dropped := [cell for cell in run.cells if cell.dropped_blocks]:
+        count = counted(sum(cell.dropped_blocks for cell in dropped), "block")
+        what = "in which a clock jumped or the machine stalled"
+        yield f"Dropped {count} {what} ({_names(run, dropped)})."
 
 
 def _names(run: RunComparison, cells: list[CellSummary]) -> str:
     labels = cell_labels(run)
-    return listed([labels[cell.id] for cell in cells])
-
-
-def _in_cell(run: RunComparison, label: str) -> str:
-    return f"{label}: " if len(run.cells) > 1 else ""
+    return visible(listed([labels[cell.id] for cell in cells]))
 
 
 def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
@@ -206,9 +174,7 @@ def _drift_sentence(cell: CellSummary) -> str:
 
 def _tests(cells: list[CellSummary]) -> str:
     counts = [one.generations for cell in cells for one in cell.drifts]
-    low, high = min(counts), max(counts)
-    over = counted(high, "generation") if low == high else f"{low} to {high} generations"
-    return f"trend tests over {over}, 1 % false alarms a cell"
+    return f"trend tests over {_range(counts, 'generation')}, 1 % false alarms a cell"
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -257,7 +223,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
     if not is_timed(run):
         return _IMPORTED
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
-    others = (_stabilising(run), _twice(run), _PROGRAMS * has_programs(run), *guard_sentences(run))
+    others = (_stabilising(run), _twice(run), _PROGRAMS * has_programs(run), *_guard_sentences(run))
     return tuple(text for text in (*found, *others) if text)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.profiling import (
     Basis,
-    CellProfiles,
     KernelDiff,
     Ledger,
     Part,
@@ -22,10 +21,9 @@ from envcompare.report.format.numbers import (
     number_text,
     time_text,
 )
-from envcompare.report.wording.labels import cell_labels, piece_word
+from envcompare.report.wording.labels import cell_labels, of_cells, piece_word
 from envcompare.report.wording.verdicts import MOVED
 from envcompare.run_folder.profiles import RUN_KERNELS_ALONE
-from envcompare.run_folder.records import FactDifference
 from envcompare.text import counted, counted_kernels, one_line, sentence, visible
 
 _LARGEST: Final = 3  # parts that a sentence names
@@ -94,20 +92,23 @@ def why_sentences(run: RunComparison) -> tuple[str, ...]:
     The largest change stands first. Of a difference that was not decided no parts are named; what
     has neither parts nor kernels to name is left out.
     """
-    labels, undecided = cell_labels(run), _undecided(run)
+    labels = cell_labels(run)
+    undecided = {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
     found = []
-    for one, arm, known, diff in _compared(run):
-        ledger = None if (one.cell, arm) in undecided else known
-        parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
-        parts += [short_sentence(diff, reference=one.reference)] if diff else []
-        if parts:
-            size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
-            found.append((-size, f"{arm}, {labels.get(one.cell, one.cell)}: {'; '.join(parts)}."))
+    for one in run.profiles:
+        ledgers = {
+            ledger.arm: ledger for ledger in one.ledgers if (one.cell, ledger.arm) not in undecided
+        }
+        diffs = {diff.arm: diff for diff in one.kernel_diffs}
+        for arm in dict.fromkeys((*(ledger.arm for ledger in one.ledgers), *diffs)):
+            ledger, diff = ledgers.get(arm), diffs.get(arm)
+            parts = [largest_parts(ledger)] if ledger and ledger.change_ns else []
+            parts += [short_sentence(diff, reference=one.reference)] if diff else []
+            if parts:
+                size = abs(ledger.change_ns / max(1, ledger.reference_ns)) if ledger else 0.0
+                where = labels.get(one.cell, one.cell)
+                found.append((-size, f"{arm}, {where}: {'; '.join(parts)}."))
     return tuple(visible(text) for _, text in sorted(found, key=lambda pair: pair[0]))
-
-
-def _undecided(run: RunComparison) -> set[tuple[str, str]]:
-    return {(one.cell, one.arm) for one in run.comparisons if one.outcome not in MOVED}
 
 
 def missing_sentence(run: RunComparison) -> str:
@@ -138,16 +139,15 @@ def _where(run: RunComparison) -> str:
     return f"where a {piece_word(run)} spends its time"
 
 
-def kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
+def _kernel_sentences(run: RunComparison, arm: str) -> tuple[str, ...]:
     """Say of one arm, cell by cell, whether it ran the kernels of the reference."""
-    labels, is_one = cell_labels(run), len(run.profiles) < 2
-    return tuple(
-        visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{text}")
+    told = (
+        (one.cell, kernel_sentence(diff, reference=one.reference))
         for one in run.profiles
         for diff in one.kernel_diffs
         if diff.arm == arm
-        for text in (kernel_sentence(diff, reference=one.reference),)
     )
+    return of_cells(run, told, among=len(run.profiles))
 
 
 def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def build_sentences(run: RunComparison, *, beside: bool = False) -> tuple[str, .
         for one in cell.betrayed
         if not one.part_of and not (beside and one.fact_class == "confounder")
     )
-    return by_arms((one.arm, _build_sentence(one)) for one in found)
+    return by_arms((one.arm, one_line(one.sentence or one.evidence)) for one in found)
 
 
 def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -176,14 +176,8 @@ def by_arms(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def profile_cautions(run: RunComparison) -> tuple[str, ...]:
     """Say what to mind before relying on the profiles."""
-    labels, is_one = cell_labels(run), len(run.profiles) < 2
-    return tuple(
-        dict.fromkeys(
-            visible(f"{'' if is_one else labels.get(one.cell, one.cell) + ': '}{one_line(text)}")
-            for one in run.profiles
-            for text in one.cautions
-        )
-    )
+    told = ((one.cell, one_line(text)) for one in run.profiles for text in one.cautions)
+    return of_cells(run, told, among=len(run.profiles))
 
 
 def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
@@ -191,8 +185,8 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
 
     That nothing was timed is said once where it holds for the whole run.
     """
-    sentences = kernel_sentences(run, arm)
-    idle = [one for one in (arm, run.reference_arm) if one in arms_without_gpu_work(run)]
+    sentences = _kernel_sentences(run, arm)
+    idle = [one for one in (arm, run.reference_arm) if one in _arms_without_gpu_work(run)]
     if idle:
         one_holds = "profile {} holds" if len(idle) == 1 else "profiles {} hold"
         held = one_holds.format(f"of {listed(idle)}")
@@ -206,7 +200,7 @@ def untimed_words(run: RunComparison, arm: str) -> tuple[str, str]:
     return sentences[0], " ".join((*sentences[1:], caution)).rstrip()
 
 
-def arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
+def _arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
     """Return the arms whose profiles would show work of a GPU, and show none in any cell."""
     seen: dict[str, set[bool]] = {}
     for one in run.profiles:
@@ -214,21 +208,6 @@ def arms_without_gpu_work(run: RunComparison) -> frozenset[str]:
             told = {found.has_gpu_work for found in arm.passes if found.state == "ok"} - {None}
             seen.setdefault(arm.arm, set()).update(bool(work) for work in told)
     return frozenset(arm for arm, told in seen.items() if told == {False})
-
-
-def _build_sentence(one: FactDifference) -> str:
-    return one_line(one.sentence or one.evidence)
-
-
-def _compared(
-    run: RunComparison,
-) -> Iterator[tuple[CellProfiles, str, Ledger | None, KernelDiff | None]]:
-    """Give each arm of each cell that is compared, with what there is of it."""
-    for one in run.profiles:
-        ledgers = {ledger.arm: ledger for ledger in one.ledgers}
-        diffs = {diff.arm: diff for diff in one.kernel_diffs}
-        for arm in dict.fromkeys((*ledgers, *diffs)):
-            yield one, arm, ledgers.get(arm), diffs.get(arm)
 
 
 def part_label(part: Part) -> str:

@@ -112,16 +112,18 @@ class Verdict:
 
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     """Return the words of one comparison; `margin` is the fraction fixed before the run."""
-    primary = comparison.primary
-    moved = comparison.outcome in MOVED
+    primary, amount, ends = comparison.primary, "", ""
+    if comparison.outcome in MOVED:
+        amount = unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
+        ends = unsigned_interval(primary.low, primary.high) if primary else "no interval"
     return Verdict(
         arm=comparison.arm,
         cell=label,
         cell_id=comparison.cell,
         outcome=comparison.outcome,
         claim=_claim(comparison, margin),
-        amount=_amount(primary) if moved else "",
-        ends=_ends(primary) if moved else "",
+        amount=amount,
+        ends=ends,
         qualifier=_qualifier(comparison),
         remark=visible(_remark(comparison)),
         brief=visible(_remark(comparison, is_brief=True)),
@@ -301,14 +303,6 @@ def _claim(comparison: Comparison, margin: float) -> str:
             return f"inconclusive, leaning {comparison.leaning}"
         case _:
             return WORDS[comparison.outcome]
-
-
-def _amount(primary: Estimate | None) -> str:
-    return unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
-
-
-def _ends(primary: Estimate | None) -> str:
-    return unsigned_interval(primary.low, primary.high) if primary else "no interval"
 
 
 def _qualifier(comparison: Comparison) -> str:
