@@ -200,13 +200,13 @@ class Display:
         progress.update(self._tasks[name], completed=min(done, 1.0), text=visible(text))
 
 
+@dataclass(frozen=True, slots=True)
 class Saying:
     """Prints what happens to one thing, and how far its long transfers are."""
 
-    def __init__(self, display: Display, label: str, check: Callable[[], None]) -> None:
-        self._display = display
-        self._label = label
-        self._check = check
+    _display: Display
+    _label: str
+    _check: Callable[[], None]
 
     def __call__(self, text: str) -> None:
         """Print one line."""

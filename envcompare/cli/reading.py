@@ -195,24 +195,22 @@ def _data(folder: RunFolder, form: str, output: Path | None) -> RunComparison:
     from envcompare.analysis.compare import compare_run
 
     comparison = compare_run(folder)
-    _put(_content(form, comparison), output)
-    return comparison
-
-
-def _content(form: str, comparison: RunComparison) -> bytes:
-    """Return a comparison in a format that is no page."""
     if form == "json":
         from envcompare.run_folder.results import json_bytes
 
-        return json_bytes(comparison)
-    if form == "md":
+        content = json_bytes(comparison)
+    elif form == "md":
         from envcompare.report.export.summary import summary
         from envcompare.report.format.markdown import markdown
 
-        return f"{markdown(summary(comparison))}\n".encode()
-    from envcompare.report.export.exports import csv_text, parquet_bytes
+        content = f"{markdown(summary(comparison))}\n".encode()
+    else:
+        from envcompare.report.export.exports import csv_text, parquet_bytes
 
-    return csv_text(comparison).encode() if form == "csv" else parquet_bytes(comparison)
+        is_text = form == "csv"
+        content = csv_text(comparison).encode() if is_text else parquet_bytes(comparison)
+    _put(content, output)
+    return comparison
 
 
 def _draw(comparison: RunComparison, figures: Path, display: Display) -> None:
@@ -333,7 +331,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     from envcompare.analysis.compare import compare_run
     from envcompare.analysis.model.comparison import GatedRun
     from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
-    from envcompare.report.export.changewords import Naming, gate_blocks, worded_gates
+    from envcompare.report.export.changewords import gate_blocks, worded_gates
     from envcompare.report.export.summary import summary
     from envcompare.report.wording.labels import cell_labels
     from envcompare.run_folder.results import RunFolder
@@ -344,12 +342,7 @@ def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
         raise _nothing_to_judge(run)
     results = judge_gates(gates, claims)
     code = gates_exit_code(results, claims, is_complete=run.is_complete)
-    naming = Naming(
-        labels=cell_labels(run),
-        reference=run.reference_arm,
-        gates=frozenset(one.text for one in gates),
-    )
-    results = worded_gates(results, naming)
+    results = worded_gates(results, cell_labels(run), run.reference_arm)
     gated = GatedRun(comparison=run, gates=results, exit_code=code)
     blocks = (*summary(run), *(gate_blocks(results, run) if gates else ()))
     _print_result(blocks, gated, form=form)

@@ -18,7 +18,7 @@ from envcompare.analysis.two_runs.gates import (
     parse_gates,
 )
 from envcompare.errors import ConfigError
-from envcompare.report.export.changewords import Naming, gate_blocks, worded_gates
+from envcompare.report.export.changewords import gate_blocks, worded_gates
 from envcompare.stats.verdicts import verdict
 
 
@@ -45,8 +45,9 @@ def found(gate: str, one: Claim) -> str | None:
 
 def sentence(gate: str, one: Claim, *, is_change: bool = False) -> str:
     """Return the sentence of the finding."""
-    naming = Naming(labels={"c": "cnn"}, reference="vm", is_change=is_change)
-    (result,) = worded_gates(judge_gates(parse_gates((gate,)), (one,)), naming)
+    (result,) = worded_gates(
+        judge_gates(parse_gates((gate,)), (one,)), {"c": "cnn"}, "vm", is_change=is_change
+    )
     return result.findings[0].sentence
 
 
@@ -253,9 +254,8 @@ def test_a_change_is_said_against_before() -> None:
 def test_a_gate_sums_up_what_it_found() -> None:
     """The last line of each gate says how much of the run it stands on."""
     claims = (claim(-1.0, 5.1), claim(None, None, arm="b", outcome="failed"), claim(0.0, 1.0))
-    naming = Naming(labels={}, reference="vm")
     texts = [
-        worded_gates(judge_gates(parse_gates(("slower:2%",)), some), naming)[0].sentence
+        worded_gates(judge_gates(parse_gates(("slower:2%",)), some), {}, "vm")[0].sentence
         for some in (claims[:1], claims, (*claims, claim(8.0, 9.0)))
     ]
     assert texts == [
@@ -268,8 +268,7 @@ def test_a_gate_sums_up_what_it_found() -> None:
 def test_hostile_names_stay_on_their_line() -> None:
     """A name with a new line or a bidi mark cannot write a sentence of its own."""
     hostile = claim(8.0, 9.0, arm="docker\n\u202eok")
-    naming = Naming(labels={}, reference="vm")
-    results = worded_gates(judge_gates(parse_gates(("slower",)), (hostile,)), naming)
+    results = worded_gates(judge_gates(parse_gates(("slower",)), (hostile,)), {}, "vm")
     text = gate_blocks(results)[0].strong
     assert "\n" not in text
     assert "⟨U+202E⟩" in text

@@ -48,13 +48,13 @@ _CLAIMS: Final = {"slower": "is {} slower than", "faster": "takes {} less time t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
+class _Naming:
     """How comparisons are called: of one run, or of the change between two."""
 
     labels: dict[str, str]
     reference: str
-    is_change: bool = False
-    gates: frozenset[str] = frozenset()
+    is_change: bool
+    gates: frozenset[str]
 
     def name(self, finding: GateFinding) -> str:
         """Return "docker in cnn", or "docker ÷ vm in cnn"."""
@@ -70,8 +70,17 @@ class Naming:
         return f"{finding.arm} {claim} {self.reference} in {label}"
 
 
-def worded_gates(results: Iterable[GateResult], naming: Naming) -> tuple[GateResult, ...]:
+def worded_gates(
+    results: Iterable[GateResult],
+    labels: dict[str, str],
+    reference: str,
+    *,
+    is_change: bool = False,
+) -> tuple[GateResult, ...]:
     """Return the results with the sentence of each gate and of each finding."""
+    results = tuple(results)
+    gates = frozenset(result.gate for result in results)
+    naming = _Naming(labels=labels, reference=reference, is_change=is_change, gates=gates)
     return tuple(
         msgspec.structs.replace(
             result,
@@ -130,7 +139,7 @@ def _result_sentence(result: GateResult) -> str:
     return f"gate {result.gate}: passed by {every}{doubt}"
 
 
-def _finding_sentence(result: GateResult, finding: GateFinding, naming: Naming) -> str:
+def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming) -> str:
     gate, state = result.gate, result.state
     match finding.finding:
         case "hit":
@@ -144,7 +153,7 @@ def _finding_sentence(result: GateResult, finding: GateFinding, naming: Naming) 
             return f"gate {gate} passed, not beyond doubt: {_open(result, finding, naming)}"
 
 
-def _hit(state: str, finding: GateFinding, naming: Naming) -> str:
+def _hit(state: str, finding: GateFinding, naming: _Naming) -> str:
     name = naming.name(finding)
     match state:
         case "inconclusive":
@@ -166,7 +175,7 @@ def _hit(state: str, finding: GateFinding, naming: Naming) -> str:
             return f"{naming.moved(finding, state)}{least}"
 
 
-def _open(gate: GateResult, finding: GateFinding, naming: Naming) -> str:
+def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
     """Say how far beyond the bound a comparison may lie all the same."""
     if finding.outcome != "inconclusive":
         figures = f"{naming.name(finding)} has {_interval(finding)}"
@@ -205,19 +214,13 @@ _HEADS: Final = ("environment", "workload", "was", "is", "change", "verdict")
 
 def worded(run: RunChange, labels: dict[str, str]) -> RunChange:
     """Return the comparison of two runs with its sentences; `labels` are of the run after."""
-    naming = Naming(
-        labels=labels,
-        reference=run.reference_arm,
-        is_change=True,
-        gates=frozenset(one.gate for one in run.gates),
-    )
     return msgspec.structs.replace(
         run,
         changes=tuple(
             msgspec.structs.replace(one, sentence=flat(_sentence(run, one, labels)))
             for one in run.changes
         ),
-        gates=worded_gates(run.gates, naming),
+        gates=worded_gates(run.gates, labels, run.reference_arm, is_change=True),
     )
 
 

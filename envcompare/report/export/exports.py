@@ -113,7 +113,11 @@ def write_figures(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
     The folder is made where it is missing. Files of these names are replaced, each as a whole.
     Raises ConfigError where a file is in the way, RunFolderError where the disk refuses.
     """
-    _make(folder)
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error, what="made", option=_OPTION) from error
     written = []
     for chart in charts[:MOST_FIGURES]:
         for ending, content in paper_files(chart).items():
@@ -156,11 +160,3 @@ def check_folder(folder: Path) -> None:
             details="a file of this name is there",
             hint="name a folder, or one that does not exist yet",
         )
-
-
-def _make(folder: Path) -> None:
-    check_folder(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error, what="made", option=_OPTION) from error
