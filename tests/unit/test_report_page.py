@@ -301,7 +301,8 @@ def test_properties_that_differ_stand_first_with_confounders_on_top() -> None:
 def test_the_control_is_no_environment_of_its_own() -> None:
     """The reference under its second label gets neither headline nor column."""
     assert [one.arm for one in headlines(EXAMPLE)] == ["docker", "singularity"]
-    assert [facts.names for facts in hosts_facts(EXAMPLE)] == [("vm", "docker", "singularity")]
+    (facts,) = hosts_facts(EXAMPLE)
+    assert [one.arm for one in facts.arms] == ["vm", "docker", "singularity"]
 
 
 def test_a_failure_has_its_three_sentences_phase_code_and_log() -> None:
