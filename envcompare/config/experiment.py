@@ -172,12 +172,6 @@ def _measuring(settings: Settings) -> dict[str, Any]:
 
 
 def _check_together(settings: Settings) -> None:
-    if settings.generation == "fork" and settings.device == "cuda":
-        raise ConfigError(
-            "--generation fork and --device cuda exclude each other",
-            details="a process cannot be forked once CUDA is in use",
-            hint="leave --generation out: envcompare chooses rebuild on a GPU",
-        )
     if settings.variant == "cpu" and settings.device == "cuda":
         raise ConfigError(
             "--variant cpu and --device cuda exclude each other",

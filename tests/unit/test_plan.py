@@ -91,7 +91,7 @@ def test_wrong_arm_is_named_with_its_remedy(items: tuple[str, ...], message: str
         ({"data": "/d", "download": True}, "exclude each other"),
         ({"pin": "3-1"}, "is not a CPU list"),
         ({"connect_timeout": -1.0}, "connect-timeout"),
-        ({"generation": "fork", "device": "cuda"}, "exclude each other"),
+        ({"variant": "cpu", "device": "cuda"}, "exclude each other"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": (64, 64)}}}, "the same value twice"),
         ({"workloads": "rnn", "set": {"rnn": {"hidden": ()}}}, "has no value"),
         ({"download": True, "workload": "x.py:Net"}, "bundled workloads alone"),

@@ -23,9 +23,18 @@ RESULT_LIMIT = 200  # characters of a value that `finish` returned
 class Job:
     """What `hello` has settled for all generations of a worker."""
 
-    def __init__(self, workload: Workload, *, device: str, threads: int, data: str | None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        device: str,
+        threads: int,
+        data: str | None,
+        keeps_off_gpu: bool = False,
+    ) -> None:
         self.workload = workload
         self.device = device
+        self.keeps_off_gpu = keeps_off_gpu  # CUDA is for forks of this process alone
         self.threads = threads
         self.data = data
 
@@ -64,6 +73,7 @@ class Generation:
         # The pad moves what is allocated after it, so that no generation owes its speed to one
         # lucky layout of memory.
         self._pad = b"\1" * whole_number(request, "pad", least=0, most=PAD_LIMIT_BYTES)
+        torchparts.wait_for_device(self._job.device)  # a fork starts CUDA here, beside the work
         torchparts.start_memory_record(self._job.device)
         with phase("setup"):
             torchparts.seed_everything(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -13,7 +14,7 @@ from harness.formats.data import data_hash
 from harness.generation import Job, whole_number
 from harness.loading import Workload, code_hash, load_class
 from harness.pinning import pin
-from harness.places import unsafe_to_fork
+from harness.places import in_fork, unsafe_to_fork
 
 PLACES = ("auto", "fork", "rebuild")
 
@@ -31,25 +32,60 @@ def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
         torchparts.import_what_optimizers_need()
     import_ns = time.monotonic_ns() - start_ns
     with phase("setup"):
-        device = torchparts.choose_device(request.get("device", "auto"))
+        started, keeps_off_gpu = _start_device(request)
         workload = Workload(kind, request.get("params") or {})
-        device_ns = torchparts.start_device(device)
     # One thread until the fork: a child cannot use the threads of a pool its parent has started.
     torchparts.limit_threads(1)
     start_ns = time.monotonic_ns()
     with phase("data"):
         workload.load(request.get("data"))
     data_ns = time.monotonic_ns() - start_ns
-    job = Job(workload, device=device, threads=threads, data=request.get("data"))
-    times = {"import_ns": import_ns, "device_ns": device_ns, "data_ns": data_ns}
-    return job, {**times, **_describe(request, job)}
+    job = Job(
+        workload,
+        device=started["device"],
+        threads=threads,
+        data=request.get("data"),
+        keeps_off_gpu=keeps_off_gpu and not torchparts.is_gpu_in_use(),
+    )
+    times = {"import_ns": import_ns, "data_ns": data_ns}
+    return job, {**times, **started, **_describe(request, job)}
+
+
+def _start_device(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Choose the device and start it; say whether that was done in a fork of this process.
+
+    Generations that are forks need a template without CUDA. A fork that cannot start what this
+    process can, as after a `cuInit` that PyTorch does not know of, is no reason to give up.
+    """
+    wanted = request.get("device", "auto")
+
+    def start() -> dict[str, Any]:
+        device = torchparts.choose_device(wanted)
+        device_ns = torchparts.start_device(device)
+        capability = torchparts.compute_capability(device)
+        return {"device": device, "device_ns": device_ns, "compute_capability": capability}
+
+    if request.get("generation", "auto") == "rebuild" or not torchparts.can_keep_off_gpu(wanted):
+        return start(), False
+    with phase("process"):
+        alone = unsafe_to_fork("cuda") is None
+    if alone:
+        with contextlib.suppress(ProcessError):
+            found = in_fork(start)
+            if found["device"] == "cuda":
+                return found, True
+    return start(), False
 
 
 def take_fingerprint(job: Job | None) -> dict[str, Any]:
     """Return what this process finds around itself outside any generation, even without a job."""
     if job is None:
         return fingerprint(threads=None, device="cpu")
-    return fingerprint(threads=job.threads, device=job.device, data=job.data)
+
+    def take() -> dict[str, Any]:
+        return fingerprint(threads=job.threads, device=job.device, data=job.data)
+
+    return in_fork(take) if job.keeps_off_gpu and job.device == "cuda" else take()
 
 
 def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -65,8 +101,6 @@ def _describe(request: dict[str, Any], job: Job) -> dict[str, Any]:
     return {
         "generation": place,
         "generation_reason": reason,
-        "device": job.device,
-        "compute_capability": torchparts.compute_capability(job.device),
         "batch": job.workload.batch,
         "unit": "samples",
         "steps_per_epoch": job.workload.steps_per_epoch,
@@ -106,6 +140,8 @@ def _settle_process(threads: int, cpus: list[int] | None) -> None:
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+    # `torch.cuda.is_available` of a workload then asks NVML, and does not spoil later forks.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     pin(cpus)
 
@@ -116,10 +152,14 @@ def _choose_place(wanted: str, device: str) -> tuple[str, str]:
     if wanted == "rebuild":
         return "rebuild", "asked for"
     if danger is None:
-        return "fork", "one thread lives in the template and no GPU is used"
+        return "fork", f"one thread lives in the template and {_gpu_words(device)}"
     if wanted == "fork":
         raise ProcessError(
             f"generation 'fork' was asked for and is unsafe: {danger}",
             hint="leave --generation out, so that the tool chooses, or give --generation rebuild",
         )
     return "rebuild", danger
+
+
+def _gpu_words(device: str) -> str:
+    return "CUDA is started in its forks alone" if device == "cuda" else "no GPU is used"

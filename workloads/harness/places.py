@@ -11,9 +11,10 @@ import signal
 import socket
 import time
 import traceback
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
-from harness.failures import PhaseError, ProcessError, failure_reply
+from harness import torchparts
+from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
 from harness.generation import Generation, Job
 from harness.wire import (
     encode,
@@ -33,10 +34,10 @@ def unsafe_to_fork(device: str) -> str | None:
     """Return why a generation must not be a fork of this process, or None.
 
     A fork copies only the calling thread, so that locks of the others stay locked for ever, and
-    CUDA does not survive it at all.
+    CUDA does not survive it at all (CUDA C++ Programming Guide; torch.multiprocessing).
     """
-    if device == "cuda":
-        return "the device is cuda"
+    if device == "cuda" and torchparts.is_gpu_in_use():
+        return "CUDA is in use in the template"
     try:
         threads = len(os.listdir("/proc/self/task"))
     except OSError:
@@ -47,6 +48,39 @@ def unsafe_to_fork(device: str) -> str | None:
 def is_last(reply: dict[str, Any]) -> bool:
     """Return whether a generation is over with this reply."""
     return reply["op"] == "end" or not reply["ok"]
+
+
+def in_fork(compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a fork of this process computes, so that what it starts does not stay here.
+
+    Raises ProcessError with the words of what failed there, or how the fork ended.
+    """
+    flush_prints()
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(source)
+        try:
+            reply: dict[str, Any] = {"found": compute()}
+        except HintedError as error:
+            reply = {"failed": str(error), "hint": error.hint}
+        except BaseException as error:  # noqa: BLE001  a fork must never go on as this process
+            traceback.print_exc()
+            reply = {"failed": f"{type(error).__name__}: {error}", "hint": ""}
+        with os.fdopen(sink, "wb") as pipe:
+            pipe.write(encode(reply))
+        leave(0)
+    os.close(sink)
+    with os.fdopen(source, "rb") as pipe:
+        line = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not line:
+        raise ProcessError(f"the process that tried the GPU {_ending(status)}")
+    told: dict[str, Any] = json.loads(line)
+    if "failed" in told:
+        raise ProcessError(told["failed"], hint=told["hint"])
+    found: dict[str, Any] = told["found"]
+    return found
 
 
 class Rebuilt:

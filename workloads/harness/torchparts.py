@@ -59,6 +59,27 @@ def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
     return ProcessError(f"{why} and {reason}", hint=f"{remedy}, or give --device cpu")
 
 
+def can_keep_off_gpu(wanted: str) -> bool:
+    """Say whether this process can leave CUDA to its forks: PyTorch has it and it is not in use.
+
+    A process that has started CUDA cannot be forked any more. So PyTorch is not even asked whether
+    there is a GPU; `is_initialized` reads a flag of its own.
+    """
+    torch = loaded_torch()
+    return (
+        wanted != "cpu"
+        and torch is not None
+        and torch.version.cuda is not None
+        and not torch.cuda.is_initialized()
+    )
+
+
+def is_gpu_in_use() -> bool:
+    """Say whether PyTorch has started CUDA in this process."""
+    torch = loaded_torch()
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
 def start_device(device: str) -> int | None:
     """Start CUDA in this process and return how long that took, in ns; None on a CPU.
 
