@@ -48,6 +48,7 @@ _NO_LOCK = "no arm that could be made has them"
 _NO_LOCK_HINT = (
     "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
 )
+_NAMED_CUDA = {"cu130", "cu128", "cu126"}
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -236,6 +237,9 @@ def _ask_pip(request: _Request, target: Path) -> None:
         # who has no way to it is to hear so soon
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
+    elif request.variant in _NAMED_CUDA and not result.succeeded and _lacks_build(result):
+        # PyTorch's own index has builds for one CUDA each, with its name in the local version
+        result = _pip_download(request, target, local_version=request.variant)
     if result.succeeded:
         return
     if request.variant != "auto" and _is_missing_build(result.stderr):
@@ -254,8 +258,11 @@ def _ask_pip(request: _Request, target: Path) -> None:
     )
 
 
-def _pip_download(request: _Request, target: Path, *more: str) -> CommandResult:
-    told = constraints(request.requirements.read_text(encoding="utf-8"), request.variant)
+def _pip_download(
+    request: _Request, target: Path, *more: str, local_version: str = ""
+) -> CommandResult:
+    text = request.requirements.read_text(encoding="utf-8")
+    told = constraints(text, request.variant, local_version=local_version)
     argv = (
         *(_interpreter_with_pip(request.local, request.python), "-m", "pip", "download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
@@ -285,15 +292,16 @@ def _interpreter_with_pip(local: Transport, python: str) -> str:
     )
 
 
-def constraints(requirements: str, variant: Variant) -> str:
+def constraints(requirements: str, variant: Variant, *, local_version: str = "") -> str:
     """Return what pip must be told beside the requirements, so that it takes this variant.
 
     The builds of PyTorch differ in their local version: 2.13.0+cpu has no CUDA. `==2.13.0` takes
     either, `===2.13.0` the plain one alone. Without a pinned torch there is nothing to tell.
     """
     pins = dict(_PIN.findall(requirements))
-    if variant == "cpu" and "torch" in pins:
-        return f"torch=={pins['torch']}+cpu\n"
+    named = "cpu" if variant == "cpu" else local_version
+    if named and "torch" in pins:
+        return f"torch=={pins['torch']}+{named}\n"
     if variant != "auto":
         return "".join(f"{name}==={version}\n" for name, version in sorted(pins.items()))
     return ""

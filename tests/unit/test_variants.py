@@ -67,6 +67,15 @@ def test_a_cuda_build_that_pip_does_not_find_is_not_replaced(links: Path) -> Non
     assert caught.value.brief == "there is no cuda build of torch for Python 3.11 here"
 
 
+def test_a_build_of_pytorchs_own_index_is_taken_where_there_is_no_plain_one(links: Path) -> None:
+    """Its local version names the CUDA; one for another CUDA is not taken."""
+    _offer(links, "torch-2.0+cpu", "torch-2.0+cu126")
+    filled = _fill(links, "cu126")
+    assert [name.split("-")[1] for name, _ in filled.sums] == ["2.0+cu126"]
+    with pytest.raises(StackError, match="there is no cu128 build of torch"):
+        _fill(links, "cu128")
+
+
 def test_another_package_that_is_missing_is_no_question_of_the_variant(links: Path) -> None:
     """The remedy is another one then."""
     _offer(links, "torch-2.0+cpu")
