@@ -237,7 +237,9 @@ def _ask_pip(request: _Request, target: Path) -> None:
         # who has no way to it is to hear so soon
         more = ("--extra-index-url", _CPU_INDEX, "--retries=1", "--timeout=15")
         result = _pip_download(request, target, *more)
-    elif request.variant in _NAMED_CUDA and not result.succeeded and _lacks_build(result):
+    elif (
+        request.variant in _NAMED_CUDA and not result.succeeded and _is_missing_build(result.stderr)
+    ):
         # PyTorch's own index has builds for one CUDA each, with its name in the local version
         result = _pip_download(request, target, local_version=request.variant)
     if result.succeeded:
