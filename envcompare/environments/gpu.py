@@ -99,7 +99,16 @@ def find(transport: Transport) -> Check:
         return driver
     what, hint = "the loader's cache", "run ldconfig -p on the host and fix what it reports"
     result = ask(transport, files_command("/dev"), what=what, hint=hint)
-    return result if isinstance(result, Check) else replace(driver, gpu=read_files(result.stdout))
+    if isinstance(result, Check):
+        return result
+    found = read_files(result.stdout)
+    if found.way == "none":
+        return unusable(
+            "CUDA_VISIBLE_DEVICES of the login hides every GPU",
+            f"unset it there, {_ON_CPU}",
+            version=driver.version,
+        )
+    return replace(driver, gpu=found)
 
 
 def files_command(folder: str) -> Command:

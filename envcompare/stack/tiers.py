@@ -108,7 +108,8 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
     """
     by_name = {tier.name: tier for tier in TIERS}
     if wish == "cpu" or (wish == "auto" and (gpus is None or not gpus.is_expected)):
-        return _for_cpu(python, host, is_asked=wish == "cpu")
+        why = "no GPU is to be used" if gpus is None else "no NVIDIA GPU was found"
+        return _for_cpu(python, host, why=why)
     tiers = (by_name[wish],) if wish in by_name else TIERS
     known = gpus or HostGpus()
     fitting = [tier for tier in tiers if not _lacks(tier, known, python)]
@@ -118,7 +119,7 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
     return Choice(tier=tier, is_cpu=False, sentence=_sentence(tier, known))
 
 
-def _for_cpu(python: str, host: str, *, is_asked: bool) -> Choice:
+def _for_cpu(python: str, host: str, *, why: str) -> Choice:
     tier = TIERS[0]
     if python not in tier.pythons:
         raise StackError(
@@ -126,7 +127,6 @@ def _for_cpu(python: str, host: str, *, is_asked: bool) -> Choice:
             details=f"PyPI has them for Python {', '.join(tier.pythons)}",
             hint=f"name one of these with --python, such as --python {tier.pythons[-2]}",
         )
-    why = "as asked for" if is_asked else "no NVIDIA GPU is to be used"
     return Choice(tier=tier, is_cpu=True, sentence=f"{why}: torch {tier.torch} for the CPU")
 
 
