@@ -12,21 +12,39 @@ from envcompare.environments import Check, Isolation, ask, gpu, kill_marked, mar
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Progress, Request, venv
-from envcompare.stack.host import Layout, find_python, layout, left_out, software_of
+from envcompare.stack.host import LOADING, Layout, find_python, layout, left_out, software_of
 from envcompare.text import spoken
-from envcompare.transport import Transport
+from envcompare.transport import Transport, shell
 
-# A login may lead every Python to other files by these, past the software that is compared. No
-# container sees them; what a stack or a user gives is in the command's own variables and stays.
+# A login may lead every Python and its libraries to other files by these, past the software that
+# is compared. No container sees them; what a stack or a user gives is in the command's own
+# variables and stays.
 _LEADING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONSAFEPATH",
-    "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE",
+    "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONEXECUTABLE", *LOADING,
 )  # fmt: skip
+# $@: the variables that lead the loader. A folder of the driver counts where the loader finds no
+# libcuda.so.1 by itself, as on Container-Optimized OS.
+_LOGIN = r"""
+libcuda='libcuda\.so\.1 \(libc6,(x86-64|AArch64)'
+for name; do
+  [ -z "$(printenv "$name")" ] || printf 'set %s\n' "$name"
+done
+! PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | grep -Eq "$libcuda" || exit 0
+set -f
+IFS=:
+for folder in $LD_LIBRARY_PATH; do
+  case $folder in
+    /*) [ ! -e "$folder/libcuda.so.1" ] || printf 'driver %s\n' "$folder" ;;
+  esac
+done
+exit 0
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vm:
-    """Runs the command as it is, but for the variables that lead Python elsewhere."""
+    """Runs the command as it is, but for variables that lead Python or the loader elsewhere."""
 
     name: ClassVar[str] = "vm"
     traits: ClassVar[Traits] = Traits(is_default=True, is_isolated=False, software="venv")
@@ -70,7 +88,7 @@ class Vm:
         )
         wheels, progress = wheelhouse(request), request.progress
         made = venv.make(transport, wheels, interpreter=interpreter, progress=progress)
-        return proven(self, request, made)
+        return proven(self, request, without_login(request, made))
 
     def explain(self, exit_code: int, stderr: str) -> Problem | None:
         """Say that the program is missing or cannot be run."""
@@ -82,6 +100,32 @@ class Vm:
     def sweep(self, transport: Transport, run_id: str, *, worker: str = "") -> int:
         """Kill the processes of this user that a run or a worker left."""
         return kill_marked(transport, self.name, run_id=run_id, worker=worker)
+
+
+def without_login(request: Request, made: Prepared) -> Prepared:
+    """Return the software with what of the login's variables is dropped and kept, and say it.
+
+    Of its library path only folders of the GPU driver are kept, which no software is compared by.
+    """
+    lines = shell(request.transport, _LOGIN, *LOADING).stdout.splitlines()
+    told = [line.partition(" ") for line in lines]
+    names = [value for word, _, value in told if word == "set"]
+    kept = ":".join(value for word, _, value in told if word == "driver")
+    if not names:
+        return made
+    where, dropped = request.transport.name, ", ".join(names)
+    request.progress.say(
+        f"{where} vm: drops {dropped} of the login, which no container sees; "
+        "--stacks host keeps what the login sets"
+    )
+    if not kept:
+        return replace(made, identity=(*made.identity, ("login.dropped", dropped)))
+    request.progress.say(f"{where} vm: keeps LD_LIBRARY_PATH={kept}: only there is libcuda.so.1")
+    return replace(
+        made,
+        identity=(*made.identity, ("login.dropped", dropped), ("login.libcuda", kept)),
+        variables=(*made.variables, ("LD_LIBRARY_PATH", kept)),
+    )
 
 
 def show_host(request: Request, make_root: Callable[[Layout], str]) -> Prepared:

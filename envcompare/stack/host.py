@@ -31,6 +31,10 @@ from envcompare.transport import (
     shell,
 )
 
+LOADING = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH")
+"""Variables of a login that lead the loader, and what looks for CUDA, to other libraries."""
+
+_CARRIED = ("PYTHONPATH", "PYTHONHOME", *LOADING)
 # A login shell, since that is where a user's PATH, conda or modules come from; fish and csh do not
 # read what follows.
 _ASK = """
@@ -44,6 +48,7 @@ exec "$login" -lc 'exec "$0" -c "$@"' "$@"
 _DESCRIBE = r"""
 import hashlib, json, os, pwd, site, subprocess, sys
 
+wanted, sys.argv[1:] = sys.argv[1].split(), sys.argv[2:]
 # Beside the certificates lie private keys.
 SYSTEM = "/usr /bin /sbin /etc/ssl/certs /etc/ssl/openssl.cnf /etc/pki/tls/certs" \
     " /etc/pki/ca-trust /etc/ca-certificates /etc/localtime /etc/alternatives" \
@@ -79,8 +84,7 @@ def entry(path):
     return [path, "folder" if os.path.isdir(path) else "file", ""]
 
 real_path = os.path.realpath(sys.executable)
-carried = {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-           if os.environ.get(name)}
+carried = {name: os.environ[name] for name in wanted if os.environ.get(name)}
 if site.ENABLE_USER_SITE:
     carried["PYTHONUSERBASE"] = site.getuserbase()
 print(json.dumps({
@@ -163,7 +167,9 @@ def find_python(
     Raises UnusableError when it is missing or cannot import what is needed.
     """
     asked = python or "python3"
-    result = shell(transport, _ASK, asked, _DESCRIBE, *imports, timeout_s=FOLDER_S)
+    result = shell(
+        transport, _ASK, asked, _DESCRIBE, " ".join(_CARRIED), *imports, timeout_s=FOLDER_S
+    )
     lines = result.stdout.strip().splitlines()
     if not result.succeeded or not lines:
         what = f"imports {' and '.join(imports)}" if imports else "runs there"

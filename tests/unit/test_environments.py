@@ -14,12 +14,14 @@ import pytest
 from envcompare import environments
 from envcompare.command import Command
 from envcompare.environments import Isolation
-from envcompare.environments.docker import Docker, image_store
+from envcompare.environments.docker import ENGINE, Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
+from envcompare.environments.vm import without_login
 from envcompare.errors import ConfigError, UnusableError
-from envcompare.stack import Mount, engine, venv
+from envcompare.stack import Mount, Prepared, Progress, Request, engine, venv
 from envcompare.stack.engine import bind
+from envcompare.stack.host import LOADING
 from envcompare.stack.image import look_up
 from envcompare.transport import run, shell
 from envcompare.transport.local import LOCAL
@@ -53,7 +55,12 @@ def test_vm_runs_the_command_with_the_marks_and_without_what_leads_python_elsewh
     )
 
 
-LOGIN = {"PYTHONPATH": "/evil", "PYTHONHOME": "/nonexistent", "PYTHONSAFEPATH": "1"}
+LOGIN = {
+    "PYTHONPATH": "/evil", "PYTHONHOME": "/nonexistent", "PYTHONSAFEPATH": "1",
+    "LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "LD_PRELOAD": "/nonexistent/lib.so",
+    "CUDA_HOME": "/usr/local/cuda", "CUDA_PATH": "/usr/local/cuda",
+}  # fmt: skip
+MADE = Prepared(interpreter="/venv/bin/python", identity=(("lock", "0a"),))
 
 
 def test_a_login_cannot_lead_the_python_of_vm_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +80,45 @@ def test_what_a_stack_gives_its_python_stays(monkeypatch: pytest.MonkeyPatch) ->
     command = Command(argv=(sys.executable, "-c", script), env=(("PYTHONPATH", "/carried"),))
     done = run(LOCAL, environment("vm").wrap(command, ISOLATION))
     assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+def _of_login(monkeypatch: pytest.MonkeyPatch, **login: str) -> tuple[Prepared, list[str]]:
+    """Return what vm makes of its software where a login sets these alone, and what it says."""
+    for name in LOADING:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in login.items():
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    request = Request(transport=LOCAL, progress=Progress(said.append), builder=ENGINE)
+    return without_login(request, MADE), said
+
+
+def test_a_login_without_such_variables_is_not_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one is as none: the loader ignores it."""
+    assert _of_login(monkeypatch, LD_PRELOAD="") == (MADE, [])
+
+
+def test_what_vm_drops_of_a_login_is_said_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's Deep Learning VM is measured without them, which nobody could guess."""
+    login = {"LD_LIBRARY_PATH": "/opt/none:/opt/*", "CUDA_HOME": "/usr/local/cuda"}
+    prepared, said = _of_login(monkeypatch, **login)
+    assert " ".join(said) == (
+        "local vm: drops LD_LIBRARY_PATH, CUDA_HOME of the login, which no container sees; "
+        "--stacks host keeps what the login sets"
+    )
+    dropped = ("login.dropped", "LD_LIBRARY_PATH, CUDA_HOME")
+    assert prepared == replace(MADE, identity=(*MADE.identity, dropped))
+
+
+def test_the_folder_of_the_driver_stays_where_nothing_else_leads_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Container-Optimized OS has libcuda.so.1 in no folder that its loader knows by itself."""
+    (tmp_path / "libcuda.so.1").touch()
+    prepared, said = _of_login(monkeypatch, LD_LIBRARY_PATH=f"/opt/none::{tmp_path}:relative")
+    assert said[1:] == [f"local vm: keeps LD_LIBRARY_PATH={tmp_path}: only there is libcuda.so.1"]
+    assert prepared.variables == (("LD_LIBRARY_PATH", str(tmp_path)),)
+    assert prepared.identity[-1] == ("login.libcuda", str(tmp_path))
 
 
 def test_a_login_that_leads_python_astray_makes_no_venv_anew(

@@ -231,6 +231,19 @@ def test_the_plain_process_has_no_skeleton() -> None:
     assert (prepared.interpreter, prepared.reference, prepared.mounts) == (sys.executable, "", ())
 
 
+def test_what_a_login_sets_for_its_libraries_is_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that shows the host's files loads what the host's own Python loads."""
+    login = {"LD_LIBRARY_PATH": "/opt/none", "CUDA_HOME": "/usr/local/cuda", "CUDA_PATH": "/c"}
+    for name, value in login.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    carried = find_python(LOCAL, python=sys.executable, imports=("msgspec",)).variables
+    assert {name: carried.get(name) for name in (*login, "LD_PRELOAD")} == {
+        **login,
+        "LD_PRELOAD": None,
+    }
+
+
 def test_an_interpreter_without_what_is_needed_is_named() -> None:
     """The hint is the flag that names another."""
     with pytest.raises(UnusableError) as caught:
