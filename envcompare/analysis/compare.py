@@ -26,6 +26,7 @@ from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
     Differences,
     candidates,
+    clock_differences,
     differences_by_cell,
     each_once,
     of_cells,
@@ -59,6 +60,9 @@ def compare_files(read: RunFiles) -> RunComparison:
     profiles = explain(read, data, differences=differing, settled=settled)
     for profiled in profiles:
         differing[profiled.cell] = (*differing.get(profiled.cell, ()), *profiled.betrayed)
+    ratios = {key: one.interval.mean for key, one in settled.items()}
+    for cell, clocks in clock_differences(read, data, ratios).items():
+        differing[cell] = (*differing.get(cell, ()), *clocks)
     shared = each_once(differing)
     judged = zip(data, cells, strict=True)
     comparisons = _comparisons(read, judged, differing=differing, settled=settled)

@@ -346,6 +346,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("gpu", "confounder", is_absent=True, way="gpu",
          missing="the inspected process uses no GPU, or the driver does not report it",
          seen_by=Library("the library of the GPU driver", ("libcuda.",))),
+    Fact("gpu.clock_sm_mhz", name="the clock of the GPU while it was measured (MHz)"),
     Fact("gpu.count", "possible-influence"),
     Fact("gpu.driver", name="the GPU driver"),
     Fact("gpu.name", name="the GPU", is_whole=True),

@@ -314,11 +314,40 @@ def arm_quantities(
     uuids = {reading.uuid for reading in readings}
     if not uuids:
         return _all_missing(NO_READINGS)
-    if len(uuids) > 1 and uuid not in uuids:
+    of_gpu = _of_gpu(readings, uuid)
+    if not of_gpu:
         return _all_missing(WHICH.format(len(uuids)))
-    of_gpu = [reading for reading in readings if reading.uuid == uuid or len(uuids) == 1]
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
     return (*_energy(timed, of_gpu, batch), *_states(timed, of_gpu))
+
+
+def _of_gpu(readings: Sequence[GpuReading], uuid: str) -> list[GpuReading]:
+    """Return the readings of the GPU of a UUID, which need not be known where only one was read."""
+    is_single = len({reading.uuid for reading in readings}) == 1
+    return [reading for reading in readings if is_single or reading.uuid == uuid]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """How fast a GPU ran in the blocks of an arm, and what held its clock down meanwhile."""
+
+    sm_mhz: float
+    readings: int
+    held: str  # in brackets with a blank before, for a sentence; empty where nothing did
+
+
+def clocks_of(
+    blocks: Sequence[Block], readings: Sequence[GpuReading], *, uuid: str = ""
+) -> Clocks | None:
+    """Return the clocks of a GPU while these blocks ran; None where they were not read."""
+    of_gpu = _of_gpu(readings, uuid)
+    values = Curve.of(of_gpu, "sm_mhz").within(blocks)
+    if not len(values) or not np.all(values > 0):
+        return None
+    masks = Curve.of(of_gpu, "throttling").within(blocks)
+    seen = ", ".join(_held_down(masks)) if len(masks) else ""
+    held = f" ({seen} of the readings)" if seen else ""
+    return Clocks(sm_mhz=_mean(values), readings=len(values), held=held)
 
 
 def _energy(
@@ -386,10 +415,14 @@ def _throttled_percent(masks: Floats) -> float:
 
 def _seen_reasons(masks: Floats) -> str:
     """Return each reason that held the clocks down, with its share of the readings."""
+    seen = _held_down(masks)
+    return f"{len(masks)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
+
+
+def _held_down(masks: Floats) -> list[str]:
     bits = masks.astype(np.int64)
     shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in REASONS.items()}
-    seen = [f"{word} in {share:.1%}" for word, share in shares.items() if share]
-    return f"{len(bits)} readings: {', '.join(seen) or 'nothing held the clocks down'}"
+    return [f"{word} in {share:.1%}" for word, share in shares.items() if share]
 
 
 def _quantity(name: str, value: float, scope: str, source: str = "NVML") -> Quantity:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
+from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing.descriptive import Clocks, clocks_of
+from envcompare.analysis.timing.runfiles import RunFiles
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.facts import CLASS_ORDER, EXPLAINING
@@ -23,6 +29,15 @@ from envcompare.run_folder.records import (
 
 Differences = tuple[FactDifference, ...]
 _FELT: Final = (True, None, False)
+GPU_CLOCK: Final = "gpu.clock_sm_mhz"
+"""The clock at which a GPU ran while an arm was measured."""
+# Clocks move in steps of 7.5 or 15 MHz: a smaller difference of means is no other clock.
+_SAME_CLOCK: Final = math.log(1.005)
+_FEWEST_READINGS: Final = 10  # of an arm, for a mean
+_STEADY: Final = (
+    "let the GPU cool and measure again, or fix its clock below what it can hold with "
+    "`nvidia-smi --lock-gpu-clocks` (root), in which every arm can run"
+)
 
 
 @dataclass(slots=True)
@@ -59,6 +74,74 @@ def differences_by_cell(
             of_arm = compare_fingerprints(at[cell, reference], record, pair)
             differences[cell] = (*differences.get(cell, ()), *of_arm)
     return differences
+
+
+def clock_differences(
+    read: RunFiles, cells: Iterable[CellData], found: Mapping[tuple[str, str], float]
+) -> dict[str, Differences]:
+    """Return by cell the arms that a GPU ran at another clock than the reference.
+
+    `found` holds the log ratio of each comparison. A clock that explains the difference, or what
+    lifts it above the margin, is a confounder: a GPU at its power cap or too hot slows whoever runs
+    on it then.
+    """
+    margin = math.log1p(read.run.design.margin)
+    differences: dict[str, Differences] = {}
+    for data in cells:
+        cell = data.cell
+        clocks = {arm.id: _clocks(read, data, arm.id) for arm in data.run.arms}
+        reference = clocks[data.reference.id]
+        for arm, other in clocks.items():
+            ratio = found.get((cell.id, arm))
+            if reference is None or other is None or ratio is None or arm == data.reference.id:
+                continue
+            difference = _of_clocks(reference, other, ratio, margin)
+            if difference is not None:
+                placed = replace(difference, host=cell.host, arm=arm)
+                differences[cell.id] = (*differences.get(cell.id, ()), placed)
+    return differences
+
+
+def _clocks(read: RunFiles, data: CellData, arm: str) -> Clocks | None:
+    """Return the clocks of an arm's GPU in its blocks; None where too little was read."""
+    blocks = [one for one in data.arm_blocks(arm) if isinstance(one, Block) and one.gpu_ns]
+    uuid = str(read.facts.get(data.cell.id, {}).get(arm, {}).get("gpu.uuid") or "")
+    clocks = clocks_of(blocks, read.readings.get(data.cell.id, []), uuid=uuid)
+    return clocks if clocks and clocks.readings >= _FEWEST_READINGS else None
+
+
+def _of_clocks(
+    reference: Clocks, other: Clocks, ratio: float, margin: float
+) -> FactDifference | None:
+    """Return that two clocks differ; a confounder where the difference found rests on it."""
+    slower = math.log(reference.sm_mhz / other.sm_mhz)  # what the clock alone can cost at the most
+    if abs(slower) < _SAME_CLOCK:
+        return None
+    without = abs(ratio) - (slower if ratio > 0 else -slower)
+    is_explained = abs(slower) >= abs(ratio) or (abs(ratio) > margin and without <= margin)
+    ran = (
+        f"The GPU ran at {reference.sm_mhz:.0f} MHz on average in the blocks of the reference"
+        f"{reference.held} and at {other.sm_mhz:.0f} MHz in those of this arm{other.held}"
+    )
+    size = f"{abs(math.expm1(-slower)):.1%}"
+    meaning = (
+        f"a difference of {size}, which can explain the difference in time by itself or lifts it "
+        "above the margin; a power limit, heat or another program can cause it as well as the arm"
+        if is_explained
+        else f"a difference of {size}, which explains a part of the difference in time at most"
+    )
+    return FactDifference(
+        host="",
+        arm="",
+        key=GPU_CLOCK,
+        reference=round(reference.sm_mhz),
+        value=round(other.sm_mhz),
+        fact_class="confounder" if is_explained else "possible-influence",
+        sentence=f"{ran}: {meaning}.",
+        evidence=f"{ran}.",
+        is_felt=True,
+        remedy=_STEADY,
+    )
 
 
 def candidates(differences: Differences, arm: str) -> tuple[str, ...]:
