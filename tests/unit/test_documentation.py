@@ -10,6 +10,8 @@ import click
 import pytest
 
 from envcompare import cli
+from envcompare.gpu.devices import HostGpu, HostGpus
+from envcompare.stack.tiers import choose
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -18,6 +20,10 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+GPU_ROW = re.compile(
+    r"^\| (\w+)[^|]* \| (\d)\.(\d) \|[^|]*\| (\S+), CUDA (\S+) \| (\S+), CUDA (\S+) \|$",
+    re.MULTILINE,
+)
 FENCE = re.compile(r"^```(?:sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -28,7 +34,7 @@ def names(pages: list[Path]) -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """Return the words of each call of envcompare in the page's shell and YAML blocks."""
-    blocks = "\n".join(FENCE.findall(page.read_text("utf-8")))
+    blocks = "\n".join(FENCE.findall(page.read_text("utf-8"))).replace("\\\n", " ")
     calls = [call.strip() for line in blocks.splitlines() for call in line.split("&&")]
     words = [shlex.split(call.removeprefix("- run: "), comments=True) for call in calls]
     return [call[1:] for call in words if call[:1] == ["envcompare"]]
@@ -54,6 +60,22 @@ def test_commands_have_the_options_that_are_shown(page: Path) -> None:
         known |= {flag for option in command.params for flag in option.secondary_opts}
         shown = {word.split("=")[0] for word in words[1:] if word.startswith("--")}
         assert shown - known == set(), words
+
+
+def test_the_page_of_google_cloud_names_the_pytorch_that_is_chosen() -> None:
+    """For each GPU and driver of its table."""
+    rows = GPU_ROW.findall((ROOT / "docs" / "guide" / "gcp.md").read_text("utf-8"))
+    assert len(rows) >= 4
+    for name, major, minor, *shown in rows:
+        gpu = HostGpu(name=name, capability=(int(major), int(minor)))
+        for driver, (release, cuda) in zip(
+            ("550.90.07", "570.86.10", "580.65.06"),
+            (shown[:2], shown[:2], shown[2:]),
+            strict=True,
+        ):
+            gpus = HostGpus(driver=driver, on_bus=1, gpus=(gpu,))
+            tier = choose("auto", gpus, python="3.10", host="gpu1").tier
+            assert (tier.torch, "{}.{}".format(*tier.cuda)) == (release, cuda), (name, driver)
 
 
 def test_the_readme_is_short() -> None:
