@@ -48,6 +48,22 @@ class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     capability: Capability | None = None
 
 
+CLOCK_LIMITS: Final = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+}
+"""nvmlClocksThrottleReasons that hold the clocks down; idleness and a clock set by hand do not."""
+
+
+def held_down(mask: int) -> tuple[str, ...]:
+    """Return what holds the clocks of a GPU down, from the reasons that its driver reports."""
+    return tuple(words for bit, words in CLOCK_LIMITS.items() if mask & bit)
+
+
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     """What a host has: the version of its driver, None without one, and its GPUs."""
 

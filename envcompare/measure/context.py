@@ -88,6 +88,7 @@ class CellContext:
     interruption: Interruption
     deadline: float  # time.monotonic() at which the budget of the cell is spent
     waited_s: float = 0.0  # for a quiet machine, before an interruption
+    has_gpu: bool = False  # which the workload is to use
 
     @property
     def remaining_s(self) -> float:

@@ -18,6 +18,7 @@ from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import MIN_GENERATIONS, Interval
 from envcompare.stats.pairs import Pairs
 from envcompare.stats.verdicts import verdict
+from envcompare.text import counted
 
 BLOCK_S = 0.1  # rounds spread as much at 0.1 s as at 0.3 s, so that more of them say more
 _WARMUP_S = 0.3
@@ -251,6 +252,54 @@ def generations_per_restart(costs: Costs, *, remaining_s: float, restarts_to_com
     )
     wanted = min(MAX_GENERATIONS_A_RESTART, max(MIN_GENERATIONS_A_RESTART, worth))
     return max(1, min(wanted, affordable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPlan:
+    """How the rest of a budget is to be spent: restarts, the present one included, and rounds."""
+
+    restarts: int
+    rounds: int
+    needed_s: float  # of budget, for all the restarts that are wanted
+
+
+def plan_restarts(
+    costs: Costs, *, rounds: int, remaining_s: float, budget_s: float, restarts: int
+) -> RestartPlan:
+    """Plan from what a launch and the begin of a generation have cost, before any block is timed.
+
+    `costs.generation_s` is that of the begin alone. Rounds are given up, down to 2, where all
+    restarts fit only so: a launch cannot be made cheaper, and too few give no verdict.
+    """
+
+    def spent_s(count: int) -> float:
+        return (count + 1) * costs.round_s  # with the one that warms up
+
+    def fitting(count: int) -> int:
+        each_s = costs.launch_s + costs.generation_s + spent_s(count)
+        return 1 + max(0, math.floor((remaining_s - spent_s(count)) / max(each_s, 1e-9)))
+
+    counts = range(rounds, min(rounds, SLOW_MIN_ROUNDS) - 1, -1)
+    best = next((count for count in counts if fitting(count) >= restarts), counts[-1])
+    least_s = costs.launch_s + costs.generation_s + spent_s(counts[-1])
+    missing_s = (restarts - 1) * least_s + spent_s(counts[-1]) - remaining_s
+    return RestartPlan(restarts=fitting(best), rounds=best, needed_s=budget_s + missing_s)
+
+
+def plan_text(plan: RestartPlan, costs: Costs, *, remaining_s: float, restarts: int) -> str:
+    """Say how many restarts fit, from which costs, and what more budget would do."""
+    enough = (
+        f"; {restarts} are needed: give --budget {_roughly(plan.needed_s)} or more"
+        if plan.restarts < restarts
+        else ""
+    )
+    count = "1 restart fits" if plan.restarts == 1 else f"{plan.restarts} restarts fit"
+    rounds = counted(plan.rounds, "round")
+    return (
+        f"plan: {count} the {remaining_s:.0f} s left of the budget, with {rounds} in a "
+        f"generation: a launch of all arms takes {costs.launch_s:.1f} s, the begin of a generation "
+        f"{costs.generation_s:.1f} s and a round {costs.round_s:.1f} s{enough}"
+    )
 
 
 def first_rounds(block_s: float) -> int:

@@ -29,6 +29,8 @@ from envcompare.measure.limits import (
     expected_block_s,
     first_rounds,
     generations_per_restart,
+    plan_restarts,
+    plan_text,
     rounds_per_generation,
     short_block_caution,
     small_budget_caution,
@@ -81,7 +83,7 @@ class Lockstep:
         """
         gate = QuietGate(self.context)
         while not self._is_done():
-            gate.wait()
+            gate.wait_to_launch(uuid=self.roster.gpu_uuid)
             began = time.monotonic()
             self._run_restart(gate)
             self._restart_s = time.monotonic() - began
@@ -161,6 +163,8 @@ class Lockstep:
     def _run_generation(self, pool: WorkerPool, generation: int, launch_s: float) -> None:
         began = time.monotonic()
         run = _Generation(pool, self._restart, generation, self._rounds, self._steps, self._block_s)
+        if self.context.has_gpu and self.context.design.preset == "quick":
+            run.plan = partial(self._plan, launch_s)
         run.run()
         self._steps, self._block_s = run.steps, run.block_s
         self.blocks += map(_summed, run.blocks)
@@ -174,6 +178,24 @@ class Lockstep:
         if "rounds_per_generation" not in self.tuning:
             self._tune_rounds(generation)
         self.context.recorder.progress(self.intervals(), self.context)
+
+    def _plan(self, launch_s: float, begin_s: float, round_s: float, rounds: int) -> int:
+        """Say before the first block how many restarts fit; return the rounds that they leave.
+
+        A launch on a GPU takes seconds, of which a small budget holds few.
+        """
+        costs = Costs(launch_s=launch_s, generation_s=begin_s, round_s=round_s)
+        left_s, restarts = self.context.remaining_s, self._min_restarts()
+        plan = plan_restarts(
+            costs,
+            rounds=rounds,
+            remaining_s=left_s,
+            budget_s=self.context.design.budget_s,
+            restarts=restarts,
+        )
+        text = plan_text(plan, costs, remaining_s=left_s, restarts=restarts)
+        self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
+        return plan.rounds
 
     def _spread(self, began_s: float) -> None:
         """After the first generation, fix how many of them each restart has."""
@@ -223,6 +245,7 @@ class _Generation:
     block_s: float = 0.0  # of the reference, as calibrated
     blocks: list[Block] = field(default_factory=list)
     round_s: float = 0.0
+    plan: Callable[[float, float, int], int] | None = None  # of a restart, once blocks are known
     aside_s: float = 0.0  # spent on what other generations need not do
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -236,11 +259,15 @@ class _Generation:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
+        began = time.monotonic()
         self._begin()
+        begin_s = time.monotonic() - began
         self.pool.compare_checksums(self._checksums, tolerance=self._tolerance())
         arms = self.pool.arms
         if self.steps is None:
             self._calibrate()
+            if self.plan is not None and self._can_measure():
+                self.rounds = self.plan(begin_s, len(arms) * self.block_s, self.rounds)
         spent_s: list[float] = []
         try:
             for number in range(_WARMUP, self.rounds):

@@ -90,7 +90,7 @@ class ProcessPass:
         gate = QuietGate(self.context)
         self._look()
         while not self._is_done():
-            gate.wait()
+            gate.wait_to_launch()
             began = time.monotonic()
             self._run_round()
             self._round_s = time.monotonic() - began

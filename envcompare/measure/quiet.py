@@ -2,16 +2,20 @@
 
 A first glance at the averages of the kernel costs one command. They still hold the launches of our
 own workers, so that they only raise a suspicion; a second look, over 0.2 s in which no worker of
-ours computes, decides. Neither looks at the time of any arm.
+ours computes, decides. Neither looks at the time of any arm. Before a launch, when no worker of
+ours lives, the GPU is looked at too: every process that computes on it then is a stranger's.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 
 from envcompare.errors import CommandTimeoutError
-from envcompare.measure.context import CellContext
+from envcompare.gpu.devices import held_down
+from envcompare.measure.context import CellContext, Values
+from envcompare.text import first_few
 
 SHARE = 0.2  # of the budget of a cell, at most
 POLL_S = 2.0
@@ -24,6 +28,75 @@ _UNREADABLE = (
     "the load of the host cannot be read there (nproc, /proc/loadavg): nobody waited for a quiet "
     "machine; look at the stretch of each comparison, or give --no-quiet-gate"
 )
+# Each query by itself: nvidia-smi answers none of its fields where it does not know one. The name
+# of a process has 15 characters in /proc, which both programs of MPS share.
+_GPUS = """command -v nvidia-smi >/dev/null 2>&1 || exit 0
+limit=; ! command -v timeout >/dev/null || limit="timeout 20"
+ask() { $limit nvidia-smi "--query-$2" --format=csv,noheader 2>/dev/null | sed "s/^/$1, /"; }
+ask mode gpu=uuid,compute_mode
+ask clocks gpu=uuid,clocks_throttle_reasons.active
+ask process compute-apps=gpu_uuid,pid,process_name
+cat /proc/[0-9]*/comm 2>/dev/null | grep -q "^nvidia-cuda-mps" && echo mps
+true
+"""
+_MASK = re.compile("0x[0-9a-fA-F]+")
+_MPS = "nvidia-cuda-mps"
+_SHARED_BY_MPS = (
+    "the MPS daemon of CUDA runs on this host (nvidia-cuda-mps-control): arms that see its pipes "
+    "share the GPU through it and containers usually do not, so that they differ by more than the "
+    "environment; end it with `echo quit | nvidia-cuda-mps-control`"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusSeen:
+    """What nvidia-smi says of a host's GPUs, each by its UUID, and whether MPS shares them."""
+
+    modes: dict[str, str]
+    limits: dict[str, tuple[str, ...]]  # what holds the clocks down
+    processes: tuple[tuple[str, str], ...]  # UUID of the GPU, and "PID name"
+    has_mps: bool = False
+
+    def of(self, uuid: str) -> tuple[str, ...]:
+        """Return the GPUs that may be the one of a UUID: all where it is not known."""
+        return (uuid,) if uuid in self.modes else tuple(self.modes)
+
+
+def parse_gpus(text: str) -> GpusSeen | None:
+    """Read what was asked of nvidia-smi; None where it names no GPU."""
+    modes: dict[str, str] = {}
+    limits: dict[str, tuple[str, ...]] = {}
+    processes: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        match [part.strip() for part in line.split(",", 3)]:
+            case ["mode", uuid, mode] if uuid.startswith("GPU-"):
+                modes[uuid] = mode
+            case ["clocks", uuid, mask] if _MASK.fullmatch(mask):
+                limits[uuid] = held_down(int(mask, 16))
+            case ["process", uuid, pid, name] if pid.isdecimal() and _MPS not in name:
+                processes.append((uuid, f"{pid} {name.rpartition('/')[2]}"))
+    if not modes:
+        return None
+    has_mps = "mps" in text.splitlines()
+    return GpusSeen(modes=modes, limits=limits, processes=tuple(processes), has_mps=has_mps)
+
+
+def gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
+    """Return what makes the GPU of a UUID unfit before anything runs on it, each with a remedy."""
+    found = [_SHARED_BY_MPS] if seen.has_mps else []
+    for gpu in seen.of(uuid):
+        mode = seen.modes[gpu]
+        if mode.lower().startswith(("exclusive", "prohibited")):
+            found.append(
+                f"the compute mode of {gpu} is {mode}: every arm holds the GPU at the same time, "
+                "which it allows to one process at the most; give `nvidia-smi -c DEFAULT` (root)"
+            )
+        if limits := seen.limits.get(gpu):
+            found.append(
+                f"the clock of {gpu} is held down before anything runs on it ({', '.join(limits)}):"
+                " let it cool, look at its power limit and supply, and measure again"
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +154,12 @@ class QuietGate:
     context: CellContext
     waited_s: float = field(init=False)
     _is_open: bool = field(default=False)  # for good: it was switched off, is blind, or has waited
+    _is_gpu_open: bool = field(default=False)  # likewise
+    _said: set[str] = field(default_factory=set)  # cautions about the GPU
 
     def __post_init__(self) -> None:
         self._is_open = not self.context.design.quiet_gate
+        self._is_gpu_open = self._is_open or not self.context.has_gpu
         self.waited_s = self.context.waited_s
 
     def wait(self) -> None:
@@ -99,6 +175,47 @@ class QuietGate:
             self.context.note("caution", text=_UNREADABLE)
         elif self._is_busy(seen, to_come=0):
             self._wait_while_busy()
+
+    def wait_to_launch(self, *, uuid: str = "") -> None:
+        """Wait as `wait` does, and while others compute on the GPU of a UUID; empty: any.
+
+        No worker of this run may live. Raises as `wait`.
+        """
+        self.wait()
+        if self._is_gpu_open:
+            return
+        seen = parse_gpus(self._ask(_GPUS))
+        if seen is None:
+            self._is_gpu_open = True
+            return
+        for caution in gpu_cautions(seen, uuid):
+            if caution not in self._said:
+                self._said.add(caution)
+                self.context.note("caution", text=caution)
+        # of several GPUs it is not known before the first launch which one will be used
+        if len(seen.of(uuid)) == 1:
+            self._wait_for_gpu(seen.of(uuid)[0], seen)
+
+    def _wait_for_gpu(self, uuid: str, seen: GpusSeen | None) -> None:
+        began = time.monotonic()
+        left_s = SHARE * self.context.design.budget_s - self.waited_s
+        worst = strangers = _strangers(seen, uuid)
+        try:
+            while strangers and (spent_s := time.monotonic() - began) < left_s:
+                self.context.check_interruption()
+                time.sleep(min(POLL_S, left_s - spent_s))
+                strangers = _strangers(parse_gpus(self._ask(_GPUS)), uuid)
+        finally:
+            if worst:
+                seconds = time.monotonic() - began
+                self.waited_s += seconds
+                text = f"waited {seconds:.0f} s for the GPU: {worst}"
+                values: Values = {"seconds": seconds, "is_quiet": not strangers}
+                self.context.note("waited", text=text, values=values)
+        if strangers:
+            self._is_gpu_open = True
+            text = f"others computed on the GPU before anything of this run did ({strangers})"
+            self.context.note("caution", text=f"{text}: end them, or measure at a quieter time")
 
     def busy(self) -> str:
         """Return what keeps the host busy now; empty where it is quiet or does not say."""
@@ -158,6 +275,12 @@ class QuietGate:
             return self.context.on_host(script).stdout
         except CommandTimeoutError:
             return ""
+
+
+def _strangers(seen: GpusSeen | None, uuid: str) -> str:
+    """Return the processes on a GPU in words; empty where there are none."""
+    processes = [name for gpu, name in seen.processes if gpu == uuid] if seen else []
+    return f"process {first_few(processes, most=3)}" if processes else ""
 
 
 def _told(worst: Reading) -> str:

@@ -63,6 +63,12 @@ class Roster:
             left_out.add(self.context.control)
         return tuple(arm for arm in self.arms if arm not in left_out)
 
+    @property
+    def gpu_uuid(self) -> str:
+        """Return the GPU that the reference runs on; empty where none is known."""
+        hello = self.hellos.get(self.context.reference)
+        return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
+
     def intervals(self, samples: Sequence[Block | ProcessRun]) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
         context = self.context

@@ -63,7 +63,8 @@ _NO_STEPS = Lacking(
     ),
 )
 _UNSEEN = "ended before its software could be compared with that of the first part"
-_SAID = ("caution", "waited")  # beside failures, and how generations of the reference begin
+# beside failures, and how generations of the reference begin; of what was calibrated, the plan
+_SAID = ("caution", "waited", "calibrated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +353,7 @@ class CellRun:
             interruption=self.job.interruption,
             deadline=time.monotonic() + design.budget_s - elapsed_s(self.prior_events),
             waited_s=waited_s(self.prior_events),
+            has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
         )
 
     def _launch(

@@ -106,6 +106,101 @@ def events(made: CellContext, what: str) -> list[Event]:
     return [event for event in made.recorder.events if event.what == what]
 
 
+def gpus(
+    *processes: str, mode: str = "Default", mask: str = "0x0000000000000001", mps: bool = False
+) -> str:
+    """Return what a host with two GPUs answers: that of a cell, and another."""
+    lines = [f"mode, GPU-1, {mode}", "mode, GPU-2, Default", f"clocks, GPU-1, {mask}"]
+    lines += [f"process, {process}" for process in processes]
+    return "\n".join([*lines, *(["mps"] if mps else [])]) + "\n"
+
+
+def before_a_launch(tried: QuietGate, *, uuid: str = "GPU-1") -> QuietGate:
+    """Let a gate before a GPU wait as a restart does."""
+    beside = QuietGate(replace(tried.context, has_gpu=True))
+    beside.wait_to_launch(uuid=uuid)
+    return beside
+
+
+STRANGER = "GPU-1, 4711, /usr/bin/python3"
+
+
+def test_process_on_the_gpu_is_waited_for_before_a_launch(gate: Gate) -> None:
+    """It is named with its number, and its end lets the restart begin."""
+    host = Host(glance(), gpus(STRANGER), gpus(STRANGER), gpus())
+    tried, made = gate(host)
+    beside = before_a_launch(tried)
+    (waited,) = events(made, "waited")
+    assert "process 4711 python3" in waited.text
+    assert waited.values["is_quiet"] is True
+    assert beside.waited_s > 0
+    assert events(made, "caution") == []
+
+
+def test_process_that_stays_on_the_gpu_is_a_caution(gate: Gate) -> None:
+    """The wait is a part of the fifth of the budget, and is not repeated."""
+    host = Host(glance(), gpus(STRANGER))
+    tried, made = gate(host, budget_s=1.0)
+    beside = before_a_launch(tried)
+    assert beside.waited_s >= 0.2
+    (caution,) = events(made, "caution")
+    assert "4711 python3" in caution.text
+    host.answers = [glance()]
+    asked = host.asked
+    beside.wait_to_launch(uuid="GPU-1")
+    assert host.asked == asked + 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "uuid"),
+    [
+        (gpus(), "GPU-1"),
+        (gpus("GPU-2, 4711, /usr/bin/python3"), "GPU-1"),
+        (gpus(STRANGER), ""),
+        (gpus("ERROR: Option --query-compute-apps is not recognized."), "GPU-1"),
+        ("", "GPU-1"),
+        ("mode, NVIDIA-SMI has failed because it couldn't communicate", "GPU-1"),
+    ],
+)
+def test_gpu_without_strangers_is_not_waited_for(gate: Gate, answer: str, uuid: str) -> None:
+    """Nor is another GPU of the host, one of several before it is known, or one that is mute."""
+    tried, made = gate(Host(glance(), answer))
+    assert before_a_launch(tried, uuid=uuid).waited_s == 0.0
+    assert (events(made, "waited"), events(made, "caution")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (gpus(mode="Exclusive_Process"), "nvidia-smi -c DEFAULT"),
+        (gpus(mask="0x0000000000000044"), "held down before anything runs on it (power cap, heat"),
+        (gpus(mps=True), "MPS daemon"),
+        (gpus("GPU-1, 99, nvidia-cuda-mps-server", mps=True), "quit | nvidia-cuda-mps-control"),
+    ],
+)
+def test_what_makes_a_gpu_unfit_is_said_once(gate: Gate, answer: str, words: str) -> None:
+    """Before the first launch, with what to do; the server of MPS is no stranger."""
+    tried, made = gate(Host(glance(), answer, glance(), answer))
+    before_a_launch(tried).wait_to_launch(uuid="GPU-1")
+    (caution,) = events(made, "caution")
+    assert words in caution.text
+    assert events(made, "waited") == []
+
+
+def test_host_without_nvidia_smi_answers_nothing() -> None:
+    """The script itself runs in the shell of this machine, whatever it has."""
+    answer = on_this_machine(quiet._GPUS)
+    assert answer.exit_code == 0
+
+
+def test_gpu_is_not_asked_about_where_the_workload_uses_none(gate: Gate) -> None:
+    """A command for nothing would be paid in every restart."""
+    host = Host(glance(), gpus(STRANGER))
+    tried, made = gate(host)
+    tried.wait_to_launch()
+    assert (host.asked, events(made, "waited")) == (1, [])
+
+
 def test_calm_machine_passes_after_one_command(gate: Gate) -> None:
     """No wait, no event."""
     host = Host(glance())

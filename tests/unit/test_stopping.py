@@ -14,6 +14,8 @@ from envcompare.measure.limits import (
     Costs,
     affordable_rounds,
     generations_per_restart,
+    plan_restarts,
+    plan_text,
     rounds_per_generation,
     stop_reason,
 )
@@ -79,6 +81,28 @@ def test_generations_repay_a_launch_and_leave_time_for_the_restarts_to_come(
     """Three of 4 s repay a launch of 10 s; a small budget gets fewer, never none."""
     found = generations_per_restart(COSTS, remaining_s=remaining_s, restarts_to_come=4)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "restarts", "rounds"),
+    [(1000, 48, 6), (70, 4, 6), (67, 4, 5), (55, 4, 2), (50, 3, 2), (1, 1, 2)],
+)
+def test_plan_gives_up_rounds_for_restarts(remaining_s: float, restarts: int, rounds: int) -> None:
+    """Of 10 s a launch, 4 s a begin and 1 s a round, six rounds leave four restarts 70 s."""
+    plan = plan_restarts(COSTS, rounds=6, remaining_s=remaining_s, budget_s=90, restarts=4)
+    assert (plan.restarts, plan.rounds) == (restarts, rounds)
+
+
+def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
+    """What is needed is the budget with what four restarts of two rounds lack."""
+    plan = plan_restarts(COSTS, rounds=6, remaining_s=20, budget_s=30, restarts=4)
+    text = plan_text(plan, COSTS, remaining_s=20, restarts=4)
+    assert plan.needed_s == pytest.approx(30 + 3 * 17 + 3 - 20)
+    assert "2 restarts fit the 20 s left of the budget, with 2 rounds in a generation" in text
+    assert "a launch of all arms takes 10.0 s" in text
+    assert text.endswith("4 are needed: give --budget 70 or more")
+    enough = plan_restarts(COSTS, rounds=6, remaining_s=500, budget_s=600, restarts=4)
+    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, restarts=4)
 
 
 def drawn(*, within: float, between: float, effect: float = 0.0) -> Pairs:

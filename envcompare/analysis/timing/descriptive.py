@@ -20,6 +20,7 @@ from envcompare.analysis.model.comparison import (
     StartupSummary,
 )
 from envcompare.analysis.timing.cells import CellData
+from envcompare.gpu.devices import CLOCK_LIMITS
 from envcompare.run_folder.profiles import Quantity, Rule
 from envcompare.run_folder.records import (
     Block,
@@ -211,15 +212,6 @@ NOT_COVERED = "no reading falls on its blocks"
 NOT_SAID = "the GPU does not say it"
 NO_BATCH = "the samples in a step are not known"
 WHICH = "which of the {} GPUs it ran on is not known"
-# nvmlClocksThrottleReasons that hold the clocks down; being idle, and clocks set by hand, do not.
-REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "heat, by software",
-    0x40: "heat, by hardware",
-    0x80: "power brake",
-}
 _NAMES: dict[str, tuple[str, Rule]] = {
     "power_w": ("W", "time-weighted"),
     "energy_per_step_j": ("J", "ratio of sums"),
@@ -410,7 +402,7 @@ def _mean(values: Floats) -> float:
 
 
 def _throttled_percent(masks: Floats) -> float:
-    return float(np.mean((masks.astype(np.int64) & sum(REASONS)) != 0)) * 100
+    return float(np.mean((masks.astype(np.int64) & sum(CLOCK_LIMITS)) != 0)) * 100
 
 
 def _seen_reasons(masks: Floats) -> str:
@@ -421,7 +413,7 @@ def _seen_reasons(masks: Floats) -> str:
 
 def _held_down(masks: Floats) -> list[str]:
     bits = masks.astype(np.int64)
-    shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in REASONS.items()}
+    shares = {word: float(np.mean((bits & bit) != 0)) for bit, word in CLOCK_LIMITS.items()}
     return [f"{word} in {share:.1%}" for word, share in shares.items() if share]
 
 
