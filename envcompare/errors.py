@@ -129,6 +129,10 @@ class ProfileError(EnvcompareError):
     exit_code = 5
 
 
+class NothingTracedError(ProfileError):
+    """A profiler saw no work of the GPU, though the workload runs on one."""
+
+
 class InterruptedRunError(EnvcompareError):
     """The user stopped the run; what was measured is saved."""
 

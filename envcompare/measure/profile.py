@@ -6,7 +6,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ import msgspec
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import (
     EnvcompareError,
+    NothingTracedError,
     Problem,
     ProfileError,
     StillRunningError,
@@ -252,6 +253,16 @@ class ProfilePass:
         return msgspec.structs.replace(record, lacks=lacks)
 
     def _seen_around(self, arm: str, prepared: ProfilerRun) -> ProfileRecord:
+        """Return the record of a pass; where the tool saw nothing, of its other way to look."""
+        try:
+            return self._seen_once(arm, prepared)
+        except NothingTracedError:
+            if not prepared.second:
+                raise
+        self.context.check_interruption()
+        return self._seen_once(arm, replace(prepared, arguments=prepared.second, second=()))
+
+    def _seen_once(self, arm: str, prepared: ProfilerRun) -> ProfileRecord:
         """Run the steps between the marks, and read what the tool leaves when they are over."""
         asked = prepared.kind
         steps = self._counted_steps(asked) if asked.is_counting else self._steps
@@ -292,7 +303,12 @@ class ProfilePass:
             with tempfile.TemporaryDirectory(prefix="envcompare-profile-") as folder:
                 target = Path(folder) / left.export.name
                 taken.fetch(left.export, target)
-                return profiler.read(prepared, target), raw
+                try:
+                    return profiler.read(prepared, target), raw
+                except NothingTracedError as error:
+                    if raw:
+                        raw.unlink()
+                    raise _explained(error, profiler.explain(said)) from error
 
     def _written(self, arm: str, name: str, most_bytes: int) -> Path | None:
         """Bring the file that a worker wrote here, where it is not too large."""
@@ -432,6 +448,14 @@ def failed(error: EnvcompareError, profiler: Profiler | None = None) -> Lacking:
         hint = complaint.hint if complaint and details else error.hint
         problem = Problem(brief=error.brief, details=details, hint=hint)
     return Lacking(why="failed", problem=problem)
+
+
+def _explained(error: NothingTracedError, complaint: Problem | None) -> NothingTracedError:
+    """Return the error with what the tool said beside its report."""
+    if complaint is None:
+        return error
+    details = f"{error.details}; {complaint.details}"
+    return NothingTracedError(error.brief, details=details, hint=complaint.hint)
 
 
 def _unanswered(reply: Profiled) -> Lacking:

@@ -16,7 +16,7 @@ import msgspec
 
 from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
-from envcompare.errors import Problem, ProfileError
+from envcompare.errors import NothingTracedError, Problem, ProfileError
 from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import PassName, Profile
 from envcompare.stack import Mount
@@ -87,6 +87,7 @@ class ProfilerRun:
     arguments: tuple[str, ...]
     folder: str  # of the host and writable inside: for its file, and for what it needs meanwhile
     capabilities: tuple[str, ...] = ()  # that a container has to have for it
+    second: tuple[str, ...] = ()  # arguments of another try, where the first saw nothing
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
@@ -161,7 +162,10 @@ class Profiler(Protocol):
         ...
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
-        """Read an export that was brought here; raises ProfileError where it cannot be trusted."""
+        """Read an export that was brought here.
+
+        Raises ProfileError where it cannot be trusted, NothingTracedError where no kernel is in it.
+        """
         ...
 
     def explain(self, said: str) -> Problem | None:
@@ -249,7 +253,7 @@ def _take_report(
     place, _, folder = run.folder.rpartition("/")
     names = (files.report, *((files.unfinished,) if run.tool.importer else ()))
     if not any(name and quarantine.take(place, folder, name) for name in names):
-        raise ProfileError(
+        raise NothingTracedError(
             f"{run.tool.name} left no report",
             details=(complaint and complaint.details) or "it did not say why",
             hint=complaint.hint if complaint else READ_LOG,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envcompare.environments import Check, unusable
-from envcompare.errors import Problem
+from envcompare.errors import NothingTracedError, Problem, ProfileError
 from envcompare.profile_files import read
+from envcompare.profile_files.nsys import complaints
 from envcompare.profilers import (
     Exported,
     Pass,
@@ -18,7 +20,7 @@ from envcompare.profilers import (
     export_report,
     find_tool,
 )
-from envcompare.profilers.quarantine import Quarantine
+from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Profile
 from envcompare.transport import Transport
 
@@ -68,8 +70,19 @@ fi
 _OPTIONS = (
     ("--cpuctxsw", "none"),
     ("--cuda-graph-trace", "node"),
-    ("--capture-range-end", "stop"),
     ("--kill", "none"),
+)
+_WHOLE: Final = "--capture-range=none"
+# Its own words beside those of the worker, as far as they tell why it saw nothing.
+_COMPLAINT: Final = re.compile(
+    r"^.*(?:CUDA driver version|(?i:version mismatch)|CUDA profiling|CUDA injection|QDSTRM file"
+    r"|Importer error|std::exception::what).*$",
+    re.MULTILINE,
+)
+_HINTS: Final = (
+    ("CUDA driver version", "install a newer Nsight Systems, which knows the driver of the host"),
+    ("mismatch", "reboot, so that the loaded driver is that of the installed libraries"),
+    ("QDSTRM file", "install the host part of Nsight Systems too, with QdstrmImporter"),
 )
 
 
@@ -94,22 +107,57 @@ class Nsys:
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:
         """Return nsys as it traces, with the options that this version knows."""
-        known = (f"{name}={value}" for name, value in _OPTIONS if tool.knows(name))
-        arguments = (
-            *("profile", "--trace=cuda,nvtx", "--sample=none", *known),
-            *("--capture-range=cudaProfilerApi", "--stats=false", "--export=none"),
-            *("--force-overwrite=true", f"--output={folder}/trace"),
+        known = tuple(f"{name}={value}" for name, value in _OPTIONS if tool.knows(name))
+        end = ("--capture-range-end=stop",) if tool.knows("--capture-range-end") else ()
+
+        def arguments(*capture: str) -> tuple[str, ...]:
+            return (
+                *("profile", "--trace=cuda,nvtx", "--sample=none", *known, *capture),
+                *("--stats=false", "--export=none"),
+                *("--force-overwrite=true", f"--output={folder}/trace"),
+            )
+
+        return ProfilerRun(
+            kind=kind,
+            tool=tool,
+            arguments=arguments(*end, "--capture-range=cudaProfilerApi"),
+            second=arguments(_WHOLE),
+            folder=folder,
         )
-        return ProfilerRun(kind=kind, tool=tool, arguments=arguments, folder=folder)
 
     def export(self, quarantine: Quarantine, run: ProfilerRun, *, said: str) -> Exported:
         """Make the database of the report, or of the raw file where there is no report yet."""
         return export_report(quarantine, run, _FILES, complaint=self.explain(said))
 
     def read(self, run: ProfilerRun, export: Path) -> Profile:
-        """Read the database."""
-        return read(NAME, (export,), version=run.tool.version)
+        """Read the database; of a whole process the marked steps alone count."""
+        profile = read(NAME, (export,), version=run.tool.version)
+        kinds = {note.kind for note in profile.notes}
+        is_whole = _WHOLE in run.arguments
+        if is_whole and "marked-range" not in kinds:
+            raise ProfileError(
+                "the trace of nsys holds no mark of the steps, so that they cannot be told from "
+                "the rest of the process",
+                details="; ".join(complaints(export)),
+                hint=READ_LOG,
+            )
+        if not profile.kernels and "whole-graphs" not in kinds:
+            what = "in a trace of the whole process either" if is_whole else "between the marks"
+            told = "; ".join(complaints(export))
+            raise NothingTracedError(
+                f"nsys saw no kernel of the steps, which ran on the GPU, {what}",
+                details=told or "it did not say why",
+                hint=_hint(told),
+            )
+        return profile
 
-    def explain(self, said: str) -> Problem | None:  # noqa: ARG002 — of the seam
-        """Return nothing: what nsys says of itself explains no missing report."""
-        return None
+    def explain(self, said: str) -> Problem | None:
+        """Return what of a log tells why nothing was seen, each line once, and what to try."""
+        details = "; ".join(dict.fromkeys(_COMPLAINT.findall(said)))
+        if not details:
+            return None
+        return Problem(brief=f"{NAME} complained", details=details, hint=_hint(details))
+
+
+def _hint(said: str) -> str:
+    return next((hint for text, hint in _HINTS if text in said), READ_LOG)

@@ -8,6 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# As newer versions export it: nsys 2022.4, whose tables the schema holds, has no such table.
+DIAGNOSTICS = """
+CREATE TABLE DIAGNOSTIC_EVENT (
+ timestamp INTEGER NOT NULL,
+ timestampType INTEGER NOT NULL,
+ source INTEGER NOT NULL,
+ severity INTEGER NOT NULL,
+ text TEXT NOT NULL,
+ globalPid INTEGER
+);
+"""
 SCHEMA = Path(__file__).resolve().parents[1] / "data/profiles/nsys-schema.sql"
 KERNEL, MEMCPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET, RUNTIME = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -86,6 +97,13 @@ class Trace:
         """Append an NVTX range."""
         self.add("NVTX_EVENTS", start=start, end=end, eventType=kind, text=text, globalTid=thread)
 
+    def say(self, severity: int, text: str) -> None:
+        """Append a message of nsys: 1 is information, 2 a warning, 3 an error."""
+        self.add(
+            "DIAGNOSTIC_EVENT", timestamp=0, timestampType=1, source=1, severity=severity,
+            text=text, globalPid=PROCESS,
+        )  # fmt: skip
+
     def gpu(self, number: int = 0, name: str = "NVIDIA A100-PCIE-40GB") -> None:
         """Append a GPU of the machine."""
         self.add(
@@ -98,6 +116,8 @@ class Trace:
         """Write the export, without some of its tables."""
         with sqlite3.connect(path) as database:
             database.executescript(SCHEMA.read_text(encoding="utf-8"))
+            if "DIAGNOSTIC_EVENT" in self.tables:
+                database.executescript(DIAGNOSTICS)
             for table in without:
                 database.execute(f"DROP TABLE {table}")
             strings = self.strings.items()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benches import Kept, bench, launch
-from nsysexports import plain
+from nsysexports import START_END, Trace, plain
 from runs import LIGHT
 from traces import lacking
 
@@ -181,10 +181,13 @@ class LinksTheReport(LinksTheExport):
 """
 )
 NSYS = """#!/bin/sh
-if [ "$1" = export ]; then shift 6; exec cp {export} "$1"; fi
+if [ "$1" = export ]; then shift 6; exec cp "{exports}/$(cat "$2").sqlite" "$1"; fi
 shift
 while case $1 in -*) true ;; *) false ;; esac; do
-  case $1 in --output=*) echo report >"${{1#--output=}}.nsys-rep" ;; esac
+  case $1 in
+    --capture-range=*) range=${{1#*=}} ;;
+    --output=*) echo "$range" >"${{1#--output=}}.nsys-rep" ;;
+  esac
   shift
 done
 exec "$@"
@@ -404,13 +407,17 @@ def test_a_file_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert all(event.failure is None for event in events)
 
 
-def _traced(path: Path, name: str) -> tuple[dict[str, ProfileRecord], list[Event]]:
+def _traced(
+    path: Path, name: str, *, marked: Trace | None = None, whole: Trace | None = None
+) -> tuple[dict[str, ProfileRecord], list[Event]]:
     """Return the traces of each arm by a tool that stands around workers which claim a GPU."""
     (path / "traced.py").write_text(TRACED)
     (path / "secret").write_text(SECRET)
-    plain().write(path / "whole.sqlite")
+    marked = plain() if marked is None else marked
+    marked.write(path / "cudaProfilerApi.sqlite")
+    (whole or plain()).write(path / "none.sqlite")
     program = path / "nsys"
-    program.write_text(NSYS.format(export=path / "whole.sqlite"))
+    program.write_text(NSYS.format(exports=path))
     program.chmod(0o755)
     made = bench(path / "run", f"{path / 'traced.py'}:{name}")
     tool = Tool(name="nsys", program=str(program), folder=str(path), version="2024.5.1")
@@ -443,10 +450,79 @@ def test_what_a_tool_leaves_is_read_and_kept_without_a_trace_on_the_host(tmp_pat
         assert sum(kernel.calls for kernel in one.profile.kernels) == 60
         (raw,) = one.raw
         (file,) = (tmp_path / "run").glob(f"*/{raw}")
-        assert (file.name, file.read_text()) == ("nsys-trace.nsys-rep", "report\n")
+        assert (file.name, file.read_text()) == ("nsys-trace.nsys-rep", "cudaProfilerApi\n")
     assert (tmp_path / "secret").read_text() == SECRET
     assert list(tmp_path.glob("taken-*")) == []
     assert all(event.failure is None for event in events)
+
+
+DRIVER = (
+    "Installed CUDA driver version (13.0) is not supported by this build of Nsight Systems. CUDA "
+    "trace will be collected using libraries for driver version 12.8"
+)
+
+
+def _silent() -> Trace:
+    """Return a trace without a kernel, with what nsys says of it."""
+    trace = Trace()
+    trace.say(1, "CUDA injection initialized successfully.")
+    trace.say(2, DRIVER)
+    trace.say(2, DRIVER)
+    trace.say(3, "CUDA profiling might have not been started correctly.")
+    return trace
+
+
+def test_a_trace_without_a_kernel_is_tried_again_over_the_whole_process(tmp_path: Path) -> None:
+    """Of the second trace the marked steps alone count."""
+    whole = plain()
+    whole.range("envcompare", 0, 10_000, kind=START_END)
+    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=whole)
+    for arm in ("vm", "docker"):
+        record = records[arm]
+        assert (record.state, record.lacks, record.steps) == ("ok", None, STEPS)
+        assert record.profile is not None
+        assert 0 < sum(kernel.calls for kernel in record.profile.kernels) < 60
+        (file,) = (tmp_path / "run").glob(f"*/{record.raw[0]}")
+        assert file.read_text() == "none\n"
+
+
+def test_a_workload_of_the_gpu_without_a_kernel_in_either_trace_has_failed(tmp_path: Path) -> None:
+    """What nsys says of it is the reason, and no empty profile is kept."""
+    whole = _silent()
+    whole.range("envcompare", 0, 10_000, kind=START_END)
+    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=whole)
+    record = records["vm"]
+    assert (record.state, record.raw, record.profile) == ("missing", (), None)
+    assert record.lacks is not None
+    problem = record.lacks.problem
+    assert problem.brief.startswith("nsys saw no kernel of the steps, which ran on the GPU")
+    assert problem.details == f"{DRIVER}; CUDA profiling might have not been started correctly."
+    assert "newer Nsight Systems" in problem.hint
+    assert not list((tmp_path / "run").rglob("*.nsys-rep"))
+
+
+def test_a_whole_process_without_marks_is_not_taken_for_the_steps(tmp_path: Path) -> None:
+    """Its kernels are those of the start and the warm-up too."""
+    records, _ = _traced(tmp_path, "LinksTheExport", marked=_silent(), whole=plain())
+    assert records["vm"].state == "missing"
+    assert "holds no mark of the steps" in why(records["vm"])[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Incompatible CUDA driver version. Please try updating the CUDA driver", "newer Nsight"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "reboot"),
+        ("Unable to retrieve the importer version: skipping importation of the QDSTRM file.",
+         "QdstrmImporter"),
+    ],
+)  # fmt: skip
+def test_nsys_says_itself_what_is_wrong(said: str, hint: str) -> None:
+    """Lines of the worker between its own are no complaint of nsys."""
+    problem = Nsys().explain(f"WARNING: a library of the worker\n{said}\n{said}\nstep 1\n")
+    assert problem is not None
+    assert problem.details == said
+    assert hint in problem.hint
 
 
 def test_a_report_that_an_arm_has_replaced_by_a_link_is_not_exported(tmp_path: Path) -> None:

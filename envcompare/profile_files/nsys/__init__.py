@@ -37,6 +37,7 @@ from envcompare.profile_files.activity import (
 from envcompare.profile_files.nsys.database import HINT, Export, opened
 from envcompare.profile_files.rawfiles import refusal
 from envcompare.run_folder.profiles import CopyKind, Device, Note, Profile, Quantity
+from envcompare.text import one_line
 
 _OWN_TABLES: Final = ("StringIds", "ANALYSIS_DETAILS")
 _SCHEMA: Final = (3, 24)
@@ -61,6 +62,9 @@ _DIRECTIONS: Final[dict[int, CopyKind]] = {
     0: "other", 1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD",
     8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "unified", 12: "unified", 13: "unified",
 }  # fmt: skip
+_DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"  # nsys 2022.4 exports none; severity 1 is information
+_MOST_COMPLAINTS: Final = 20
+_ABOUT_DRIVER: Final = "CUDA driver version"
 _NOTHING: Final = np.empty(0, dtype=np.int64)
 _RANGES: Final = "NVTX_EVENTS"
 _PUSH_POP: Final = 59
@@ -96,6 +100,25 @@ def read(path: Path) -> Profile:
             why = "it has no tables StringIds and ANALYSIS_DETAILS, so nsys did not export it"
             raise refusal(path.name, why=why, hint=HINT)
         return _profile(export, path.name)
+
+
+def complaints(path: Path) -> tuple[str, ...]:
+    """Return what nsys warned of as it collected, each text once; an older one tells nothing.
+
+    Raises ProfileError for a file that is damaged.
+    """
+    with opened(path) as export:
+        return _complaints(export)
+
+
+def _complaints(export: Export) -> tuple[str, ...]:
+    if not {"severity", "text"} <= export.columns(_DIAGNOSTICS):
+        return ()
+    query = (
+        f"SELECT DISTINCT CAST(text AS TEXT) FROM {_DIAGNOSTICS} "  # noqa: S608 — a name of the schema
+        f"WHERE severity > 1 LIMIT {_MOST_COMPLAINTS}"
+    )
+    return tuple(one_line(str(text)) for (text,) in export.query(query))
 
 
 def _meta(export: Export) -> dict[str, str]:
@@ -216,6 +239,9 @@ def _notes(trace: _Trace, export: Export, launched: Numbers) -> Iterator[Note]:
     """Yield what a reader of the numbers must know of the trace."""
     if _schema(export) > _SCHEMA:
         yield Note(kind="newer-schema", values={"newest": ".".join(map(str, _SCHEMA))})
+    for text in _complaints(export):
+        if _ABOUT_DRIVER in text:
+            yield Note(kind="text", values={"text": text})
     if not len(trace.kernels) and not len(trace.copies):
         yield Note(kind="calls-without-gpu" if len(trace.calls) else "no-cuda-data")
     lost = _launches_without_kernel(trace, launched)

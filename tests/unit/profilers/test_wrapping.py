@@ -54,13 +54,22 @@ def test_nsys_traces_between_the_marks_and_samples_nothing() -> None:
         *OUT,
         NSYS.program,
         *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
-        *("--cuda-graph-trace=node", "--capture-range-end=stop", "--kill=none"),
-        "--capture-range=cudaProfilerApi",
+        *("--cuda-graph-trace=node", "--kill=none"),
+        *("--capture-range-end=stop", "--capture-range=cudaProfilerApi"),
         *("--stats=false", "--export=none", "--force-overwrite=true"),
         "--output=/scratch/nsys/trace",
         *BACK,
     )
     assert wrapped.env == (("LC_ALL", "C"), ("TMPDIR", "/scratch/nsys"), ("A", "1"))
+
+
+def test_the_second_trace_of_nsys_is_of_the_whole_process() -> None:
+    """A range that is never opened, or opened without a kernel, is no limit then."""
+    run = trace(NSYS, "/scratch/nsys")
+    capture = [word for word in run.second if word.startswith("--capture")]
+    assert capture == ["--capture-range=none"]
+    dropped = {"--capture-range-end=stop", "--capture-range=cudaProfilerApi"}
+    assert {*run.second} == {*run.arguments} - dropped | {*capture}
 
 
 def test_an_option_that_a_version_does_not_know_is_left_out() -> None:
