@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from envcompare.doctor.findings import Finding, finding
 from envcompare.environments import Check, unusable
-from envcompare.environments.gpu import check_driver, survey
+from envcompare.environments.gpu import (
+    check_choice,
+    check_clocks,
+    check_driver,
+    check_setup,
+    survey,
+)
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu.devices import HostGpus
@@ -144,6 +150,9 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
     findings = [finding(transport.name, "gpu driver", driver)]
     if not driver.is_usable:
         return findings
+    findings.append(finding(transport.name, "gpu setup", check_setup(gpus)))
+    said = {"gpu in use": check_choice(gpus), "gpu clocks": check_clocks(gpus)}
+    findings += _helpful(transport, {name: check for name, check in said.items() if check})
     for name in environments:
         check = environment(name).check_gpu(transport)
         findings.append(finding(transport.name, f"gpu in {name}", check))

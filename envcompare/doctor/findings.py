@@ -194,6 +194,7 @@ def _finding_lines(finding: Finding) -> tuple[str, ...]:
     brief = finding.problem.brief if finding.problem else ""
     if finding.is_usable:
         text = f"  ✓ {finding.subject}: {finding.version or 'usable'}"
+        text += f", but {brief}" * bool(brief)
     else:
         text = f"  {'✕' if finding.is_needed else '–'} {finding.subject}: {brief}"
     return (text, *_try(finding.problem.hint if finding.problem else ""))

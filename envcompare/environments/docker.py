@@ -13,7 +13,6 @@ from envcompare.config.arms import Traits
 from envcompare.environments import (
     Check,
     Gpu,
-    GpuWay,
     Isolation,
     ask,
     gpu,
@@ -74,18 +73,29 @@ _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with 
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
 _NO_GPU_HINT = "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure"
-_WAYS: dict[str, GpuWay] = {"cdi": "cdi", "engine": "engine"}
+_REGENERATE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+_CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
+_CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
+_CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
+_CDI_PATH = re.compile(r"\bpath\"?: *\"?(/dev/nvidia\d+)\b")
+_CDI_MAJOR = re.compile(r"\bmajor\"?: *(\d+)")
 # Images made for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"
 # An engine that does not know CDI, or has it switched off, names no folders.
 _GPU_PROBE = r"""
 docker info --format '{{range .CDISpecDirs}}{{println .}}{{end}}' 2>/dev/null |
 while read -r folder; do
-  cat "$folder"/*.yaml "$folder"/*.json 2>/dev/null
-done | grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' && echo cdi && exit
-command -v nvidia-container-runtime-hook >/dev/null && echo engine && exit
-docker info --format '{{json .Runtimes}}' | grep -q '"nvidia' && echo engine && exit
-echo devices
+  for file in "$folder"/*.yaml "$folder"/*.json; do
+    grep -Eq '"?kind"?: *"?nvidia\.com/gpu"?( |,|$)' "$file" 2>/dev/null || continue
+    printf 'cdi %s\n' "$folder"
+    sed 's/^/|/; $a\' "$file"
+  done
+done
+stat -c 'node %n %t' /dev/nvidia[0-9]* 2>/dev/null
+if command -v nvidia-container-runtime-hook >/dev/null; then echo engine
+elif docker info --format '{{json .Runtimes}}' | grep -q '"nvidia'; then echo engine
+fi
+exit 0
 """
 
 _SYMPTOMS = (
@@ -121,6 +131,12 @@ _SYMPTOMS = (
         pattern=r"bind source path does not exist: ([^\n]+?)\.?(?:\n|$)",
         brief="{match} does not exist on the host",
         hint="create it there, or correct the path",
+    ),
+    Symptom(
+        pattern=r"failed to fulfil mount request: open (\S+nvidia\S+|\S+libcuda\S+): no such file"
+        r"|error gathering device information while adding custom device \"(/dev/nvidia[^\"]*)\"",
+        brief="{match} is missing: a CDI description of the GPU is stale",
+        hint=_REGENERATE,
     ),
     Symptom(
         pattern=r'could not select device driver "[^"]*"|unresolvable CDI devices [^\n]+',
@@ -229,11 +245,17 @@ class Docker:
         result = ask(transport, probe, what="the Docker daemon", hint=ENGINE.silent_hint)
         if isinstance(result, Check):
             return result
-        if way := _WAYS.get(result.stdout.strip()):
-            return replace(driver, gpu=replace(driver.gpu, way=way))
+        description = _cdi(result.stdout)
+        stale = _stale(description, result.stdout, driver.version or "")
+        if description and not stale:
+            return replace(driver, gpu=replace(driver.gpu, way="cdi"))
+        caution = Problem(brief=stale, hint=_REGENERATE) if stale else None
+        if "engine" in result.stdout.splitlines():
+            return replace(driver, gpu=replace(driver.gpu, way="engine"), caution=caution)
         if "libcuda.so.1" in dict(driver.gpu.libraries):
-            return driver
-        return unusable(_NO_GPU, _NO_GPU_HINT, version=driver.version)
+            return replace(driver, caution=caution)
+        problem = caution or Problem(brief=_NO_GPU, hint=_NO_GPU_HINT)
+        return Check(problem=problem, version=driver.version)
 
     def prepare(self, request: Request) -> Prepared:
         """Return an image of the host's engine: the workload image, the user's, or a skeleton."""
@@ -286,6 +308,35 @@ class Docker:
         label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
         hint = f"see what docker ps --all --filter label={label} says there"
         return swept(transport, Command(argv=("sh", "-c", _REMOVE, "sh", label)), hint=hint)
+
+
+def _cdi(text: str) -> str:
+    """Return the CDI descriptions of GPUs in what the probe printed; those of the last folder win.
+
+    An engine takes a device from the folder that it names last, and each file is whole there.
+    """
+    by_folder: dict[str, str] = {}
+    for match in _CDI_FOLDER.finditer(text):
+        by_folder[match[1]] = by_folder.get(match[1], "") + match[2]
+    return next(reversed(by_folder.values()), "")
+
+
+def _stale(description: str, text: str, driver: str) -> str:
+    """Return how a CDI description differs from the host; empty where it does not."""
+    described = set(_CDI_DRIVER.findall(description))
+    if driver and described and driver not in described:
+        versions = ", ".join(sorted(described))
+        return f"the CDI description is stale: it is of driver {versions}, and {driver} is loaded"
+    lines = (line.split(" ") for line in text.splitlines() if line.startswith("node "))
+    majors = {path: int(major, 16) for _, path, major in lines}
+    for entry in _CDI_NODE.split(description):
+        path, major = _CDI_PATH.search(entry), _CDI_MAJOR.search(entry)
+        if path and major and majors.get(path[1], int(major[1])) != int(major[1]):
+            return (
+                f"the CDI description is stale: it gives {path[1]} the major number {major[1]}, "
+                f"and the driver has {majors[path[1]]}"
+            )
+    return ""
 
 
 def image_store(transport: Transport) -> ImageStore:

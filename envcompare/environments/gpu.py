@@ -19,12 +19,14 @@ from envcompare.environments import (
 )
 from envcompare.errors import CommandTimeoutError, Problem
 from envcompare.gpu.devices import SURVEY, HostGpus, driver_version, read_survey
+from envcompare.stack.diagnosis import Symptom, recognise
 from envcompare.transport import Transport, shell
 
 _PROBE = r"""
-cat /proc/driver/nvidia/version || exit 3
+cat /proc/driver/nvidia/version || { ! command -v nvidia-smi >/dev/null || exit 7; exit 3; }
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
 ! command -v nvidia-smi >/dev/null || nvidia-smi -L >&2 || exit 5
+! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
 """
 # Lines for the device files, their groups and the variables, then what ldconfig shows of its cache.
 _FILES = r"""
@@ -52,24 +54,77 @@ cuda, count, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p
 code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
 if code:
     cuda.cuGetErrorString(code, ctypes.byref(text))
-    raise SystemExit((text.value or b"").decode() or f"CUDA error {code}")
+    raise SystemExit(f"{(text.value or b'').decode()} (CUDA error {code})")
 raise SystemExit(None if count.value else "CUDA counts no device")
 """
+# A host may keep the driver's libraries for its containers alone.
+_ON_HOST = f"""
+import ctypes
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:
+    raise SystemExit
+{_PROGRAM}"""
+RELOAD = "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"
+"""Loads the kernel module anew where no process uses the GPU; nvidia-smi loads it as root."""
+
 _ON_CPU = "or measure on the CPU with --device cpu"
+_NO_MODULE = "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
+_SILENT = "the NVIDIA driver does not answer"
 _REASONS = {
-    3: (
-        "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
-        f"install the NVIDIA driver, {_ON_CPU}",
-    ),
+    3: (_NO_MODULE, f"install the NVIDIA driver, {_ON_CPU}"),
     4: (
         "the NVIDIA driver is loaded but /dev/nvidia0 is missing",
         f"run nvidia-smi once as root, give the devices to this container or VM, {_ON_CPU}",
     ),
-    5: (
-        "the NVIDIA driver does not answer",
-        f"run nvidia-smi on the host and fix what it reports, {_ON_CPU}",
+    5: (_SILENT, f"run nvidia-smi on the host and fix what it reports, {_ON_CPU}"),
+    6: (
+        "CUDA cannot be started on the host",
+        f"see what sudo dmesg says of NVRM, {_ON_CPU}",
+    ),
+    7: (
+        _NO_MODULE,
+        f"run sudo modprobe nvidia; for a new kernel install the driver again, {_ON_CPU}",
     ),
 }
+_CAUSE = re.compile(r"^.*(?:Failed to initialize NVML|NVIDIA-SMI has failed).*$", re.MULTILINE)
+# What the driver's programs and libraries print; the remedy, where it is known.
+_SYMPTOMS = (
+    Symptom(
+        pattern=r"Driver/library version mismatch|CUDA error 803",
+        brief="the driver was updated while its old kernel module is loaded",
+        hint=f"reboot, or reload the module where nothing uses the GPU: {RELOAD}",
+    ),
+    Symptom(
+        pattern=r"Insufficient Permissions",
+        brief="the device files are closed to this user",
+        hint="see ls -l /dev/nvidia*, and add the user to their group: "
+        'sudo usermod -aG video "$USER", then log in again',
+    ),
+    Symptom(
+        pattern=r"CUDA error 802",
+        brief="the GPUs of an NVSwitch system wait for the fabric manager",
+        hint="install the one of this driver's version; sudo systemctl start nvidia-fabricmanager",
+    ),
+    Symptom(
+        pattern=r"CUDA error 999",
+        brief="nvidia_uvm does not work, as after a suspend",
+        hint="reload it by sudo rmmod nvidia_uvm; sudo modprobe nvidia_uvm; else reboot",
+    ),
+)
+_ONE_PROCESS = frozenset(("Exclusive_Thread", "Exclusive_Process", "Prohibited"))
+# How PyTorch, CUDA and NVML say that a device is not there any more: NVIDIA Container Toolkit,
+# Troubleshooting, "Containers losing access to GPUs".
+_LOST = re.compile(
+    r"Failed to initialize NVML: Unknown Error|no CUDA-capable device is detected"
+    r"|CUDA error: unknown error|CUDA unknown error"
+    r"|No CUDA GPUs are available|PyTorch sees no GPU here|cudaErrorNoDevice"
+)
+_LOST_HINT = (
+    "the worker had the GPU before and has lost it: systemctl daemon-reload takes it from "
+    "containers that have it by NVIDIA's hook; give it by CDI (sudo nvidia-ctk cdi generate "
+    "--output=/etc/cdi/nvidia.yaml), or see whether the GPU failed: sudo dmesg | grep -i xid"
+)
 
 
 def survey(transport: Transport) -> HostGpus:
@@ -80,16 +135,80 @@ def survey(transport: Transport) -> HostGpus:
 def check_driver(transport: Transport) -> Check:
     """Say whether driver, device files and nvidia-smi are in order."""
     what, hint = "the NVIDIA driver", "run nvidia-smi on the host and fix what it reports"
-    result = ask(transport, Command(argv=("sh", "-c", _PROBE)), what=what, hint=hint)
+    probe = Command(argv=("sh", "-c", _PROBE, "sh", _ON_HOST))
+    result = ask(transport, probe, what=what, hint=hint)
     if isinstance(result, Check):
         return result
     version = driver_version(result.stdout)
     if result.succeeded:
         return Check(version=version)
     reason, hint = _REASONS.get(result.exit_code, _REASONS[5])
-    if result.exit_code == 5:
-        reason = f"{reason}: {result.tail(1)}"
+    if result.exit_code in {5, 6}:
+        cause = _CAUSE.search(result.stderr)
+        reason = f"{reason}: {cause[0].strip() if cause else result.tail(1)}"
+        hint = f"{remedy}, {_ON_CPU}" if (remedy := _remedy(result.stderr)) else hint
     return unusable(reason, hint, version=version)
+
+
+def check_setup(gpus: HostGpus) -> Check:
+    """Say whether several processes can compute on the GPU that is measured, as arms do."""
+    state = gpus.measured
+    if state is None:
+        return Check()
+    only = f" -i {state.index}" if len(gpus.states) > 1 else ""
+    if state.compute_mode in _ONE_PROCESS:
+        return unusable(
+            f"the compute mode of {state.name} is {state.compute_mode}: it takes one process at a "
+            "time at most, and every arm has one",
+            f"sudo nvidia-smi{only} -c DEFAULT",
+        )
+    if state.has_mig and not state.instances:
+        return unusable(
+            f"MIG is on and {state.name} is not divided, so that CUDA has no device",
+            f"make an instance (sudo nvidia-smi mig{only} -cgi 0 -C), or switch MIG off: "
+            f"sudo nvidia-smi{only} -mig 0",
+        )
+    return Check(version="several processes may use it")
+
+
+def check_choice(gpus: HostGpus) -> Check | None:
+    """Say which of several GPUs or MIG devices is measured; None where there is no choice."""
+    state = gpus.measured
+    if state is None or (len(gpus.states) < 2 and not state.has_mig):
+        return None
+    if state.has_mig:
+        first = (gpus.visible or "").partition(",")[0].strip()
+        chosen = first if first.startswith("MIG-") else next(iter(state.instances), "none")
+        said = f"the MIG device {chosen} of {state.name}, one of {len(state.instances)}"
+        name = "the UUID of a MIG device (nvidia-smi -L)"
+    else:
+        said = f"GPU {state.index} of {len(gpus.states)}: {state.name} ({state.uuid})"
+        name = "the UUID of another one (nvidia-smi -L)"
+    hint = f"to measure on another one, set CUDA_VISIBLE_DEVICES there to {name}"
+    return Check(version=said, caution=Problem(brief="only this one is measured", hint=hint))
+
+
+def check_clocks(gpus: HostGpus) -> Check | None:
+    """Say what holds down the clocks of the GPU that is measured; None where it is not known."""
+    state = gpus.measured
+    if state is None:
+        return None
+    if not state.throttling:
+        return Check(version="nothing holds them down")
+    return unusable(
+        f"the clocks of {state.name} are held down: {', '.join(state.throttling)}",
+        "see nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE: times are those of slower clocks",
+    )
+
+
+def _remedy(said: str) -> str:
+    known = recognise(_SYMPTOMS, said)
+    return f"{known.brief}: {known.hint}" if known else ""
+
+
+def lost_hint(said: str) -> str:
+    """Return what to try where a worker that computed on a GPU says this; empty for other words."""
+    return _LOST_HINT if _LOST.search(said) else ""
 
 
 def find(transport: Transport) -> Check:
@@ -160,5 +279,6 @@ def check_inside(
     return unusable(
         f"a process in it does not reach the GPU: {problem.brief}",
         problem.hint
+        or _remedy(result.stderr)
         or "compare ls -l /dev/nvidia* and ldconfig -p there with the host, or use --device cpu",
     )

@@ -23,11 +23,18 @@ for device in /sys/bus/pci/devices/*; do
   [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
   printf 'bus %s %s\n' "$(cat "$device/class")" "$(cat "$device/device")"
 done
-if command -v nvidia-smi >/dev/null; then
-  limit=; ! command -v timeout >/dev/null || limit='timeout 20'
-  $limit nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>/dev/null |
-    sed 's/^/smi /'
-fi
+! visible=$(printenv CUDA_VISIBLE_DEVICES) || printf 'visible %s\n' "$visible"
+command -v nvidia-smi >/dev/null || exit 0
+limit=; ! command -v timeout >/dev/null || limit='timeout 20'
+listed=$($limit nvidia-smi -L 2>/dev/null) || exit 0
+printf '%s\n' "$listed" | sed 's/^/listed /'
+query() { $limit nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null; }
+query name,compute_cap | sed 's/^/smi /'
+state=index,uuid,compute_mode,mig.mode.current
+{
+  query "$state,clocks_event_reasons.active" || # as drivers from 535 on call it
+  query "$state,clocks_throttle_reasons.active"
+} | sed 's/^/state /'
 exit 0
 """
 """A program for `sh` that prints what `read_survey` reads."""
@@ -39,6 +46,8 @@ _MODULE: Final = re.compile(r"module (\d+(?:\.\d+)+)")
 # Class 0x03: a display controller; that of a compute GPU is 0x0302. Audio and USB stand beside it.
 _BUS: Final = re.compile(r"bus 0x03[0-9a-f]{4} 0x([0-9a-f]{4})")
 _SMI: Final = re.compile(r"smi (.+), (\d+)\.(\d+)")
+_STATE: Final = re.compile(r"state (\d+), (\S+), (\w+), (\S+), (0x[0-9a-fA-F]+|.*)")
+_LISTED: Final = re.compile(r"listed (?:GPU (\d+): (.*) |\s+MIG .*)\(UUID: (\S+)\)")
 
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,17 +73,41 @@ def held_down(mask: int) -> tuple[str, ...]:
     return tuple(words for bit, words in CLOCK_LIMITS.items() if mask & bit)
 
 
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU is set up and what holds its clocks down, as nvidia-smi says."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    compute_mode: str = "Default"
+    has_mig: bool = False  # MIG is on
+    instances: tuple[str, ...] = ()  # UUIDs of the MIG devices that it is divided into
+    throttling: tuple[str, ...] = ()
+
+
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     """What a host has: the version of its driver, None without one, and its GPUs."""
 
     driver: str | None = None
     on_bus: int = 0
     gpus: tuple[HostGpu, ...] = ()
+    states: tuple[GpuState, ...] = ()
+    visible: str | None = None  # the login's CUDA_VISIBLE_DEVICES
 
     @property
     def is_expected(self) -> bool:
         """Say whether a GPU is there to be used: one is on the bus, or a driver is loaded."""
         return bool(self.on_bus or self.driver)
+
+    @property
+    def measured(self) -> GpuState | None:
+        """Return the GPU that a workload uses: the first one that CUDA shows it."""
+        first = (self.visible or "").partition(",")[0].strip()
+        for state in self.states:
+            names = (str(state.index), state.uuid, *state.instances)
+            if first and any(name == first or _is_short(first, name) for name in names):
+                return state
+        return None if self.visible is not None else next(iter(self.states), None)
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -87,6 +120,11 @@ class _Block(msgspec.Struct, frozen=True):
 class _Table(msgspec.Struct, frozen=True):
     blocks: tuple[_Block, ...]
     names: dict[str, str]
+
+
+def _is_short(text: str, uuid: str) -> bool:
+    """Say whether a text begins a UUID, as CUDA_VISIBLE_DEVICES may name one."""
+    return text.startswith(("GPU-", "MIG-")) and uuid.startswith(text)
 
 
 def driver_version(text: str) -> str | None:
@@ -105,7 +143,36 @@ def read_survey(text: str) -> HostGpus:
         for line in lines
         if (match := _SMI.fullmatch(line))
     )
-    return HostGpus(driver=driver_version(text) or module, on_bus=len(on_bus), gpus=asked or on_bus)
+    visible = next((line[8:] for line in lines if line.startswith("visible ")), None)
+    return HostGpus(
+        driver=driver_version(text) or module,
+        on_bus=len(on_bus),
+        gpus=asked or on_bus,
+        states=_states(lines),
+        visible=visible,
+    )
+
+
+def _states(lines: list[str]) -> tuple[GpuState, ...]:
+    names: dict[int, str] = {}
+    instances: dict[int, list[str]] = {}
+    for match in filter(None, map(_LISTED.fullmatch, lines)):
+        if match[1] is not None:
+            names[int(match[1])] = match[2]
+        elif names:  # a MIG device stands below its GPU
+            instances.setdefault(max(names), []).append(match[3])
+    return tuple(
+        GpuState(
+            index=(index := int(match[1])),
+            uuid=match[2],
+            name=names.get(index, f"GPU {index}"),
+            compute_mode=match[3],
+            has_mig=match[4] == "Enabled",
+            instances=tuple(instances.get(index, ())),
+            throttling=held_down(int(match[5], 16) if match[5].startswith("0x") else 0),
+        )
+        for match in filter(None, map(_STATE.fullmatch, lines))
+    )
 
 
 def on_bus_as(device_id: str) -> HostGpu:

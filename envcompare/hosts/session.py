@@ -167,6 +167,7 @@ class HostSession:
                 where.check_gpu(self.transport), engine=check.engine, version=check.version
             )
         self._require(check, arm)
+        self._require_setup(arm, progress)
         self._enter(arm.environment)
         prepared = where.prepare(self._request(arm, experiment, progress))
         built = {o.arm.id: o.prepared for o in self.arms.values() if not o.arm.reference}
@@ -201,6 +202,14 @@ class HostSession:
                 details=check.reason,
                 hint=check.hint,
             )
+
+    def _require_setup(self, arm: ArmRecord, progress: Progress) -> None:
+        """Refuse a GPU that only one arm could use, and say which of several is measured."""
+        if self.gpus is None:
+            return
+        self._require(gpu.check_setup(self.gpus), arm)
+        if (choice := gpu.check_choice(self.gpus)) is not None:
+            progress.say(f"measured is {choice.version}; {choice.hint}")
 
     def _check_gpu(self, ready: ReadyArm) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from envcompare.environments.gpu import lost_hint
 from envcompare.errors import (
     CommandTimeoutError,
     EnvcompareError,
@@ -190,6 +191,7 @@ class Worker:
         self._explain = explain
         self._end = end
         self._has_ended = False
+        self._has_gpu = False  # it has said that it uses one
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
@@ -203,6 +205,7 @@ class Worker:
     def await_hello(self, limit_s: float = HELLO_LIMIT_S) -> Hello:
         """Wait until the worker is up."""
         hello = self._receive("hello", Hello, limit_s)
+        self._has_gpu = hello.device == "cuda"
         if hello.protocol != PROTOCOL:
             raise self._fault(
                 "protocol", f"the worker speaks protocol {hello.protocol}, not {PROTOCOL}"
@@ -390,7 +393,8 @@ class Worker:
             fault.phase,
             fault.brief if fault.step is None else f"{fault.brief} (step {fault.step})",
             details=fault.traceback,
-            hint=fault.hint
+            hint=(self._has_gpu and lost_hint(fault.brief))
+            or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
         )
 

@@ -38,6 +38,7 @@ newest() { for one; do [ ! -x "$one" ] || printf '%s\n' "$one"; done | sort -V |
 first() { for one; do [ -z "$one" ] || { printf '%s\n' "$one"; break; }; done; }
 on_path() { path=$(command -v "$1") && readlink -f -- "$path"; }
 tell() { [ -z "$2" ] || printf '%s\t%s\n' "$1" "$2"; }
+tell system "$(sed -n 's/^ID="\{0,1\}\([a-z]*\).*/\1/p' "$root/etc/os-release" 2>/dev/null)"
 options() { grep -oE '(^|[[:space:]])--[a-z][a-z-]+' | sort -u | tr -s '[:space:]' ' '; }
 """
 _NUMBERS = re.compile(r"\d+(?:\.\d+)+")
@@ -189,10 +190,34 @@ class WorkerProfiler(Protocol):
         ...
 
 
+def not_installed(title: str, package: str) -> dict[str, Check]:
+    """Return that a tool of NVIDIA's is missing and its remedy, by the ID in /etc/os-release.
+
+    Ubuntu's own packages are years old; each package of NVIDIA's CUDA repository has the version in
+    its name, as nsight-compute-2025.4.1 has.
+    """
+    brief, tool = f"{title} is not installed", package.removeprefix("nsight-")
+    ours = f"install it from https://developer.nvidia.com/nsight-{tool}, or, on Debian, "
+    newest = f'"$(apt-cache pkgnames {package}-20 | sort -V | tail -n 1)"'
+    return {
+        "": unusable(brief, f"{ours}sudo apt-get install {package} (non-free)"),
+        "ubuntu": unusable(
+            brief,
+            "add the CUDA repository (https://developer.nvidia.com/cuda-downloads) and install the "
+            f"newest there: sudo apt-get install {newest}",
+        ),
+    }
+
+
 def find_tool(
-    transport: Transport, search: str, *, name: str, missing: Check, root: str = ""
+    transport: Transport,
+    search: str,
+    *,
+    name: str,
+    missing: Mapping[str, Check],
+    root: str = "",
 ) -> Tool | Check:
-    """Return the tool that a search on the host tells of, or else `missing`.
+    """Return the tool that a search on the host tells of, or else `missing` for its distribution.
 
     `search` is a shell script that tells program, folder, version, options and importer by the
     functions of `_SEARCH`; `root` stands before the places it looks in.
@@ -207,7 +232,7 @@ def find_tool(
     program, said = facts.get("program", ""), facts.get("version", "")
     version = _NUMBERS.search(said)
     if not program:
-        return missing
+        return missing.get(facts.get("system", "")) or missing[""]
     if version is None:
         return unusable(
             f"{program} does not start: {said or 'it says nothing'}",

@@ -15,6 +15,7 @@ import msgspec
 
 from envcompare.command import Command
 from envcompare.environments import Check, ask, unusable
+from envcompare.environments.gpu import RELOAD
 from envcompare.errors import Problem
 from envcompare.gpu import chip_of, is_lacking, tensor_counters
 from envcompare.profile_files import read
@@ -26,6 +27,7 @@ from envcompare.profilers import (
     Tool,
     export_report,
     find_tool,
+    not_installed,
 )
 from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Note, Profile
@@ -39,8 +41,9 @@ MEMORY: Final = Pass(
 FLOPS: Final = Pass(name="ncu-flops", limit_s=1800.0, is_counting=True, most_launches=MOST_LAUNCHES)
 OPEN_FOR_ALL = (
     "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
-    "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reboot (where the initramfs holds the "
-    "module, rebuild it first)"
+    "sudo tee /etc/modprobe.d/nvidia-profiling.conf; then, without a reboot, stop what uses GPUs "
+    f"(also nvidia-persistenced) and load the module again: {RELOAD}; or reboot (where the "
+    "initramfs holds the module, rebuild it first)"
 )
 """What lets every user of a host read the counters, in every environment."""
 
@@ -73,11 +76,7 @@ if [ -n "$ncu" ]; then
   tell options "$("$ncu" --help 2>&1 | options)"
 fi
 """
-_MISSING = unusable(
-    "Nsight Compute (ncu) is not installed",
-    "install it from https://developer.nvidia.com/nsight-compute, or, on Debian, "
-    "sudo apt-get install nsight-compute (non-free)",
-)
+_MISSING: Final = not_installed("Nsight Compute (ncu)", "nsight-compute")
 # $1 the program, $2 the folder
 _FILES = ReportFiles(
     report="counters.ncu-rep",

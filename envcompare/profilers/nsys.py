@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envcompare.environments import Check, unusable
+from envcompare.environments import Check
 from envcompare.errors import NothingTracedError, Problem, ProfileError
 from envcompare.profile_files import read
 from envcompare.profile_files.nsys import complaints
@@ -19,6 +19,7 @@ from envcompare.profilers import (
     Tool,
     export_report,
     find_tool,
+    not_installed,
 )
 from envcompare.profilers.quarantine import READ_LOG, Quarantine
 from envcompare.run_folder.profiles import Profile
@@ -44,11 +45,7 @@ if [ -n "$nsys" ]; then
   tell options "$("$nsys" profile --help 2>&1 | options)"
 fi
 """
-_MISSING = unusable(
-    "Nsight Systems (nsys) is not installed",
-    "install it from https://developer.nvidia.com/nsight-systems, or, on Debian, "
-    "sudo apt-get install nsight-systems (non-free)",
-)
+_MISSING: Final = not_installed("Nsight Systems (nsys)", "nsight-systems")
 # $1 the program, $2 the folder, $3 the importer. In a container nsys may not find what turns its
 # raw file into a report; the host has it, of the same version.
 _FILES = ReportFiles(

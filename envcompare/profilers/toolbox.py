@@ -35,9 +35,12 @@ _NOT_REQUESTED: Final = Lacking(
     why="not-requested",
     problem=Problem(brief="hardware counters were not asked for", hint="give --profile auto"),
 )
-_SYS_ADMIN = 21  # linux/capability.h
+_SYS_ADMIN, _PERFMON = 21, 38  # linux/capability.h
+_TAKES_PERFMON = 565  # the first branch of the driver that does: NVIDIA, ERR_NVGPUCTRPERM
 _ASK = r"""
 sed -n 's/^RmProfilingAdminOnly: */restricted=/p' /proc/driver/nvidia/params 2>/dev/null
+sed -n 's/.*Kernel Module.* \([0-9][0-9]*\)\.[0-9][0-9.]* .*/driver=\1/p' \
+  /proc/driver/nvidia/version 2>/dev/null
 sed -n 's/^CapEff:[[:space:]]*/capabilities=/p' /proc/self/status
 [ "$(tr -s ' ' </proc/self/uid_map)" != ' 0 0 4294967295' ] || echo namespace=initial
 echo "uid=$(id -u)"
@@ -51,6 +54,8 @@ class Rights:
 
     is_restricted: bool
     is_admin: bool  # CAP_SYS_ADMIN of the host itself, not of a user namespace
+    may_count: bool = False  # CAP_PERFMON of the host, and a driver that takes it
+    takes_perfmon: bool = False
     uid: int
 
 
@@ -134,9 +139,13 @@ def read_rights(text: str) -> Rights:
     facts = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     said, uid = facts.get("capabilities", ""), facts.get("uid", "")
     effective = int(said, 16) if re.fullmatch(r"[0-9a-fA-F]+", said) else 0
+    is_initial, branch = facts.get("namespace") == "initial", facts.get("driver", "")
+    takes_perfmon = branch.isdecimal() and int(branch) >= _TAKES_PERFMON
     return Rights(
         is_restricted=facts.get("restricted") == "1",
-        is_admin=bool(effective >> _SYS_ADMIN & 1) and facts.get("namespace") == "initial",
+        is_admin=bool(effective >> _SYS_ADMIN & 1) and is_initial,
+        may_count=bool(effective >> _PERFMON & 1) and is_initial and takes_perfmon,
+        takes_perfmon=takes_perfmon,
         uid=int(uid) if uid.isdecimal() else -1,
     )
 
@@ -153,9 +162,10 @@ def permission(access: CounterAccess, rights: Rights) -> Permission:
             said = "restricted; counter passes get CAP_SYS_ADMIN"
             return Permission(check=Check(version=said), capabilities=("SYS_ADMIN",))
         return _closed(ncu.OPEN_FOR_ALL, more=", which a process in a user namespace never is")
-    if rights.is_admin:
+    if rights.is_admin or rights.may_count:
         return Permission(check=Check(version="restricted, and this login may"))
-    return _closed(f"log in as root, or: {ncu.OPEN_FOR_ALL}")
+    who = "as root or with CAP_PERFMON" if rights.takes_perfmon else "as root"
+    return _closed(f"log in {who}, or: {ncu.OPEN_FOR_ALL}")
 
 
 def _closed(hint: str, *, more: str = "") -> Permission:

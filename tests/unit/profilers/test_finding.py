@@ -109,6 +109,19 @@ def test_a_tool_that_is_not_there_is_said_with_its_package(
     assert "sudo apt-get install nsight-" in found.hint
 
 
+@pytest.mark.parametrize("name", ["nsys", "ncu"])
+def test_ubuntu_is_given_the_packages_of_nvidias_repository(tmp_path: Path, name: str) -> None:
+    """Its own are years old, and NVIDIA's have the version in their names."""
+    release = tmp_path / "etc/os-release"
+    release.parent.mkdir()
+    release.write_text('NAME="Ubuntu"\nVERSION_ID="22.04"\nID=ubuntu\nID_LIKE=debian\n')
+    found = _found(name, tmp_path)
+    assert isinstance(found, Check)
+    package = {"nsys": "nsight-systems", "ncu": "nsight-compute"}[name]
+    assert f'apt-get install "$(apt-cache pkgnames {package}-20 | sort -V' in found.hint
+    assert "non-free" not in found.hint
+
+
 def test_a_tool_that_does_not_start_is_said_with_its_last_words(tmp_path: Path) -> None:
     """Debian's needs libraries that NVIDIA's brings along."""
     path = tmp_path / f"usr/lib/nsight-systems/target-linux-{MACHINE}/nsys"

@@ -70,7 +70,7 @@ class Stopwatch:
         compute_capability: str = "",  # noqa: ARG002 — of the seam
     ) -> Tool | Check:
         """Look for it in a folder."""
-        missing = unusable("no stopwatch is installed", "buy one")
+        missing = {"": unusable("no stopwatch is installed", "buy one")}
         return find_tool(transport, SEARCH, name="stopwatch", missing=missing, root=self.root)
 
     def wrap(self, tool: Tool, kind: Pass, *, folder: str) -> ProfilerRun:

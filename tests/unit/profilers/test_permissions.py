@@ -70,3 +70,28 @@ def test_this_machine_tells_who_asks() -> None:
     found = find_rights(LOCAL)
     assert not isinstance(found, Check)
     assert found.uid >= 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "capabilities", "expected"),
+    [
+        ("570", "0000004000000000", True),
+        ("550", "0000004000000000", False),
+        ("570", "0000000000000000", False),
+    ],
+)
+def test_perfmon_is_enough_from_driver_565_on(
+    driver: str, capabilities: str, *, expected: bool
+) -> None:
+    """It is less than the right to administer the host."""
+    lines = ("restricted=1", f"driver={driver}", f"capabilities={capabilities}",
+             "namespace=initial", "uid=1000")  # fmt: skip
+    check = allowed("vm", read_rights("\n".join(lines))).check
+    assert check.is_usable is expected
+    if not expected:
+        assert ("or with CAP_PERFMON" in check.hint) is (driver == "570")
+
+
+def test_the_option_of_the_driver_is_had_without_a_reboot() -> None:
+    """The module is loaded again with it."""
+    assert "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi" in OPEN_FOR_ALL

@@ -1,0 +1,187 @@
+"""How a host's GPUs are set up, which of them is measured, and when a CDI description is stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envcompare.environments import gpu
+from envcompare.environments.registry import environment
+from envcompare.gpu.devices import GpuState, HostGpus, read_survey
+from envcompare.transport.local import LOCAL
+
+TWO = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Thu Jan  1 00:00:00 UTC 1970
+listed GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaa0)
+listed   MIG 3g.20gb     Device  0: (UUID: MIG-aaa0)
+listed   MIG 3g.20gb     Device  1: (UUID: MIG-aaa1)
+listed GPU 1: Tesla T4 (UUID: GPU-bbb0)
+smi NVIDIA A100-SXM4-40GB, 8.0
+smi Tesla T4, 7.5
+state 0, GPU-aaa0, Default, Enabled, 0x0000000000000000
+state 1, GPU-bbb0, Exclusive_Process, [N/A], 0x0000000000000024
+"""
+A100 = GpuState(
+    index=0, uuid="GPU-aaa0", name="NVIDIA A100-SXM4-40GB", has_mig=True,
+    instances=("MIG-aaa0", "MIG-aaa1"),
+)  # fmt: skip
+T4 = GpuState(
+    index=1, uuid="GPU-bbb0", name="Tesla T4", compute_mode="Exclusive_Process",
+    throttling=("power cap", "heat, by software"),
+)  # fmt: skip
+
+
+def test_survey_tells_how_each_gpu_is_set_up() -> None:
+    """Compute mode, MIG devices, and what holds the clocks down."""
+    assert read_survey(TWO).states == (A100, T4)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, A100), ("0,1", A100), ("1", T4), ("1,0", T4), ("GPU-bbb", T4), ("MIG-aaa1", A100),
+        ("", None), ("-1", None), ("7", None),
+    ],
+)  # fmt: skip
+def test_the_login_chooses_which_gpu_is_measured(
+    visible: str | None, expected: GpuState | None
+) -> None:
+    """The first by default, or what CUDA_VISIBLE_DEVICES names first."""
+    text = TWO if visible is None else f"visible {visible}\n{TWO}"
+    assert read_survey(text).measured == expected
+
+
+def test_a_gpu_for_one_process_is_refused_and_the_other_one_taken() -> None:
+    """Every arm has a process of its own."""
+    check = gpu.check_setup(HostGpus(states=(A100, T4), visible="1"))
+    assert "Exclusive_Process" in check.reason
+    assert check.hint == "sudo nvidia-smi -i 1 -c DEFAULT"
+    assert gpu.check_setup(HostGpus(states=(A100, T4))).is_usable
+    assert gpu.check_setup(HostGpus(states=(T4,))).hint == "sudo nvidia-smi -c DEFAULT"
+
+
+def test_mig_without_an_instance_is_refused() -> None:
+    """CUDA counts no device then."""
+    undivided = GpuState(index=0, uuid="GPU-aaa0", name="NVIDIA A100", has_mig=True)
+    assert "MIG is on" in gpu.check_setup(HostGpus(states=(undivided,))).reason
+
+
+def test_the_choice_is_said_where_there_is_one() -> None:
+    """With the way to choose another."""
+    alone = GpuState(index=0, uuid="GPU-1", name="Tesla T4")
+    assert gpu.check_choice(HostGpus(states=(alone,))) is None
+    check = gpu.check_choice(HostGpus(states=(A100, T4), visible="MIG-aaa1"))
+    assert check is not None
+    assert check.version == "the MIG device MIG-aaa1 of NVIDIA A100-SXM4-40GB, one of 2"
+    check = gpu.check_choice(HostGpus(states=(A100, T4), visible="1"))
+    assert check is not None
+    assert check.version == "GPU 1 of 2: Tesla T4 (GPU-bbb0)"
+    assert "CUDA_VISIBLE_DEVICES" in check.hint
+
+
+def test_clocks_that_are_held_down_are_said_with_the_cause() -> None:
+    """They are no failure, but the times are those of slower clocks."""
+    check = gpu.check_clocks(HostGpus(states=(T4,)))
+    assert check is not None
+    assert check.reason == "the clocks of Tesla T4 are held down: power cap, heat, by software"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: CUDA error: unknown error",
+        "RuntimeError: No CUDA GPUs are available",
+        "AcceleratorError: CUDA error: no CUDA-capable device is detected",
+        "the host has an NVIDIA GPU and PyTorch sees no GPU here",
+        "NVMLError_Unknown: Failed to initialize NVML: Unknown Error",
+    ],
+)
+def test_a_gpu_that_is_lost_in_the_middle_is_named(said: str) -> None:
+    """The container toolkit's troubleshooting calls this by systemctl daemon-reload."""
+    assert "systemctl daemon-reload" in gpu.lost_hint(said)
+    assert gpu.lost_hint("RuntimeError: CUDA error: out of memory") == ""
+
+
+YAML = """\
+---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- containerEdits:
+    deviceNodes:
+    - major: {major}
+      path: /dev/nvidia0
+  name: all
+containerEdits:
+  mounts:
+  - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}
+    hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}
+"""
+JSON = """\
+{{"kind": "nvidia.com/gpu", "devices": [
+  {{"name": "all",
+    "containerEdits": {{"deviceNodes": [{{"path": "/dev/nvidia0", "major": {major}}}]}}}}],
+ "containerEdits": {{"mounts": [{{"hostPath": "/usr/lib/libcuda.so.{driver}"}}]}}}}
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folders of CDI of a host with driver 570.86.10, whose engine has NVIDIA's hook."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    said = f"printf '%s\\n' {tmp_path}/etc {tmp_path}/run"
+    texts = {
+        "docker": f'case $* in *CDISpecDirs*) {said} ;; *) echo "{{}}" ;; esac',
+        "stat": "echo node /dev/nvidia0 c3",
+        "nvidia-container-runtime-hook": "exit 0",
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    driver = gpu.Check(version="570.86.10", gpu=gpu.Gpu(way="devices"))
+    monkeypatch.setattr(gpu, "find", lambda _: driver)
+    for name in ("etc", "run"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", [YAML, JSON], ids=["yaml", "json"])
+def test_a_cdi_description_of_this_driver_is_used(folders: Path, text: str) -> None:
+    """Its library has the version of the driver, and its node the number of the driver."""
+    name = "nvidia.yaml" if text is YAML else "nvidia.json"
+    (folders / "etc" / name).write_text(text.format(driver="570.86.10", major=195))
+    check = environment("docker").check_gpu(LOCAL)
+    assert (check.reason, check.gpu.way) == ("", "cdi")
+
+
+@pytest.mark.parametrize("text", [YAML, JSON], ids=["yaml", "json"])
+@pytest.mark.parametrize(
+    ("driver", "major", "reason"),
+    [
+        ("535.104.05", 195, "it is of driver 535.104.05, and 570.86.10 is loaded"),
+        ("570.86.10", 234, "it gives /dev/nvidia0 the major number 234, and the driver has 195"),
+    ],
+)
+def test_a_stale_cdi_description_is_named_and_the_hook_tried(
+    folders: Path, text: str, driver: str, major: int, reason: str
+) -> None:
+    """As it stays behind when the driver was updated."""
+    name = "nvidia.yaml" if text is YAML else "nvidia.json"
+    (folders / "etc" / name).write_text(text.format(driver=driver, major=major))
+    check = environment("docker").check_gpu(LOCAL)
+    assert check.is_usable
+    assert check.gpu.way == "engine"
+    assert check.reason == f"the CDI description is stale: {reason}"
+    assert check.hint == "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    (folders / "bin/nvidia-container-runtime-hook").unlink()
+    assert not environment("docker").check_gpu(LOCAL).is_usable
+
+
+def test_the_description_of_the_last_folder_is_the_one_that_counts(folders: Path) -> None:
+    """/var/run/cdi, which a service of the toolkit writes, goes before /etc/cdi."""
+    (folders / "etc/nvidia.yaml").write_text(YAML.format(driver="535.104.05", major=195))
+    (folders / "run/nvidia.yaml").write_text(YAML.format(driver="570.86.10", major=195))
+    assert environment("docker").check_gpu(LOCAL).gpu.way == "cdi"
