@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 import click
@@ -109,7 +109,7 @@ class Watch:
 
     def conditions(self) -> dict[str, Scalar]:
         """Return commit and load; a pressure is the percentage of the time that a task waited."""
-        began = datetime.fromtimestamp(self.began_s, tz=UTC)
+        began = datetime.fromtimestamp(self.began_s, tz=timezone.utc)
         elapsed_s, now = time.time() - self.began_s, _stalled_us()
         pressures = {
             f"{name}_pressure": _share(self.stalled_us[name], now[name], elapsed_s)

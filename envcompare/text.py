@@ -1,14 +1,26 @@
-"""Texts for the reader: on one line, shortened, and with hidden characters made visible."""
+"""Texts for the reader (on one line, shortened, hidden characters made visible), and TOML."""
 
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _THREADS: Final = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; raise ValueError where it is none."""
+    tables: dict[str, Any] = tomllib.loads(text)
+    return tables
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -2,16 +2,16 @@
 
 VENV=$ROOT/.venv
 
-# find_python: set PYTHON to an interpreter of version 3.11 or later.
+# find_python: set PYTHON to an interpreter of version 3.10 or later.
 find_python() {
   local name
-  for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
-    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  for name in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
       PYTHON=$(command -v "$name")
       return 0
     fi
   done
-  fail "no Python 3.11 or later is on PATH" "envcompare needs one for itself" "install python3.11, or set PYTHON"
+  fail "no Python 3.10 or later is on PATH" "envcompare needs one for itself" "install python3, or set PYTHON"
 }
 
 make_venv() {

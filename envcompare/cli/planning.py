@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 
 from envcompare.command import shell_text
@@ -15,7 +14,7 @@ from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, written_samples
-from envcompare.text import counted
+from envcompare.text import counted, parse_toml
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
@@ -65,7 +64,7 @@ def resumed(
     _check_whole(folder)
     if not is_known(folder.read_events().events):
         raise unknown(folder.path)
-    content = tomllib.loads(record.configuration)
+    content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     experiment, made, hosts = planned(settings, Settings(), accept_many=True)
     same = (
@@ -89,7 +88,7 @@ def resumed(
 def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]:
     """Return experiment, hosts and ID of a run, whatever became of it."""
     record = folder.read_run()
-    content = tomllib.loads(record.configuration)
+    content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
     return *resolved(settings, Settings()), record.run_id
 

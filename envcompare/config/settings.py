@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import tomllib
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ import tomli_w
 
 from envcompare.errors import ConfigError
 from envcompare.run_folder.records import ProfileChoice, Scalar
+from envcompare.text import parse_toml
 
 _MAX_THREADS = 4096  # what a worker accepts
 LONGEST_S = 30 * 86_400.0  # nobody waits longer, and clocks and timers hold it
@@ -347,8 +347,8 @@ def read_settings(path: Path) -> Settings:
     Raises ConfigError naming file, key and remedy for unreadable TOML, unknown keys, wrong types.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        content = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"the configuration file {path} cannot be read",
             details=str(error),

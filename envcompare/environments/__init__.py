@@ -287,7 +287,7 @@ def _end_after(error: BaseException, end: Callable[[], object]) -> None:
         if isinstance(error, CommandTimeoutError | OutputLimitError):
             details = f"{error.brief}; {left.details}"
             raise StillRunningError(left.brief, details=details, hint=left.hint) from error
-        error.add_note(left.brief)
+        vars(error).setdefault("__notes__", []).append(left.brief)  # add_note, from Python 3.11 on
 
 
 def ask(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import platform
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,6 +29,7 @@ from envcompare.run_folder.profiles import ProfileRecord, Tool
 from envcompare.run_folder.records import ArmRecord, CellRecord, Design, RunRecord, event_now
 from envcompare.run_folder.results import RunFolder, new_run_id
 from envcompare.text import counted
+from envcompare.transport import file_sha256
 from envcompare.version import __version__
 
 _NO_LAUNCHES = ("launch_count", "missing")  # of a trace that counted in ranges of a profiler
@@ -173,7 +173,7 @@ class Import:
     def _new_run(self, cell: CellRecord) -> RunRecord:
         return RunRecord(
             run_id=new_run_id(),
-            created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
             seed=0,
             tool_version=__version__,
             command_line=self.command_line,
@@ -309,8 +309,7 @@ def _refuse_irregular(path: Path) -> None:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read", details=str(error), hint="name files that you can read"

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, Unpack
+from typing import Final, Protocol
 
 import msgspec
+from typing_extensions import Unpack
 
 from envcompare.command import CommandResult
 from envcompare.config.plan import derive_seed

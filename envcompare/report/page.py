@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from importlib.resources import files as package_files
 from typing import Final
@@ -129,7 +129,8 @@ def _pieces(run: RunComparison) -> str:
 
 def _moment(created: str) -> str:
     try:
-        return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))  # Python 3.10 reads no Z
+        return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError):
         return created
 

@@ -7,10 +7,11 @@ Schemas in `docs/schema/` are generated from these types.
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal, TypedDict, Unpack
+from typing import Annotated, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
+from typing_extensions import Unpack
 
 from envcompare.errors import Phase
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -55,7 +55,7 @@ _EVENTS: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 def new_run_id(now: datetime | None = None) -> str:
     """Return `YYYYMMDD-HHMMSS-xxxx` (UTC, four random hex digits)."""
-    moment = now or datetime.now(UTC)
+    moment = now or datetime.now(timezone.utc)
     return f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 

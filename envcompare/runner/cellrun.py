@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Unpack
+
+from typing_extensions import Unpack
 
 from envcompare.config.experiment import Experiment
 from envcompare.config.plan import Cell, Plan

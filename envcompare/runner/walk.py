@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cached_property
 
 from envcompare.config.experiment import Experiment
@@ -66,7 +66,7 @@ def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, .
     """Return run.json for a new run."""
     return RunRecord(
         run_id=new_run_id(),
-        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        created=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
         seed=plan.seed,
         title=experiment.title,
         tool_version=__version__,

@@ -24,6 +24,7 @@ from envcompare.stack.image import (
     find,
     find_built,
 )
+from envcompare.stack.tiers import PYTHONS
 from envcompare.stack.wheelhouse import LOCK_LABEL, check_whole, one_at_a_time
 from envcompare.transport import CONTENT_S, Transport, run
 from envcompare.version import __version__
@@ -58,6 +59,7 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
     if earlier := _FAILED.get(frozenset(wanted.labels.items())):
         raise earlier  # for another arm or host; what failed a moment ago fails again
     progress.begin(f"building {wanted.tag} from {wanted.base}")
+    _check_python(wanted, base, local)
     tag = _build(wanted, base, local)
     try:
         image = _label(wanted, base, tag, local)
@@ -74,6 +76,32 @@ def revision(local: Transport) -> str:
         return ""
     asked = run(local, Command(argv=("git", "-C", str(root), "rev-parse", "HEAD")))
     return asked.stdout.strip() if asked.succeeded else ""
+
+
+def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
+    """Raise StackError where the base has another Python than the wheels are for."""
+    asked = ["python3", "-I", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])']
+    needed = wanted.wheelhouse.python
+    try:
+        with local.connect() as client:
+            said = client.containers.run(
+                base.id, asked, entrypoint="", network_disabled=True, remove=True
+            )
+    except UnusableError as error:
+        raise StackError(
+            f"the base image {wanted.base} cannot run python3",
+            details=error.details,
+            hint=f"name an image with Python {needed or 3} with --base-image",
+        ) from error
+    python = said.decode().strip()
+    if needed and python != needed:
+        fits = f", or choose the wheels for {python} with --python {python}" * (python in PYTHONS)
+        raise StackError(
+            f"the base image {wanted.base} has Python {python}, but the wheels are for {needed}",
+            details=f"the wheels are chosen for Python {needed}, that of the host or of --python, "
+            "and an image built on this base cannot install them",
+            hint=f"name an image with Python {needed} with --base-image{fits}",
+        )
 
 
 def _build(wanted: Recipe, base: Image, local: ImageStore) -> str:

@@ -81,7 +81,7 @@ TIERS: Final = (
         pythons=_SINCE_310,
     ),
 )
-"""From the newest PyTorch to the oldest; `script/wheel-facts` reads these facts from the wheels."""
+"""From the newest PyTorch to the oldest; `script/wheel-facts` holds them against the index."""
 PYTHONS: Final = TIERS[0].pythons
 FALLBACK: Final = "3.11"
 """The Python of the wheels where the host has none that they are there for."""

@@ -38,6 +38,7 @@ LOCK = "requirements.lock"
 SUMS = "SHA256SUMS"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SUM = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9][A-Za-z0-9._+!-]*\.whl)")
+_CPYTHON = re.compile(r"-cp3(\d+)-cp3\1-")
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch itself offers the builds without CUDA."""
 
@@ -49,6 +50,16 @@ _NO_LOCK_HINT = (
     "make an arm of the stack image, as in --envs vm; the host's own software has no lock"
 )
 _NAMED_CUDA = {"cu130", "cu128", "cu126"}
+# pip takes wheels for another Python, but judges environment markers by the one that it runs on
+# (pypa/pip issue 6117). torch needs setuptools from Python 3.12 on: a lock made on 3.11 lacked it.
+_PIP = """
+import platform, runpy, sys
+python = sys.argv.pop(1)
+if "%d.%d" % sys.version_info[:2] != python:
+    platform.python_version = lambda: python + ".0"
+    platform.python_version_tuple = lambda: tuple(python.split(".")) + ("0",)
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 _SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS")
 
 
@@ -76,6 +87,12 @@ class Wheelhouse:
     def size_bytes(self) -> int:
         """Return the size of all wheels."""
         return sum((self.folder / name).stat().st_size for name, _ in self.sums)
+
+    @property
+    def python(self) -> str:
+        """Return the minor version that the wheels are for; empty where any Python takes them."""
+        tags = (_CPYTHON.search(name) for name, _ in self.sums)
+        return next((f"3.{tag[1]}" for tag in tags if tag), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +283,8 @@ def _pip_download(
     text = request.requirements.read_text(encoding="utf-8")
     told = constraints(text, request.variant, local_version=local_version)
     argv = (
-        *(_interpreter_with_pip(request.local, request.python), "-m", "pip", "download", "--quiet"),
+        *(_interpreter_with_pip(request.local, request.python), "-c", _PIP, request.python),
+        *("download", "--quiet"),
         *("--disable-pip-version-check", "--no-input"),
         *("--only-binary=:all:", "--python-version", request.python),
         *("--dest", str(target), "--requirement", str(request.requirements)),
@@ -277,7 +295,7 @@ def _pip_download(
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:
-    """Choose who asks: pip judges environment markers by the Python it runs on, not the target."""
+    """Choose who asks: the very Python that the wheels are for, where it has pip."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     has_pip = find_spec("pip") is not None
     if has_pip and running == python:

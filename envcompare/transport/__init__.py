@@ -31,6 +31,7 @@ CONTENT_S = 7200.0
 _MAKE = 'umask 077 && mkdir -p -- "$1" && chmod 700 -- "$1"'
 # What stands under the name goes, were it a link; a folder that is there already is never taken.
 _MAKE_NEW = 'umask 077 && rm -rf -- "$1" && mkdir -- "$1"'
+_HASHED_BYTES = 2**18  # at a time
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xof -'
 
 Told = Callable[[int], None]
@@ -240,8 +241,11 @@ def not_copied(source: str, target: str, why: str) -> CopyError:
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content as hexadecimal digits."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(_HASHED_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _pack(source: Path, stream: BinaryIO) -> None:

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from envcompare.transport import file_sha256
+
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
@@ -53,8 +55,7 @@ def _contents(folder: Path) -> tuple[dict[str, Path], bytes]:
 
     def described(name: str, kind: str) -> dict[str, Any]:
         path = folder / name
-        with path.open("rb") as file:
-            digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        digest = f"sha256:{file_sha256(path)}"
         blobs[digest] = path
         return {"mediaType": kind, "size": path.stat().st_size, "digest": digest}
 

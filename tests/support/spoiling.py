@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, cast
+
+from typing_extensions import Self
 
 from envcompare.command import Command
 from envcompare.transport import Process, Transport

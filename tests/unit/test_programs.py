@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings, parse_settings, settings_toml
 from envcompare.config.workloads import Program, WorkloadTable, parse_program, tables_of
 from envcompare.errors import ConfigError
+from envcompare.text import parse_toml
 
 KNOWN = known(cnn={"batch": 64}, rnn={})
 
@@ -125,7 +125,7 @@ def test_file_holds_tables_beside_bundled_names() -> None:
     timeout = 30
     measures = { loss = "loss: ([0-9.]+)" }
     """
-    file = parse_settings(tomllib.loads(text), source="x.toml")
+    file = parse_settings(parse_toml(text), source="x.toml")
     cnn, mine = resolve(Settings(), file, known=KNOWN).workloads
     assert (cnn.name, cnn.program) == ("cnn", None)
     assert mine.program == Program(
@@ -146,7 +146,7 @@ def test_file_holds_tables_beside_bundled_names() -> None:
 def test_wrong_table_names_key_and_remedy(text: str, key: str, word: str) -> None:
     """Inside a table as outside of it."""
     with pytest.raises(ConfigError) as caught:
-        parse_settings(tomllib.loads(text), source="x.toml")
+        parse_settings(parse_toml(text), source="x.toml")
     assert key in caught.value.brief
     assert word in caught.value.hint + caught.value.details
 
@@ -166,7 +166,7 @@ def test_settings_of_a_run_mean_the_same_elsewhere(
     )
     monkeypatch.chdir("/")
     again = resolve(
-        parse_settings(tomllib.loads(settings_toml(made.settings)), source="run.json"),
+        parse_settings(parse_toml(settings_toml(made.settings)), source="run.json"),
         Settings(),
         known=KNOWN,
     )

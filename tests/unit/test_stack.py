@@ -376,7 +376,9 @@ def test_every_local_command_goes_over_the_transport_it_is_given(
     requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
     recorder = Recorder()
     fill(requirements, python="3.11", local=recorder, progress=Progress(print))
-    assert any(command.argv[1:4] == ("-m", "pip", "download") for command in recorder.commands)
+    assert any(
+        command.argv[1:2] == ("-c",) and "download" in command.argv for command in recorder.commands
+    )
 
 
 def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:
@@ -384,20 +386,47 @@ def _recipe(dockerfile: Path, *, key: str, base: str) -> Recipe:
     return Recipe(wheelhouse=wheelhouse, base=base, dockerfile=dockerfile)
 
 
+@pytest.mark.parametrize(("python", "names"), [("3.10", "older"), ("3.14", "newer")])
+def test_markers_hold_for_the_python_that_wheels_are_for(
+    python: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is the Python that asks pip, whose own version must not decide what is needed."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    for name in ("older", "newer"):
+        _make_wheel(tmp_path / "links", name)
+    lines = ("older; python_version < '3.11'", "newer; python_version >= '3.12'")
+    requirements.write_text("\n".join(lines))
+    wheelhouse = fill(requirements, python=python, local=LOCAL, progress=Progress(print))
+    assert [name for name, _ in wheelhouse.sums] == [f"{names}-1.0-py3-none-any.whl"]
+
+
+def test_a_wheelhouse_knows_the_python_that_it_is_for(tmp_path: Path) -> None:
+    """Read off the wheels with compiled parts; those of the stable ABI serve later Pythons too."""
+    names = ("a-1-py3-none-any.whl", "b-1-cp39-abi3-linux_x86_64.whl")
+    both = tuple((name, "0") for name in names)
+    compiled = ("torch-2.13.0-cp310-cp310-manylinux_2_28_x86_64.whl", "0")
+    assert Wheelhouse(key="", folder=tmp_path, sums=both).python == ""
+    assert Wheelhouse(key="", folder=tmp_path, sums=(*both, compiled)).python == "3.10"
+
+
 def _requirements_of_one_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a wheel of its own, so that pip needs no index."""
-    from zipfile import ZipFile
-
-    links = folder / "links"
-    links.mkdir()
-    with ZipFile(links / "tiny_part-1.0-py3-none-any.whl", "w") as wheel:
-        meta = "tiny_part-1.0.dist-info"
-        wheel.writestr("tiny_part.py", "")
-        wheel.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: tiny-part\nVersion: 1.0\n")
-        wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr(f"{meta}/RECORD", "")
+    _make_wheel(folder / "links", "tiny_part")
     (folder / "requirements.in").write_text("tiny-part\n")
     return _entered(folder, folder / "cache", monkeypatch)
+
+
+def _make_wheel(links: Path, name: str) -> None:
+    from zipfile import ZipFile
+
+    links.mkdir(exist_ok=True)
+    with ZipFile(links / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        meta = f"{name}-1.0.dist-info"
+        wheel.writestr(f"{name}.py", "")
+        told = f"Name: {name.replace('_', '-')}\nVersion: 1.0\n"
+        wheel.writestr(f"{meta}/METADATA", f"Metadata-Version: 2.1\n{told}")
+        wheel.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{meta}/RECORD", "")
 
 
 def _entered(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

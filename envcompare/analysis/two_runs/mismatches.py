@@ -7,7 +7,6 @@ doing the hash seed, which `--stabilise` draws anew for each restart.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +26,7 @@ from envcompare.run_folder.records import (
     FingerprintValue,
     RunRecord,
 )
+from envcompare.text import parse_toml
 
 Work = dict[str, FingerprintValue]
 _DESIGN: Final = ("threads", "stabilise", "pin")
@@ -52,8 +52,8 @@ class ReadRun:
         Raises RunFolderError where run.json does not hold them as they were written.
         """
         try:
-            tables = tomllib.loads(self.record.configuration).get("workloads", {})
-        except tomllib.TOMLDecodeError as error:
+            tables = parse_toml(self.record.configuration).get("workloads", {})
+        except ValueError as error:
             raise RunFolderError(
                 f"the configuration in run.json of {self.record.run_id} cannot be read",
                 details=str(error),

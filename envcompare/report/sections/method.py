@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import quote
@@ -268,7 +268,7 @@ def _states(run: RunComparison) -> Iterator[_Failure]:
 
 def _moment(seconds: float) -> str:
     try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return ""
 
