@@ -110,6 +110,35 @@ def test_long_blocks_take_the_energy_counter() -> None:
     )
 
 
+def test_power_samples_are_checked_against_the_energy_counter() -> None:
+    """From the first block to the last: 200 W by the samples where the counter grew by 250 W."""
+    times = [float(t) for t in range(0, 10_001, 50)]
+    joules = [t / 1000 * 250 for t in times]
+    readings = [reading(times, [200.0] * len(times), energy_j=joules)]
+    blocks = [run_of(500, 100), run_of(9000, 100)]
+    checked = named(arm_quantities(blocks, readings))["power_against_counter_share"]
+    assert checked.value == pytest.approx(80)
+    assert checked.scope.startswith("9 s from the first block")
+    brief = named(arm_quantities(blocks[:1], readings))["power_against_counter_share"]
+    assert brief.reason.endswith(descriptive.BRIEF)
+    mute = [reading(times, [200.0] * len(times))]
+    without = named(arm_quantities(blocks, mute))["power_against_counter_share"]
+    assert (without.value, without.reason) == (None, descriptive.NO_COUNTER)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_said"),
+    [("NVIDIA A100-SXM4-40GB", True), ("NVIDIA H100 80GB HBM3", True), ("Tesla T4", False)],
+)
+def test_sensor_that_sees_a_part_of_the_time_is_said_beside_the_energy(
+    model: str, *, is_said: bool
+) -> None:
+    """On A100 and H100 what the work draws between its samples escapes it."""
+    times = [float(t) for t in range(0, 1001, 50)]
+    found = named(arm_quantities([run_of(100, 200)], [reading(times, times)], model=model))
+    assert (descriptive.PART_TIME in found["energy_per_step_j"].scope) is is_said
+
+
 def test_block_without_readings_around_it_is_not_guessed() -> None:
     """Nothing is extrapolated, and no gap is bridged that is longer than half a second."""
     readings = [reading([0, 100, 200, 900, 1000], [100.0] * 5)]

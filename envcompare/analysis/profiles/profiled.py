@@ -144,6 +144,7 @@ def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
             cell.read.readings.get(cell.id, []),
             batch=cell.data.batch,
             uuid=str(cell.facts(arm).get("gpu.uuid") or ""),
+            model=str(cell.facts(arm).get("gpu.name") or ""),
         )
         for arm, timed in blocks.items()
         if any(block.gpu_ns for block in timed)

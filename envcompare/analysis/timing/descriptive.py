@@ -6,12 +6,14 @@ an arm is its.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from envcompare.analysis.model.comparison import (
     MemorySummary,
@@ -207,6 +209,14 @@ SMEARED = (
     "the driver may give the mean power of a whole second, so that blocks of {:.2g} s take up a "
     "part of their neighbours': arms look more alike than they are"
 )
+# "Part-time Power Measurements: nvidia-smi's Lack of Attention", arXiv:2312.02741: of the time of
+# A100 and H100 25 % is sampled.
+PART_TIME = (
+    "the power sensor of A100 and H100 samples about a quarter of the time (arXiv:2312.02741)"
+)
+LONG_NS = 5_000_000_000  # from which on both ways to an energy should agree
+BRIEF = "shorter than 5 s, in which a counter and samples of power can be compared"
+NO_COUNTER = "the GPU does not say both its power and its energy"
 NO_READINGS = "no GPU was sampled during the timing pass"
 NOT_COVERED = "no reading falls on its blocks"
 NOT_SAID = "the GPU does not say it"
@@ -216,6 +226,7 @@ _NAMES: dict[str, tuple[str, Rule]] = {
     "power_w": ("W", "time-weighted"),
     "energy_per_step_j": ("J", "ratio of sums"),
     "energy_per_sample_j": ("J", "ratio of sums"),
+    "power_against_counter_share": ("%", "ratio of sums"),
     "sm_clock_mhz": ("MHz", "time-weighted"),
     "memory_clock_mhz": ("MHz", "time-weighted"),
     "temperature_c": ("°C", "maximum"),
@@ -297,11 +308,12 @@ def arm_quantities(
     *,
     batch: int | None = None,
     uuid: str = "",
+    model: str = "",
 ) -> tuple[Quantity, ...]:
     """Return what an arm took of its GPU in its measured blocks of one cell.
 
-    `uuid` is that of the GPU it ran on, needed where several were sampled. What cannot be said is
-    missing with its reason.
+    `uuid` is that of the GPU it ran on, needed where several were sampled; `model` its name.
+    What cannot be said is missing with its reason.
     """
     uuids = {reading.uuid for reading in readings}
     if not uuids:
@@ -310,7 +322,37 @@ def arm_quantities(
     if not of_gpu:
         return _all_missing(WHICH.format(len(uuids)))
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
-    return (*_energy(timed, of_gpu, batch), *_states(timed, of_gpu))
+    energy = _energy(timed, of_gpu, batch, note=_sensor_note(model))
+    return (*energy, _checked_energy(timed, of_gpu), *_states(timed, of_gpu))
+
+
+def _sensor_note(model: str) -> str:
+    return f"; {PART_TIME}" if re.search(r"\b[AH]100\b", model) else ""
+
+
+def _checked_energy(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> Quantity:
+    """Return the integral of the power samples as a share of what the energy counter grew by.
+
+    It is taken from the first block to the last, whatever ran between: blocks are too short for it.
+    """
+    name = "power_against_counter_share"
+    if not blocks:
+        return _missing(name, NOT_COVERED)
+    starts, ends = _bounds(blocks)
+    span_ns = round(float(ends.max() - starts.min()))
+    whole = [replace(blocks[0], t0_ns=int(starts.min()), wall_ns=(span_ns,))]
+    power, counter = Curve.of(readings, "power_mw", 1e-3), Curve.of(readings, "energy_mj", 1e-3)
+    if not len(power.t_ns) or not len(counter.t_ns):
+        return _missing(name, NO_COUNTER)
+    if span_ns < LONG_NS:
+        return _missing(name, f"the timing took {span_ns / 1e9:.2g} s, {BRIEF}")
+    if not (power.covers(whole).all() and counter.covers(whole).all()):
+        return _missing(name, "the readings have a gap, or do not cover all blocks")
+    counted_j = float(counter.change(whole)[0])
+    if counted_j <= 0:
+        return _missing(name, "the energy counter did not grow")
+    scope = f"{span_ns / 1e9:.0f} s from the first block to the last, all arms together"
+    return _quantity(name, float(power.integral(whole)[0]) / counted_j * 100, scope)
 
 
 def _of_gpu(readings: Sequence[GpuReading], uuid: str) -> list[GpuReading]:
@@ -343,7 +385,7 @@ def clocks_of(
 
 
 def _energy(
-    blocks: Sequence[Block], readings: Sequence[GpuReading], batch: int | None
+    blocks: Sequence[Block], readings: Sequence[GpuReading], batch: int | None, *, note: str = ""
 ) -> tuple[Quantity, ...]:
     names = ("power_w", "energy_per_step_j", "energy_per_sample_j")
     power = Curve.of(readings, "power_mw", 1e-3)
@@ -360,7 +402,7 @@ def _energy(
     is_instant = all(reading.has_instant_power for reading in readings)
     steps = sum(block.k for block in seen)
     source = COUNTER if is_counted else INSTANT if is_instant else SOURCE
-    scope = f"{len(seen)} of {len(blocks)} blocks, the whole board, idle power included"
+    scope = f"{len(seen)} of {len(blocks)} blocks, the whole board, idle power included{note}"
     if source == SOURCE and not _is_long(seen):
         scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
     samples = None if batch is None else joules / (steps * batch)

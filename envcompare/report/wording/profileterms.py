@@ -77,6 +77,7 @@ _POWER: Final[dict[str, str]] = {
     "power_w": "power",
     "energy_per_step_j": "energy per step",
     "energy_per_sample_j": "energy per sample",
+    "power_against_counter_share": "energy by power samples, of that by the counter",
     "sm_clock_mhz": "clock of the multiprocessors",
     "memory_clock_mhz": "clock of the memory",
     "temperature_c": "temperature, highest",
