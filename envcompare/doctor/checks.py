@@ -18,11 +18,12 @@ from envcompare.environments.gpu import (
 from envcompare.environments.registry import IMAGE_BUILDER, environment
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu.devices import HostGpus
+from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.stack import Options
 from envcompare.stack.cache import free_bytes, host_cache
 from envcompare.stack.host import find_python
-from envcompare.stack.tiers import choose
+from envcompare.stack.tiers import choose, newest_major
 from envcompare.stack.venv import find_interpreter, host_version
 from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
@@ -156,14 +157,29 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
     for name in environments:
         check = environment(name).check_gpu(transport)
         findings.append(finding(transport.name, f"gpu in {name}", check))
-    return [*findings, *_profilers(transport), *_counters(transport, environments)]
+    return [*findings, *_profilers(transport, gpus.driver), *_counters(transport, environments)]
 
 
-def _profilers(transport: Transport) -> list[Finding]:
+def _profilers(transport: Transport, driver: str | None = None) -> list[Finding]:
     """Say which of NVIDIA's profilers the host has; what they tell is missing without them."""
     tools = {name: profiler.discover(transport) for name, profiler in PROFILERS.items()}
-    checks = {name: tool if isinstance(tool, Check) else tool.check for name, tool in tools.items()}
+    checks = {
+        name: tool if isinstance(tool, Check) else tool_check(tool, driver)
+        for name, tool in tools.items()
+    }
     return _helpful(transport, checks)
+
+
+def tool_check(tool: Tool, driver: str | None) -> Check:
+    """Return the check of a tool, with a caution where it is older than the CUDA of the driver."""
+    if not driver or not tool.cuda or int(tool.cuda.partition(".")[0]) >= newest_major(driver):
+        return tool.check
+    caution = Problem(
+        brief=f"{tool.name} {tool.version} traces CUDA up to {tool.cuda}, and driver {driver} "
+        f"brings CUDA {newest_major(driver)}: kernels may be missing from its traces",
+        hint=f"install a newer version of {tool.name}",
+    )
+    return replace(tool.check, caution=caution)
 
 
 def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Finding]:

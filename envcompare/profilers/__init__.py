@@ -68,6 +68,7 @@ class Tool:
     importer: str = ""  # on the host: makes the report that the tool could not make inside
     metrics: Mapping[PassName, tuple[str, ...]] = field(default_factory=dict)
     reason: str = ""  # why metrics are missing
+    cuda: str = ""  # the newest CUDA whose tracing library it holds, such as "11.8"
 
     @property
     def check(self) -> Check:
@@ -219,8 +220,8 @@ def find_tool(
 ) -> Tool | Check:
     """Return the tool that a search on the host tells of, or else `missing` for its distribution.
 
-    `search` is a shell script that tells program, folder, version, options and importer by the
-    functions of `_SEARCH`; `root` stands before the places it looks in.
+    `search` is a shell script that tells program, folder, version, options, importer and CUDA by
+    the functions of `_SEARCH`; `root` stands before the places it looks in.
     """
     command = Command(argv=("sh", "-c", f"{_SEARCH}{search}\nexit 0\n", "sh", root))
     hint = f"run {name} --version there by hand"
@@ -245,6 +246,7 @@ def find_tool(
         version=version[0],
         options=tuple(facts.get("options", "").split()),
         importer=facts.get("importer", ""),
+        cuda=facts.get("cuda", ""),
     )
 
 

@@ -42,6 +42,8 @@ if [ -n "$nsys" ]; then
   tell version "$("$nsys" --version 2>&1 | tail -n 1)"
   tell importer "$(first "$(newest "$parent"/host-linux-*/QdstrmImporter)" \
     "$(newest "$root"/usr/lib/nsight-systems/host-linux-*/QdstrmImporter)")"
+  tell cuda "$(printf '%s\n' "$(dirname "$nsys")"/libcupti.so.* | \
+    sed -n 's/.*libcupti\.so\.\([0-9][0-9.]*\)$/\1/p' | sort -V | tail -n 1)"
   tell options "$("$nsys" profile --help 2>&1 | options)"
 fi
 """

@@ -134,7 +134,7 @@ def _sentence(tier: Tier, gpus: HostGpus) -> str:
     cuda = f"torch {tier.torch} with CUDA {_dotted(tier.cuda)}"
     known = []
     if gpus.driver:
-        known.append(f"driver {gpus.driver} supports CUDA {_newest_major(gpus.driver)}")
+        known.append(f"driver {gpus.driver} supports CUDA {newest_major(gpus.driver)}")
     known += [
         f"{gpu.name} has compute capability {_dotted(gpu.capability)}"
         for gpu in dict.fromkeys(gpus.gpus)
@@ -143,7 +143,8 @@ def _sentence(tier: Tier, gpus: HostGpus) -> str:
     return f"{', '.join(known)}: {cuda}" if known else cuda
 
 
-def _newest_major(driver: str) -> int:
+def newest_major(driver: str) -> int:
+    """Return the newest major version of CUDA that a driver such as "570.86.10" brings."""
     branch = int(driver.partition(".")[0])
     return max((cuda for cuda, oldest in _OLDEST_DRIVER.items() if branch >= oldest), default=11)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.doctor.checks import tool_check
 from envcompare.environments import Check
 from envcompare.profilers import Tool
 from envcompare.profilers.ncu import Ncu
@@ -45,6 +46,8 @@ def test_nsys_is_found_with_the_folder_that_it_needs_around_it(tmp_path: Path) -
     base = tmp_path / "opt/nvidia/nsight-systems"
     for version in ("2023.4.1", "2024.11.1", "2024.5.1"):
         program(base / version / f"target-linux-{MACHINE}" / "nsys", f"nsys version {version}-1")
+    for cuda in ("9.2", "11.8", "12.6"):
+        (base / f"2024.11.1/target-linux-{MACHINE}/libcupti.so.{cuda}").touch()
     importer = program(base / "2024.11.1" / f"host-linux-{MACHINE}" / "QdstrmImporter", "")
     assert _found("nsys", tmp_path) == Tool(
         name="nsys",
@@ -53,7 +56,23 @@ def test_nsys_is_found_with_the_folder_that_it_needs_around_it(tmp_path: Path) -
         version="2024.11.1",
         options=("--cpuctxsw",),
         importer=str(importer),
+        cuda="12.6",
     )
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "is_behind"),
+    [("11.8", "570.86.10", True), ("12.6", "570.86.10", False), ("12.8", "580.65.06", True),
+     ("12.8", None, False), ("", "580.65.06", False)],
+)  # fmt: skip
+def test_a_tool_older_than_the_cuda_of_the_driver_is_named(
+    cuda: str, driver: str | None, *, is_behind: bool
+) -> None:
+    """It is used all the same: nsys then traces by the libraries that it has."""
+    tool = Tool(name="nsys", program="/nsys", folder="/", version="2022.4.2", cuda=cuda)
+    check = tool_check(tool, driver)
+    assert check.is_usable
+    assert (f"traces CUDA up to {cuda}, and driver {driver}" in check.reason) == is_behind
 
 
 def test_a_link_on_path_leads_to_the_program_itself(tmp_path: Path, path: Path) -> None:
