@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,7 @@ FAILED, NO_GPU = 1, 3
 _LIMIT_S: Final = 3 * 3600
 _ASK_LIMIT_S: Final = 60
 _TORCH_ON_GPU: Final = "import torch; raise SystemExit(not torch.cuda.is_available())"
+_OF_GPU: Final = re.compile(r"wheels for |gpu in |gpu counters in |nsys$|ncu$")
 _BUILT: Final = re.compile(r"^local vm: ([^,\n]+)", re.MULTILINE)
 _STATE: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-smi-q.txt": ("nvidia-smi", "-q"),
@@ -116,7 +117,7 @@ class Survey:
     no_gpu: str
 
 
-def survey(doctor: str) -> Survey:
+def survey(doctor: str, names: Sequence[str] = ENVIRONMENTS) -> Survey:
     """Read the JSON of doctor, which stands behind what it says in words."""
     start = doctor.find("{\n")
     try:
@@ -125,22 +126,30 @@ def survey(doctor: str) -> Survey:
         row = Row(check="doctor", state="failed", detail=_last_line(doctor) or "it said nothing")
         return Survey(environments=(), rows=(row,), no_gpu="doctor did not end well")
     by_subject = {finding["subject"]: finding for finding in findings}
-    usable, rows = [], []
-    for name in ENVIRONMENTS:
-        finding = by_subject.get(name, {})
-        is_usable = bool(finding.get("is_usable"))
-        usable += [name] * is_usable
-        state: State = "passed" if is_usable else "not possible here"
-        detail = finding.get("version") or _brief(finding) or "doctor did not look at it"
-        rows.append(Row(check=f"environment {name}", state=state, detail=detail))
+    usable = [name for name in names if by_subject.get(name, {}).get("is_usable")]
+    rows = [_row(f"environment {name}", by_subject.get(name, {})) for name in names]
+    rows += [
+        _row(subject, found) for subject, found in by_subject.items() if _OF_GPU.match(subject)
+    ]
     gpus = [by_subject[subject] for subject in ("gpu driver", "gpu") if subject in by_subject]
     faults = [_brief(finding) or "it is not usable" for finding in gpus if not finding["is_usable"]]
     no_gpu = faults[0] if faults else "" if gpus else "doctor says nothing of a GPU"
     return Survey(environments=tuple(usable), rows=tuple(rows), no_gpu=no_gpu)
 
 
-def _brief(finding: dict[str, dict[str, str] | None]) -> str:
-    return (finding.get("problem") or {}).get("brief", "")
+def _row(check: str, finding: dict[str, Any]) -> Row:
+    """Return a finding as a row; only an environment that cannot reach the GPU is a failure."""
+    state: State = "not possible here"
+    if finding.get("is_usable"):
+        state = "passed"
+    elif check.startswith("gpu in "):
+        state = "failed"
+    detail = finding.get("version") or _brief(finding) or "doctor did not look at it"
+    return Row(check=check, state=state, detail=detail)
+
+
+def _brief(finding: dict[str, Any]) -> str:
+    return str((finding.get("problem") or {}).get("brief", ""))
 
 
 def _last_line(text: str) -> str:
@@ -229,7 +238,7 @@ _ADDRESS: Final = re.compile(
     r"|(?<![\w:])fe80::[0-9a-fA-F:]+"
 )
 _HARDWARE: Final = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.IGNORECASE)
-_SERIAL: Final = re.compile(r"(Serial Number\s*: ).*")
+_SERIAL: Final = re.compile(r"((?:Serial Number|Username)\s*: ).*")
 _SECRET: Final = re.compile(r"(?<=://)[^/\s:@\"]+:[^/\s@\"]+(?=@)")
 _CLOUD: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*\.internal\b")
 _OF_VERSION: Final = re.compile(r"(?:nvidia|cu\d\d|version|torch|==|-)[^\n]{0,40}$", re.IGNORECASE)
@@ -257,7 +266,7 @@ class Scrubber:
         """Return the text without names, addresses, serial numbers and passwords."""
         for name, word in self.names:
             text = re.sub(rf"(?<![\w]){re.escape(name)}(?!\w)", word, text)
-        text = _SERIAL.sub(r"\1SERIAL", _SECRET.sub("SECRET", _CLOUD.sub("HOST", text)))
+        text = _SERIAL.sub(r"\1REMOVED", _SECRET.sub("SECRET", _CLOUD.sub("HOST", text)))
         return _ADDRESS.sub(_without_address, _HARDWARE.sub("ADDRESS", text))
 
     def binary(self, content: bytes) -> bytes:
@@ -329,6 +338,7 @@ def options_of(words: Sequence[str]) -> argparse.Namespace:
         description="Prove on this machine's GPU what envcompare says of one; pack the evidence.",
     )
     parser.add_argument("--out", default=".", metavar="DIR", help="where folder and archive go")
+    parser.add_argument("--envs", default=",".join(ENVIRONMENTS), metavar="ENV,…", help="to try")
     parser.add_argument("--budget", type=int, default=60, metavar="SECONDS", help="for a cell")
     parser.add_argument("--host-python", default="", metavar="PATH", help="of the host's own stack")
     parser.add_argument("--rehearse", action="store_true", help="go through all of it on the CPU")
@@ -348,9 +358,9 @@ def main(words: Sequence[str]) -> int:
     out = Path(options.out).resolve()
     session = Session(options=options, folder=out / f"gpu-check-{stamp}")
     said = session.envcompare(
-        "doctor", "--envs", ",".join(ENVIRONMENTS), "--format", "json", *options.pass_on
+        "doctor", "--envs", options.envs, "--format", "json", *options.pass_on
     )
-    known = survey(said.text)
+    known = survey(said.text, options.envs.split(","))
     rows, has_reached = [*known.rows], False
     if known.no_gpu:
         rows.append(Row(check="a GPU can be used", state="failed", detail=known.no_gpu))

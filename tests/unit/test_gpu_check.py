@@ -50,6 +50,21 @@ def test_environments_that_work_take_part() -> None:
     )
 
 
+def test_an_environment_that_cannot_reach_the_gpu_is_a_failure() -> None:
+    """Counters that may not be read, and tools that are missing, are not."""
+    said = doctor(
+        finding("gpu driver"), finding("gpu in vm"), finding("gpu in docker", "no way"),
+        finding("gpu counters in vm", "no right"), finding("ncu", "missing"), finding("cgroups"),
+    )  # fmt: skip
+    rows = {row.check: (row.state, row.detail) for row in gpu_check.survey(said, ()).rows}
+    assert rows == {
+        "gpu in vm": ("passed", "1.0"),
+        "gpu in docker": ("failed", "no way"),
+        "gpu counters in vm": ("not possible here", "no right"),
+        "ncu": ("not possible here", "missing"),
+    }
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -124,7 +139,8 @@ def test_host_python_is_the_one_of_the_build_where_no_other_has_a_gpu() -> None:
         ("2600:1900:4000::7", "ADDRESS"),
         ("std::vector<at::native::add>", "std::vector<at::native::add>"),
         ("ether 42:01:0a:80:00:07", "ether ADDRESS"),
-        ("Serial Number           : 1320220012345", "Serial Number           : SERIAL"),
+        ("Serial Number           : 1320220012345", "Serial Number           : REMOVED"),
+        (" Username: adal", " Username: REMOVED"),
         ("http://me:word@proxy/", "http://SECRET@proxy/"),
         ("Bus-Id 00000000:00:04.0", "Bus-Id 00000000:00:04.0"),
     ],
