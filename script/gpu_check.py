@@ -388,7 +388,7 @@ def _farewell(rows: Sequence[Row], archive: Path, *, has_reached: bool) -> int:
         f"\n{archive} ({archive.stat().st_size / 1e6:.1f} MB) holds all of it without host name, "
         "user name, IP addresses and home paths. Raw reports of nsys and ncu are compressed by "
         "NVIDIA's tools and may still name paths.\nPlease attach it to a new issue of the project, "
-        "whatever the table says: it is the first evidence from a GPU of this kind."
+        "whatever the table says, if this machine has an NVIDIA GPU."
     )
     return code
 
