@@ -77,8 +77,8 @@ _REGENERATE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
 _CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 _CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
-_CDI_PATH = re.compile(r"\bpath\"?: *\"?(/dev/nvidia\d+)\b")
-_CDI_MAJOR = re.compile(r"\bmajor\"?: *(\d+)")
+_CDI_PATH = re.compile(r"\bpath\"?: *\"?(/dev/nvidia[\w-]+)")
+_CDI_NUMBER = re.compile(r"\b(major|minor)\"?: *(\d+)")
 # Images made for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"
 # An engine that does not know CDI, or has it switched off, names no folders.
@@ -91,7 +91,7 @@ while read -r folder; do
     sed 's/^/|/; $a\' "$file"
   done
 done
-stat -c 'node %n %t' /dev/nvidia[0-9]* 2>/dev/null
+stat -c 'node %n %t %T' /dev/nvidia* 2>/dev/null
 if command -v nvidia-container-runtime-hook >/dev/null; then echo engine
 elif docker info --format '{{json .Runtimes}}' | grep -q '"nvidia'; then echo engine
 fi
@@ -328,13 +328,14 @@ def _stale(description: str, text: str, driver: str) -> str:
         versions = ", ".join(sorted(described))
         return f"the CDI description is stale: it is of driver {versions}, and {driver} is loaded"
     lines = (line.split(" ") for line in text.splitlines() if line.startswith("node "))
-    majors = {path: int(major, 16) for _, path, major in lines}
+    numbers = {path: f"{int(major, 16)}:{int(minor, 16)}" for _, path, major, minor in lines}
     for entry in _CDI_NODE.split(description):
-        path, major = _CDI_PATH.search(entry), _CDI_MAJOR.search(entry)
-        if path and major and majors.get(path[1], int(major[1])) != int(major[1]):
+        path, number = _CDI_PATH.search(entry), dict(_CDI_NUMBER.findall(entry))
+        given = f"{number.get('major')}:{number.get('minor')}"
+        if path and len(number) == 2 and numbers.get(path[1], given) != given:
             return (
-                f"the CDI description is stale: it gives {path[1]} the major number {major[1]}, "
-                f"and the driver has {majors[path[1]]}"
+                f"the CDI description is stale: it gives {path[1]} the device number {given}, "
+                f"and the driver has {numbers[path[1]]}"
             )
     return ""
 

@@ -75,8 +75,8 @@ def _reference(host: Transport, name: str) -> str:
     return SANDBOX
 
 
-def _doctor(environments: str) -> tuple[int, str]:
-    argv = [sys.executable, "-m", "envcompare", "doctor", "--envs", environments, "--hosts", HOST]
+def _envcompare(*words: str) -> tuple[int, str]:
+    argv = [sys.executable, "-m", "envcompare", *words, "--hosts", HOST]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ)
     return done.returncode, done.stdout + done.stderr
 
@@ -113,7 +113,7 @@ def test_doctor_finds_the_gpu_in_every_environment() -> None:
     """Docker gives it by CDI, Apptainer by --nv."""
     remove(HOST, docker=docker_client())
     with imitated(HOST, _imitation(), docker=docker_client()):
-        _, said = _doctor("vm,docker,singularity")
+        _, said = _envcompare("doctor", "--envs", "vm,docker,singularity")
     for subject in ("gpu driver", "gpu in vm", "gpu in docker", "gpu in singularity"):
         assert f"✓ {subject}: 570.86.10\n" in said
 
@@ -149,7 +149,9 @@ NAMED = {
     "no-nodes": "the NVIDIA driver is loaded but /dev/nvidia0 is missing",
     "no-permission": "the NVIDIA driver does not answer: "
     "Failed to initialize NVML: Insufficient Permissions",
-    "mismatch": "the NVIDIA driver does not answer: NVML library version: 999.10",
+    "mismatch": "the NVIDIA driver does not answer: "
+    "Failed to initialize NVML: Driver/library version mismatch",
+    "unknown-error": "CUDA cannot be started on the host: unknown error (CUDA error 999)",
     "broken-driver": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
     "bus-only": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
 }
@@ -163,6 +165,78 @@ def test_failure_of_the_driver_is_named(host: Transport, failure: str) -> None:
         check = check_driver(host)
     assert check.reason == NAMED[failure]
     assert check.hint
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        ("mismatch", "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"),
+        ("broken-driver", "sudo modprobe nvidia"),
+        ("bus-only", "install the NVIDIA driver"),
+        ("no-nodes", "run nvidia-smi once as root"),
+        ("unknown-error", "sudo modprobe nvidia_uvm"),
+        ("exclusive", "sudo nvidia-smi -c DEFAULT"),
+    ],
+)
+def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
+    host: Transport, tmp_path: Path, failure: str, remedy: str
+) -> None:
+    """Nothing is measured on the CPU in its place."""
+    with imitated(HOST, _imitation("no-cdi", failure), docker=docker_client()):
+        doctor = _envcompare("doctor", "--envs", "vm")
+        run = _envcompare("run", "--envs", "vm", "--workloads", "cnn", "--quick", "--out",
+                          str(tmp_path / "run"))  # fmt: skip
+    for code, said in (doctor, run):
+        assert (code, remedy in said) == (3, True), said
+    assert host.name
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("failures", "lines"),
+    [
+        (("two-gpus",), ("gpu in use: GPU 0 of 2: NVIDIA A100", "CUDA_VISIBLE_DEVICES")),
+        (("mig",), ("gpu in use: the MIG device MIG-1m1tated-", "one of 2")),
+        (("throttled",), ("– gpu clocks: the clocks of NVIDIA A100-SXM4-40GB are held down",)),
+        (("stale-cdi",), ("the CDI description is stale: it is of driver 450.10.01",
+                          "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml")),
+        (("stale-major",), ("the CDI description is stale: it gives /dev/nvidia0 the device",)),
+    ],
+)  # fmt: skip
+def test_doctor_names_what_else_there_is_to_know(
+    host: Transport, failures: tuple[str, ...], lines: tuple[str, ...]
+) -> None:
+    """Which GPU is measured, how fast it runs, and that a container gets another driver's files."""
+    imitation = _imitation(*failures, model=MODELS["a100"])
+    with imitated(HOST, imitation, docker=docker_client()):
+        _, said = _envcompare("doctor", "--envs", "vm,docker")
+    assert [line for line in lines if line not in said] == [], said
+    assert host.name
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("gpu", "driver", "python", "torch"),
+    [
+        ("t4", "535.183.01", "3.10", "torch 2.10.0 with CUDA 12.8"),
+        ("v100", "580.65.06", "3.12", "torch 2.10.0 with CUDA 12.8"),
+        ("h100", "580.65.06", "3.13", "torch 2.13.0 with CUDA 13.0"),
+        ("a100", "470.256.02", "3.11", "CUDA 12 needs driver 525 or newer"),
+    ],
+)
+def test_doctor_names_the_torch_of_the_host_before_a_download(
+    host: Transport, gpu: str, driver: str, python: str, torch: str
+) -> None:
+    """By driver, GPU and Python; the whole table is in tests/unit/test_torch_tiers.py."""
+    named = "" if python == "3.11" else python
+    imitation = _imitation("no-cdi", model=MODELS[gpu], driver=driver, python=named)
+    with imitated(HOST, imitation, docker=docker_client()):
+        code, said = _envcompare("doctor", "--envs", "docker")
+    line = next(text for text in said.splitlines() if f"wheels for Python {python}" in text)
+    assert torch in line
+    assert (code == 3) is ("needs driver" in torch)
+    assert host.name
 
 
 @on_host

@@ -111,6 +111,7 @@ devices:
 - containerEdits:
     deviceNodes:
     - major: {major}
+      minor: 0
       path: /dev/nvidia0
   name: all
 containerEdits:
@@ -121,7 +122,8 @@ containerEdits:
 JSON = """\
 {{"kind": "nvidia.com/gpu", "devices": [
   {{"name": "all",
-    "containerEdits": {{"deviceNodes": [{{"path": "/dev/nvidia0", "major": {major}}}]}}}}],
+    "containerEdits": {{
+      "deviceNodes": [{{"path": "/dev/nvidia0", "major": {major}, "minor": 0}}]}}}}],
  "containerEdits": {{"mounts": [{{"hostPath": "/usr/lib/libcuda.so.{driver}"}}]}}}}
 """
 
@@ -134,7 +136,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     said = f"printf '%s\\n' {tmp_path}/etc {tmp_path}/run"
     texts = {
         "docker": f'case $* in *CDISpecDirs*) {said} ;; *) echo "{{}}" ;; esac',
-        "stat": "echo node /dev/nvidia0 c3",
+        "stat": "echo node /dev/nvidia0 c3 0",
         "nvidia-container-runtime-hook": "exit 0",
     }
     for name, text in texts.items():
@@ -162,7 +164,11 @@ def test_a_cdi_description_of_this_driver_is_used(folders: Path, text: str) -> N
     ("driver", "major", "reason"),
     [
         ("535.104.05", 195, "it is of driver 535.104.05, and 570.86.10 is loaded"),
-        ("570.86.10", 234, "it gives /dev/nvidia0 the major number 234, and the driver has 195"),
+        (
+            "570.86.10",
+            234,
+            "it gives /dev/nvidia0 the device number 234:0, and the driver has 195:0",
+        ),
     ],
 )
 def test_a_stale_cdi_description_is_named_and_the_hook_tried(
