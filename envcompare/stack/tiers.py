@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +11,6 @@ from envcompare.config.settings import Variant
 from envcompare.errors import StackError
 from envcompare.gpu.devices import Capability, HostGpu, HostGpus
 
-_PIN: Final = re.compile(r"^torch==(\S+)", re.MULTILINE)
 _OLDEST_DRIVER: Final = {12: 525, 13: 580}
 """What each major version of CUDA runs on at least: NVIDIA, CUDA Compatibility, table 1
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)."""
@@ -28,6 +25,7 @@ class Tier:
     """
 
     name: Variant
+    torch: str  # as its requirements pin it
     cuda: Capability
     architectures: tuple[Capability, ...]
     pythons: tuple[str, ...]
@@ -36,11 +34,6 @@ class Tier:
     def requirements(self) -> Path:
         """Return the file with what every arm imports."""
         return bundled.workloads() / "requirements" / f"{self.name}.in"
-
-    @property
-    def torch(self) -> str:
-        """Return the release of PyTorch."""
-        return _pinned(self.requirements)
 
     @property
     def oldest_driver(self) -> int:
@@ -64,18 +57,21 @@ _SINCE_310: Final = ("3.10", "3.11", "3.12", "3.13")
 TIERS: Final = (
     Tier(
         name="cu130",
+        torch="2.13.0",
         cuda=(13, 0),
         architectures=_TURING_ON,
         pythons=(*_SINCE_310, "3.14"),
     ),
     Tier(
         name="cu128",
+        torch="2.10.0",
         cuda=(12, 8),
         architectures=((7, 0), *_TURING_ON),
         pythons=(*_SINCE_310, "3.14"),
     ),
     Tier(
         name="cu126",
+        torch="2.7.1",
         cuda=(12, 6),
         architectures=((5, 0), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (9, 0)),
         pythons=_SINCE_310,
@@ -193,10 +189,3 @@ def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -
 
 def _dotted(version: Capability) -> str:
     return f"{version[0]}.{version[1]}"
-
-
-@functools.cache
-def _pinned(requirements: Path) -> str:
-    match = _PIN.search(requirements.read_text(encoding="utf-8"))
-    assert match is not None, requirements
-    return match[1]

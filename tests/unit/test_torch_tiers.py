@@ -113,6 +113,7 @@ def test_every_tier_pins_torchvision_of_its_torch() -> None:
     """By the metadata of its wheels torchvision 0.N needs exactly torch 2.(N - 15)."""
     for tier in TIERS:
         text = tier.requirements.read_text(encoding="utf-8")
+        assert f"\ntorch=={tier.torch}\n" in text
         match = re.search(r"^torchvision==0\.(\d+)\.", text, re.MULTILINE)
         assert match is not None
         assert int(tier.torch.split(".")[1]) == int(match[1]) - 15
