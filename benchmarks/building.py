@@ -1,7 +1,9 @@
-"""How long the software takes to make, and how large it is: cold, and when it is there already.
+"""How long the software takes to make, how large it is, and what room it takes meanwhile.
 
 Each thing is made from nothing, in a cache of its own, and then asked for again: wheelhouse and
-venv on this machine, the image by its engine, the SIF in each compression on a lab host.
+venv on this machine, the image by its engine, the SIF in each compression on a lab host. `--room`
+takes the steps of one variant once each and watches the disk; with its software a run on the CPU
+of this machine ends it.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from bookkeeping import Places, Watch, benchmark, load_average, write_json
+from bookkeeping import Conditions, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.config.settings import Compression
@@ -34,7 +40,16 @@ from envcompare.transport.local import LocalTransport
 from envcompare.transport.ssh_settings import SshOptions
 
 RAW = "building.json"
+ROOM_RAW = "building-cu128.json"
+DISK = "/"  # of the caches and of every engine: lab hosts keep theirs in volumes of this machine's
+SAMPLED_EVERY_S = 0.1
+RUN_LIMIT_S = 900.0
+RUN = (
+    *("--device", "cpu", "--variant", "cu128", "--python", "3.11", "--envs", "vm,docker"),
+    *("--workloads", "cnn", "--budget", "120"),
+)
 REQUIREMENTS = bundled.workloads() / "requirements" / "cu130.in"
+ROOM_REQUIREMENTS = REQUIREMENTS.with_name("cu128.in")
 COMPRESSIONS: tuple[Compression, ...] = ("zstd", "gzip", "none", "sandbox")
 SMALL = Path(__file__).parent / "programs" / "small.in"  # pip alone: made in seconds
 HERE = LocalTransport()
@@ -66,6 +81,32 @@ its labels, a SIF by the hash of its file (a sandbox has none).
 - Not the ID of the image: its configuration holds the time of the build. Not the file of a SIF: its
   header and file system hold times and a random identity. Both are kept, and sent as they are.
 """
+ROOM_SECTION = """## What room a stack with CUDA takes
+
+`python benchmarks/building.py --room`; raw data in `benchmarks/results/building-cu128.json`. The
+plain wheels of torch 2.10.0 with CUDA 12.8 and all they need are {count} wheels of {packed:.2f} GB,
+which hold {unpacked:.2f} GB. Each step was taken once, while the free space of the disk was read
+every 0.1 s: what the step left, and the most that was gone meanwhile. Caches and engines, those of
+the SSH host too, are on this one disk. Other work was on the machine: the seconds are an upper
+limit, and what that work wrote is in the figures.
+
+| | s | size, GB | left, GB | at most, GB | load |
+|---|---:|---:|---:|---:|---:|
+{rooms}
+
+- pip keeps what it downloads in its temporary folder until all is there, then copies it; its own
+  cache was off, and takes the size of the wheels again where it is on.
+- A build leaves more than the image: BuildKit keeps the wheels twice and what was installed once
+  (`docker builder prune` removes that).
+- The size of a venv and of an image is that of their files; a file takes whole blocks of a disk.
+- From these figures `envcompare/stack/room.py` has its multiples for wheels, venv and image, by
+  which `envcompare doctor` and `envcompare build` say what is lacking before a download. Those for
+  a SIF and for an image on its way are reckoned from copies that exist at once, not measured.
+"""
+RUN_TEXT = """
+With it `{command}`
+on this machine, which has no GPU, ended with exit code {exit_code} after {seconds:.0f} s.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +130,28 @@ class Making:
     requirements: Path
 
 
-@benchmark(__doc__, smoke=("--requirements", str(SMALL), "--compression", "none"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What room a step took: its result, the fall of free space by it, and the most meanwhile."""
+
+    what: str
+    cold_s: float
+    size_bytes: int
+    kept_bytes: int
+    peak_bytes: int
+    load: float
+
+
+@dataclass(slots=True)
+class Falling:
+    """How far the free space of a disk has fallen since the beginning: now, and at most."""
+
+    kept_bytes: int = 0
+    peak_bytes: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+@benchmark(__doc__, smoke=("--requirements", str(SMALL), "--compression", "none", "--room"))
 @click.option("--python", default="3.11", show_default=True)
 @click.option("--host", default="lab-h1", show_default=True)
 @click.option("--ssh-config", default=Path(".lab/ssh_config"), type=Path, show_default=True)
@@ -103,6 +165,7 @@ class Making:
     multiple=True,
     show_default=True,
 )
+@click.option("--room", "is_room", is_flag=True, help="Take the steps of cu128 as well.")
 def main(  # noqa: PLR0913 — an option each
     places: Places,
     *,
@@ -112,26 +175,47 @@ def main(  # noqa: PLR0913 — an option each
     base: str,
     requirements: Path,
     compressions: tuple[Compression, ...],
+    is_room: bool,
 ) -> None:
     """Make everything once, unless that was done, and write the page."""
-    result = places.results / RAW
-    if not result.exists():
+    transport = connect(parse_hosts((host,))[0], options=SshOptions(config=ssh_config))
+    making = Making(host=transport, python=python, base=base, requirements=requirements)
+    if not (places.results / RAW).exists():
         watch = Watch.begin()
-        transport = connect(parse_hosts((host,))[0], options=SshOptions(config=ssh_config))
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["XDG_CACHE_HOME"] = folder
-            making = Making(host=transport, python=python, base=base, requirements=requirements)
+        with _own_cache():
             rows = [asdict(one) for one in _all(making, compressions)]
-        transport.close()
         kept = {"cpus": os.cpu_count(), "rows": rows, "conditions": watch.conditions()}
-        write_json(result, kept)
+        write_json(places.results / RAW, kept)
+    if is_room and not (places.results / ROOM_RAW).exists():
+        if requirements == REQUIREMENTS:
+            making = replace(making, requirements=ROOM_REQUIREMENTS)
+        with _own_cache():
+            write_json(places.results / ROOM_RAW, _measure_room(making))
+    transport.close()
     write_page(places)
+
+
+@contextmanager
+def _own_cache() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        yield
 
 
 def write_page(places: Places) -> None:
     """Write the page of what is kept."""
-    content = json.loads((places.results / RAW).read_text(encoding="utf-8"))
-    places.write_page("building.md", _page(content), [content.get("conditions", {})])
+    kept = [
+        json.loads((places.results / name).read_text(encoding="utf-8"))
+        for name in (RAW, ROOM_RAW)
+        if (places.results / name).exists()
+    ]
+    measured = [conditions for one in kept for conditions in _conditions(one)]
+    places.write_page("building.md", _page(kept[0], *kept[1:]), measured)
+
+
+def _conditions(content: dict[str, Any]) -> list[Conditions]:
+    known = content.get("conditions", [])
+    return known if isinstance(known, list) else [known]
 
 
 def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
@@ -196,6 +280,125 @@ def _sifs(
         yield _timed(f"SIF, {compression}", make, lambda made: _size(transport, made.path))[1]
 
 
+def _measure_room(making: Making) -> dict[str, Any]:
+    """Make a stack step by step, each the first time, and return what room each took."""
+    watch, progress, local = Watch.begin(), Progress(click.echo), image_store(HERE)
+    os.environ["PIP_NO_CACHE_DIR"] = "1"
+
+    def resolve() -> Wheelhouse:
+        return wheelhouse.fill(
+            making.requirements,
+            python=making.python,
+            variant="cu128",
+            local=HERE,
+            progress=progress,
+        )
+
+    wheels, first = _room("wheels", resolve, lambda made: made.size_bytes)
+    interpreter = venv.find_interpreter(HERE, python=making.python, chosen=None)
+
+    def make_venv() -> str:
+        made = venv.make(HERE, wheels, interpreter=interpreter, progress=progress)
+        return str(Path(made.interpreter).parents[1])
+
+    second = _room("venv", make_venv, lambda path: _size(HERE, path))[1]
+    recipe = image.recipe(wheels, base=making.base, local=local)
+
+    def build() -> Image:
+        return building.build(recipe, local=local, progress=progress)
+
+    built, third = _room("image, with what its build keeps", build, lambda made: made.size_bytes)
+    rows = [first, second, third]
+    try:
+        run_there = _run_on_cpu(making)
+        rows += _rooms_of_host(making, built)
+    finally:
+        shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
+        for where in (HERE, making.host):
+            run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
+    return {
+        "wheels": len(wheels.sums),
+        "packed_bytes": wheels.amount.packed_bytes,
+        "unpacked_bytes": wheels.amount.unpacked_bytes,
+        "rows": [asdict(row) for row in rows],
+        "run": run_there,
+        "conditions": [watch.conditions()],
+    }
+
+
+def _rooms_of_host(making: Making, built: Image) -> Iterator[Room]:
+    """Make the SIF on a host from an archive, and send the image into its engine."""
+    progress, local = Progress(click.echo), image_store(HERE)
+    request = Request(
+        transport=making.host, options=Options(), progress=progress, builder=ENGINE, local=HERE
+    )
+
+    def pack() -> Sif:
+        return make_sif(request, built, program=find_engine(making.host))
+
+    yield _room("SIF, zstd", pack, lambda made: _size(making.host, made.path))[1]
+    there = image_store(making.host)
+
+    def send() -> Image:
+        return image.deliver(there, built, local=local, progress=progress)
+
+    yield _room("image, sent to the host", send, lambda made: made.size_bytes)[1]
+
+
+def _run_on_cpu(making: Making) -> dict[str, Any]:
+    """Run a workload with the software on this machine; say how, and how it ended."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as out:
+        words = ("run", *RUN, "--base-image", making.base)
+        argv = (sys.executable, "-m", "envcompare", *words, "--out", out)
+        done = run(HERE, Command(argv=argv), timeout_s=RUN_LIMIT_S)
+    return {
+        "command": f"envcompare {' '.join(words)}",
+        "exit_code": done.exit_code,
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _room(what: str, make: Callable[[], T], size: Callable[[T], int]) -> tuple[T, Room]:
+    """Make something and watch the disk meanwhile."""
+    load, began = load_average(), time.monotonic()
+    with _falling() as fell:
+        made = make()
+    row = Room(
+        what=what,
+        cold_s=time.monotonic() - began,
+        size_bytes=size(made),
+        kept_bytes=fell.kept_bytes,
+        peak_bytes=fell.peak_bytes,
+        load=load,
+    )
+    click.echo(row)
+    return made, row
+
+
+@contextmanager
+def _falling() -> Iterator[Falling]:
+    """Watch the free space of the disk; what else is written meanwhile counts as well."""
+    fell, first = Falling(), shutil.disk_usage(DISK).free
+
+    def look() -> None:
+        fell.kept_bytes = first - shutil.disk_usage(DISK).free
+        fell.peak_bytes = max(fell.peak_bytes, fell.kept_bytes)
+
+    def watch() -> None:
+        while not fell.ended.wait(SAMPLED_EVERY_S):
+            look()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield fell
+    finally:
+        fell.ended.set()
+        thread.join()
+        look()
+
+
 def _timed(what: str, make: Callable[[], T], size: Callable[[T], int]) -> tuple[T, Made]:
     """Make something twice; the second time it is there."""
     load, seconds = load_average(), []
@@ -212,13 +415,29 @@ def _size(transport: Transport, path: str) -> int:
     return int(shell(transport, 'du -sb -- "$1"', path).stdout.split()[0])
 
 
-def _page(content: dict[str, Any]) -> str:
+def _page(content: dict[str, Any], room: dict[str, Any] | None = None) -> str:
     rows = [
         f"| {row['what']} | {row['cold_s']:.1f} | {row['warm_s']:.2f} | "
         f"{row['size_bytes'] / 1e6:.0f} | {row['load']:.1f} |"
         for row in content["rows"]
     ]
-    return PAGE.format(cpus=content["cpus"], rows="\n".join(rows))
+    page = PAGE.format(cpus=content["cpus"], rows="\n".join(rows))
+    return page if room is None else f"{page}\n{_room_section(room)}"
+
+
+def _room_section(content: dict[str, Any]) -> str:
+    rows = [
+        f"| {row['what']} | {row['cold_s']:.0f} | {row['size_bytes'] / 1e9:.2f} | "
+        f"{row['kept_bytes'] / 1e9:.2f} | {row['peak_bytes'] / 1e9:.2f} | {row['load']:.1f} |"
+        for row in content["rows"]
+    ]
+    section = ROOM_SECTION.format(
+        count=content["wheels"],
+        packed=content["packed_bytes"] / 1e9,
+        unpacked=content["unpacked_bytes"] / 1e9,
+        rooms="\n".join(rows),
+    )
+    return section + RUN_TEXT.format(**content["run"]) if content.get("run") else section
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ _IMAGE = re.compile(
 CounterAccess = Literal["login", "root", "granted"]
 """Who may read a GPU's counters in an environment where the driver restricts them: a login that is
 an administrator, root of the host alone, or whoever may use the engine, which grants the right."""
+SoftwareKind = Literal["venv", "image", "sif"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,13 @@ class Traits:
     has_network: bool = True
     counters: CounterAccess = "login"
     limit_command: str = ""  # whose options limit CPUs and memory, as in `docker run`
+
+    @property
+    def made_as(self) -> SoftwareKind:
+        """Return as what the software of the stack `image` is made for it."""
+        if self.software == "venv":
+            return "venv"
+        return "sif" if self.reference == "file" else "image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

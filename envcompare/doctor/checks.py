@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
+from envcompare.config.arms import SoftwareKind
 from envcompare.doctor.findings import Finding, finding
 from envcompare.environments import Check, unusable
 from envcompare.environments.gpu import (
@@ -16,20 +18,19 @@ from envcompare.environments.gpu import (
     survey,
 )
 from envcompare.environments.registry import IMAGE_BUILDER, environment
+from envcompare.environments.software import needs
 from envcompare.errors import Problem, StackError, TransportError, UnusableError
 from envcompare.gpu.devices import HostGpus
 from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
-from envcompare.stack import Options
-from envcompare.stack.cache import free_bytes, host_cache
+from envcompare.stack import Options, Progress, Request, room
 from envcompare.stack.host import find_python
 from envcompare.stack.tiers import choose, newest_major
 from envcompare.stack.venv import find_interpreter, host_version
+from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import Transport, shell
 from envcompare.transport.local import LOCAL
 
-# Wheels, venv, image and SIF of the CPU stack together, and what a build needs for a while.
-_ROOM_BYTES = 8_000_000_000
 _NO_GPU = "nothing to do: the workloads run on the CPU"
 
 # Each fact is a line `name=value`; a fact the host does not have has no line.
@@ -76,12 +77,14 @@ def diagnose(
     if gpus is not None:
         findings += _gpu(transport, gpus, environments)
     helpful = {
-        "disk of the cache": _room(transport),
         "run-queue wait": _waits(facts),
         "cpu counters": _perf(facts),
         "cgroups": _cgroup(facts),
     }
-    return (*findings, *_helpful(transport, helpful))
+    kinds = tuple(
+        dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")
+    )
+    return (*findings, *_room(transport, kinds, options), *_helpful(transport, helpful))
 
 
 def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
@@ -194,16 +197,31 @@ def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Findi
     return _helpful(transport, checks)
 
 
-def _room(transport: Transport) -> Check:
-    path = host_cache(transport)
-    free = free_bytes(transport, path)
-    room = None if free is None else f"{free / 1e9:.0f} GB free"
-    lack = Problem(
-        brief=f"{path} should have {_ROOM_BYTES / 1e9:.0f} GB",
-        hint="free some space, or set XDG_CACHE_HOME there to another disk",
+def _room(
+    transport: Transport, kinds: tuple[SoftwareKind, ...], options: Options
+) -> Iterator[Finding]:
+    """Say of each disk what is free, and whether a stack fits whose wheels are not there yet.
+
+    What is made of wheels that are there is known only to the steps that make it.
+    """
+    request = Request(
+        transport=transport,
+        progress=Progress(lambda _text: None),
+        builder=IMAGE_BUILDER.engine,
+        options=options,
+        beside=kinds,
     )
-    is_enough = free is None or free >= _ROOM_BYTES
-    return Check(version=room, problem=None if is_enough else lack)
+    amount = room.Amount(packed_bytes=0, unpacked_bytes=0)
+    with suppress(StackError):  # another finding says why no wheels fit
+        choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
+        if kinds and not is_filled(
+            choice.tier.requirements, python=options.python, variant=choice.variant
+        ):
+            amount = room.expected(choice.variant)
+    for disk in room.survey(needs(request), amount):
+        free = None if disk.free_bytes is None else f"{disk.free_bytes / 1e9:.0f} GB free"
+        check = Check(version=free, problem=None if disk.is_enough else disk.problem)
+        yield finding(disk.transport.name, f"disk of {disk.what}", check, is_needed=False)
 
 
 def _waits(facts: dict[str, str]) -> Check:

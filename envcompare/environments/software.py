@@ -9,10 +9,12 @@ from dataclasses import replace
 from envcompare.command import Command, CommandResult
 from envcompare.environments import Environment, Isolation, run_inside
 from envcompare.errors import CommandTimeoutError, Problem, StackError
-from envcompare.stack import Prepared, Request
+from envcompare.stack import Prepared, Request, room
+from envcompare.stack.cache import host_cache, local_cache
+from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import Inside, prove
 from envcompare.stack.tiers import choose
-from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill
+from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
 from envcompare.text import spoken
 from envcompare.transport import Transport
 
@@ -31,19 +33,50 @@ _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 def wheelhouse(request: Request) -> Wheelhouse:
     """Return the wheelhouse of the bundled workloads for a host.
 
-    Raises StackError where no wheels fit the host, before anything is downloaded.
+    Raises StackError where no wheels fit the host, or a disk has no room for all that is to be made
+    of them, before anything is downloaded.
     """
     transport, options = request.transport, request.options
     check_machine(transport)
     choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
     request.progress.say(choice.sentence)
+    requirements, variant = choice.tier.requirements, choice.variant
+    if request.progress.may_make and not is_filled(
+        requirements, python=options.python, variant=variant
+    ):
+        room.require(needs(request), room.expected(variant), purpose=f"the stack {variant}")
     return fill(
-        choice.tier.requirements,
+        requirements,
         python=options.python,
-        variant=choice.variant,
+        variant=variant,
         local=request.local,
         progress=request.progress,
     )
+
+
+def needs(request: Request) -> tuple[room.Need, ...]:
+    """Return what room the software of all arms of a host needs, here and there."""
+    here, there, kinds = request.local, request.transport, request.beside
+    is_remote = here.name != there.name
+    cache = host_cache(there)
+    steps = (
+        []
+        if is_remote and not kinds
+        else [room.Need(step="wheels", transport=here, path=str(local_cache()))]
+    )
+    if "venv" in kinds:
+        steps += [room.Need(step="sent wheels", transport=there, path=cache)] * is_remote
+        steps.append(room.Need(step="venv", transport=there, path=cache))
+    if "image" in kinds or "sif" in kinds:
+        builder = ImageStore(engine=request.builder, transport=here)
+        sent: tuple[room.StepName, ...] = ("sent image",) if is_remote else ()
+        steps += room.image_needs(builder, "image", *sent)
+    if "image" in kinds and is_remote:
+        store = ImageStore(engine=request.builder, transport=there)
+        steps += room.image_needs(store, "received image")
+    if "sif" in kinds:
+        steps.append(room.Need(step="sif", transport=there, path=cache))
+    return tuple(steps)
 
 
 def inside(

@@ -11,6 +11,7 @@ import msgspec
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.config.arms import SoftwareKind
 from envcompare.config.experiment import Experiment
 from envcompare.environments import Check, Gpu, Isolation, gpu, new_worker_mark, run_wrapped
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
@@ -225,6 +226,7 @@ class HostSession:
             options=replace(stack_options(experiment), python=self.python, gpus=self.gpus),
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
+            beside=kinds_of_software(experiment),
             run_id=self.run_id,
             local=self.local,
         )
@@ -495,6 +497,12 @@ def _installed(prepared: Prepared) -> dict[str, FingerprintValue]:
     """Return what is installed in parts, as far as it was hashed."""
     parts = {"site_packages.parts": prepared.parts, "site_packages.changed": prepared.changed}
     return {key: value for key, value in parts.items() if value}
+
+
+def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
+    """Return as what the software of the stack `image` is made for the arms, each kind once."""
+    made = (arm for arm in experiment.arms if arm.stack == "image" and not arm.reference)
+    return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
 
 
 def stack_options(experiment: Experiment) -> Options:

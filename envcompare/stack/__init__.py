@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from envcompare.config.arms import SoftwareKind
 from envcompare.config.settings import Compression, Variant
 from envcompare.console import Saying
 from envcompare.errors import UnusableError
@@ -80,6 +81,7 @@ class Request:
     options: Options = Options()
     is_host_stack: bool = False  # the host's own files, in place of software made for the arm
     reference: str = ""  # an image or SIF that the user named
+    beside: tuple[SoftwareKind, ...] = ()  # what all arms of the host are made as, this one too
     run_id: str = ""  # of the run that what is started to prove the software belongs to
     local: Transport = LOCAL  # for every command on this machine
 

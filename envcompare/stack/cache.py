@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from envcompare.errors import StackError, TransportError
-from envcompare.stack.diagnosis import ROOM_HINT, failure, is_full
+from envcompare.stack.diagnosis import failure, is_full
 from envcompare.transport import CONTENT_S, Told, Transport, not_understood, shell
 from envcompare.transport.copies import put_file
 
@@ -70,24 +71,22 @@ def host_cache(transport: Transport) -> str:
     return path
 
 
-def free_bytes(transport: Transport, path: str) -> int | None:
-    """Return the room on the disk of `path`; None where `df` does not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """The file system of a path: where it is mounted and what is free; empty where not known."""
+
+    mounted_on: str = ""
+    free_bytes: int | None = None
+
+
+def disk_of(transport: Transport, path: str) -> Disk:
+    """Return the disk of `path`, as far as `df` says."""
     lines = shell(transport, _FREE, path).stdout.splitlines()
-    words = lines[-1].split() if lines else []
+    words = lines[-1].split(maxsplit=5) if lines else []
     numbers = [int(word) for word in words if word.isdecimal()]
-    return numbers[2] * 1024 if len(numbers) >= 3 else None
-
-
-def require_room(transport: Transport, path: str, *, needed_bytes: int, purpose: str) -> None:
-    """Raise StackError when the disk of `path` has less room than `purpose` needs."""
-    free = free_bytes(transport, path)
-    if free is not None and free < needed_bytes:
-        needed, there = gigabytes(needed_bytes, free)
-        raise StackError(
-            f"no room on {transport.name} for {purpose}",
-            details=f"{path} needs {needed}, {there} are free",
-            hint=ROOM_HINT,
-        )
+    if len(numbers) < 3:
+        return Disk()
+    return Disk(mounted_on=words[-1], free_bytes=numbers[2] * 1024)
 
 
 def put(transport: Transport, source: Path, target: str, *, sha256: str, told: Told) -> None:

@@ -17,7 +17,7 @@ from envcompare.errors import CommandTimeoutError, Problem, UnusableError
 from envcompare.stack import Mount
 from envcompare.stack.diagnosis import Engine, recognise
 from envcompare.text import spoken
-from envcompare.transport import Transport, run
+from envcompare.transport import Transport, run, shell
 
 if TYPE_CHECKING:
     from docker import DockerClient  # noqa: TID251 - the type of the client
@@ -29,6 +29,9 @@ _VARIABLES = (
     ("BUILDX_BUILDER", "default"),
     ("BUILDX_NO_DEFAULT_ATTESTATIONS", "1"),
 )
+# Name, folder and storage driver of the daemon, a line each.
+_ROOT: Final = "{{.Name}}\n{{.DockerRootDir}}\n{{.DriverStatus}}"
+_CONTAINERD_ROOT: Final = "/var/lib/containerd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,23 @@ class ImageStore:
     def run(self, *words: str, timeout_s: float = ANSWER_S) -> CommandResult:
         """Run the engine's client to its end, whatever its exit code is."""
         return run(self.transport, self.command(*words), timeout_s=timeout_s)
+
+    def data_root(self) -> str:
+        """Return the folder of the host where images are; empty where that is not known.
+
+        An engine that keeps images in containerd has them in the folder of that. One that is
+        reached over a network keeps them on another machine.
+        """
+        script = 'uname -n && exec "$@"'
+        words = (self.engine.program, "info", "--format", _ROOT)
+        try:
+            said = shell(self.transport, script, *words, timeout_s=ANSWER_S).stdout
+        except CommandTimeoutError:
+            return ""
+        host, name, root, kinds = (*said.splitlines(), "", "", "", "")[:4]
+        if host != name or not root.startswith("/"):
+            return ""
+        return _CONTAINERD_ROOT if "io.containerd." in kinds else root
 
     def ask(self, *words: str) -> CommandResult:
         """Run the engine's client; raises UnusableError when its daemon does not answer in time."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from envcompare import bundled
 from envcompare.command import Command
 from envcompare.errors import CommandTimeoutError, StackError, UnusableError
-from envcompare.stack import Progress
+from envcompare.stack import Progress, room
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.wheelhouse import LOCK_LABEL, Wheelhouse, steps
@@ -317,6 +317,9 @@ def deliver(store: ImageStore, image: Image, *, local: ImageStore, progress: Pro
     there = look_up(store, image.id)
     if there is None:
         size = f"{image.size_bytes / 1e6:.0f} MB"
+        amount = room.of_image(image.size_bytes)
+        needs = (*room.image_needs(local, "sent image"), *room.image_needs(store, "received image"))
+        room.require(needs, amount, purpose=image.name)
         progress.begin(f"sending {image.name}, {size}, to {store.transport.name}")
         identity = _send(local, store, image, progress)
         there = look_up(store, identity)

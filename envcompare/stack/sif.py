@@ -11,8 +11,8 @@ from pathlib import Path
 from envcompare.command import Command, CommandResult
 from envcompare.config.settings import Compression
 from envcompare.errors import StackError, UnusableError
-from envcompare.stack import Progress
-from envcompare.stack.cache import host_cache, local_cache, put, require_room
+from envcompare.stack import Progress, room
+from envcompare.stack.cache import host_cache, local_cache, put
 from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find, pipe
@@ -34,9 +34,6 @@ _BUILD_FLAGS: dict[Compression, tuple[str, ...]] = {
     "none": ("--mksquashfs-args", "-noI -noD -noF -noX"),
     "sandbox": ("--sandbox",),
 }
-# Layers, unpacked root and the SIF itself are on the disk at once.
-_ROOM = 4
-
 # The build takes its temporary files to the cache's disk and leaves none; the mark is written last.
 # Whoever waited for the lock finds what the other made.
 _MAKE = r"""
@@ -248,15 +245,17 @@ def _pack(store: ImageStore, wanted: Wanted, target: str, *, program: str) -> st
     there is no room, or the program fails.
     """
     image, compression, transport = wanted.image, wanted.compression, store.transport
-    room = target.rpartition("/")[0]
-    require_room(transport, room, needed_bytes=_ROOM * image.size_bytes, purpose="the SIF")
+    folder = target.rpartition("/")[0]
+    is_there = _holds(store, image)
+    steps: tuple[room.StepName, ...] = ("sif",) if is_there else ("sif", "archive")
+    needs = tuple(room.Need(step=step, transport=transport, path=folder) for step in steps)
+    room.require(needs, room.of_image(image.size_bytes), purpose="the SIF")
     wanted.progress.begin(f"making the SIF ({compression}) on {transport.name}")
     build = (program, "-q", "build", "--force", *_BUILD_FLAGS[compression])
 
     def make_from(source: str) -> CommandResult:
         return shell(transport, _MAKE, target, source, *build, timeout_s=CONTENT_S)
 
-    is_there = _holds(store, image)
     if is_there:
         # it may not speak with an engine that is much newer, so the archive is tried as well
         result = make_from(f"docker-daemon:{image.id}")

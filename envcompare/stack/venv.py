@@ -7,8 +7,8 @@ import hashlib
 import msgspec
 
 from envcompare.errors import UnusableError
-from envcompare.stack import Prepared, Progress
-from envcompare.stack.cache import host_cache, put, require_room
+from envcompare.stack import Prepared, Progress, room
+from envcompare.stack.cache import host_cache, put
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.tiers import FALLBACK, PYTHONS
 from envcompare.stack.wheelhouse import LOCK, SUMS, Wheelhouse, check_whole, steps
@@ -64,8 +64,6 @@ set -e
 sh -c "$install" sh "$wheels" "$venv" "$python"
 printf %s "$mark" >"$venv/.complete"
 """
-# Installed and compiled wheels of this kind take five times their packed size.
-_UNPACKED = 6
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +124,8 @@ def make(
     venv = f"{folder}/venv-{made_by[:12]}"
     mark = f"{wheelhouse.key} {made_by}"
     if not shell(transport, _IS_DONE, venv, mark).succeeded:
-        needed = _UNPACKED * wheelhouse.size_bytes
-        require_room(transport, folder, needed_bytes=needed, purpose="the venv of vm")
+        need = room.Need(step="venv", transport=transport, path=folder)
+        room.require((need,), wheelhouse.amount, purpose="the venv of vm")
         check_whole(wheelhouse)
         wheels = ship(transport, wheelhouse, progress=progress)
         progress.begin(f"making the venv of vm on {transport.name} with {interpreter.path}")

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -27,8 +28,10 @@ from envcompare.errors import ConfigError, StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import local_cache
 from envcompare.stack.diagnosis import failure
+from envcompare.stack.room import Amount
 from envcompare.text import shortened
 from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
+from envcompare.transport.local import LOCAL
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,6 +97,21 @@ class Wheelhouse:
         tags = (_CPYTHON.search(name) for name, _ in self.sums)
         return next((f"3.{tag[1]}" for tag in tags if tag), "")
 
+    @property
+    def amount(self) -> Amount:
+        """Return the size of all wheels, as they are and unpacked."""
+        unpacked = sum(_unpacked_bytes(self.folder / name) for name, _ in self.sums)
+        return Amount(packed_bytes=self.size_bytes, unpacked_bytes=unpacked)
+
+
+def _unpacked_bytes(wheel: Path) -> int:
+    """Return the size of what a wheel holds; nothing where it cannot be read."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (OSError, zipfile.BadZipFile):
+        return 0  # `check_whole` says so
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
@@ -147,6 +165,17 @@ def fill(
     size = wheelhouse.size_bytes / 1e6
     progress.say(f"{len(wheelhouse.sums)} wheels, {size:.0f} MB, lock {wheelhouse.key[:12]}")
     return wheelhouse
+
+
+def is_filled(requirements: Path, *, python: str, variant: Variant) -> bool:
+    """Tell whether the wheels were resolved before and are there, so that `fill` only reads."""
+    silent = Progress(lambda _text: None)
+    request = _Request(
+        requirements=requirements, python=python, variant=variant, local=LOCAL, progress=silent
+    )
+    cache = local_cache()
+    key = _noted(cache / "resolved" / request.name)
+    return bool(key) and _known(cache, key, silent) is not None
 
 
 def steps() -> dict[str, str]:

@@ -25,6 +25,7 @@ from envcompare.stack import (
     building,
     cache,
     image,
+    room,
     sif,
     venv,
     wheelhouse,
@@ -297,10 +298,12 @@ def test_a_host_without_the_right_python_says_what_was_found(host: Transport) ->
 @pytest.mark.engine("ssh")
 def test_a_disk_without_room_is_said_before_anything_is_sent(host: Transport) -> None:
     """The check reads the disk that the folder will be on, though it is not there yet."""
+    need = room.Need(step="archive", transport=host, path="/tmp/not/there/yet")
+    amount = room.Amount(packed_bytes=0, unpacked_bytes=10**18)
     with pytest.raises(StackError) as caught:
-        cache.require_room(host, "/tmp/not/there/yet", needed_bytes=10**18, purpose="the venv")
+        room.require((need,), amount, purpose="the venv")
     assert caught.value.brief == "no room on lab-h1 for the venv"
-    assert caught.value.details.startswith("/tmp/not/there/yet needs 1000000000.0 GB, ")
+    assert caught.value.details.startswith("/tmp/not/there/yet needs 1100000000.3 GB, ")
 
 
 @pytest.mark.engine("ssh")

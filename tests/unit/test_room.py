@@ -1,0 +1,158 @@
+"""What room a stack takes: the numbers, what is added up, and the refusal before a download."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envcompare.config.arms import Traits
+from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER
+from envcompare.environments.software import needs
+from envcompare.errors import StackError
+from envcompare.stack import Progress, Request, room
+from envcompare.stack.cache import disk_of
+from envcompare.transport.local import LOCAL
+
+GB = 1_000_000_000
+_SMALL = """
+mount -t tmpfs -o size=32m tmpfs "$1" && cd / && shift && exec "$@"
+"""
+
+
+def say_free(folder: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """Let `df` of this machine say that all is on one disk with so much free."""
+    program = folder / "bin" / "df"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(
+        "#!/bin/sh\necho Filesystem 1024-blocks Used Available Capacity Mounted on\n"
+        f"echo /dev/sda1 99999999 1 {free_bytes // 1024} 1% /a disk\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+
+def of(*steps: room.StepName) -> tuple[room.Need, ...]:
+    """Return needs of these steps on one disk."""
+    return tuple(room.Need(step=step, transport=LOCAL, path="/cache") for step in steps)
+
+
+def test_what_stays_is_added_and_of_what_is_temporary_the_largest_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are made one after another."""
+    say_free(tmp_path, monkeypatch, 7 * GB)
+    amount = room.Amount(packed_bytes=4 * GB, unpacked_bytes=8 * GB)
+    (disk,) = room.survey(of("wheels", "venv", "sif"), amount)
+    left = [amount.kept_bytes(step) for step in ("wheels", "venv", "sif")]
+    most = max(amount.peak_bytes(step) - amount.kept_bytes(step) for step in ("wheels", "sif"))
+    assert 4 * GB <= left[0] < 4.2 * GB
+    assert disk.needed_bytes == sum(left) + most
+    assert disk.free_bytes == 7 * GB // 1024 * 1024
+    assert not disk.is_enough
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cu126", "cu128", "cu130"])
+def test_a_step_never_leaves_more_than_it_takes(variant: str) -> None:
+    """What is left is part of what is taken at most, for every step and variant."""
+    amount = room.expected(variant)
+    for step in room.WORDS:
+        assert 0 <= amount.kept_bytes(step) <= amount.peak_bytes(step)
+    assert amount.unpacked_bytes > amount.packed_bytes > 0
+
+
+def test_the_stack_with_cuda_needs_several_times_that_for_the_cpu() -> None:
+    """A disk that is enough for the one is not said to be enough for the other."""
+    cpu, cuda = room.expected("cpu"), room.expected("cu128")
+    assert cuda.peak_bytes("venv") > 5 * cpu.peak_bytes("venv")
+
+
+@pytest.mark.parametrize("lacking", [0, 1024 * 1024])
+def test_the_limit_is_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int
+) -> None:
+    """As much as is needed is enough; less is refused with what is needed and what is free."""
+    amount = room.Amount(packed_bytes=0, unpacked_bytes=10 * GB)
+    needed = room.survey(of("venv"), amount)[0].needed_bytes
+    say_free(tmp_path, monkeypatch, needed - lacking + 1023)
+    if not lacking:
+        room.require(of("venv"), amount, purpose="the venv of vm")
+        return
+    with pytest.raises(StackError) as caught:
+        room.require(of("venv"), amount, purpose="the venv of vm")
+    assert caught.value.brief == "no room on local for the venv of vm"
+    told, _, parts = caught.value.details.partition(" (")
+    words = told.split()
+    assert (words[0], words[1], words[3], words[-1]) == ("/cache", "needs", "GB,", "free")
+    assert float(words[4]) < float(words[2])
+    assert parts == f"venv {needed / GB:.1f} GB)"
+
+
+def test_a_disk_that_is_not_known_is_no_reason_to_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `df` says nothing that can be read, the step itself finds out."""
+    program = tmp_path / "bin" / "df"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho what\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    assert disk_of(LOCAL, "/cache").free_bytes is None
+    room.require(of("venv"), room.expected("cu128"), purpose="the venv of vm")
+
+
+def test_a_folder_with_a_blank_in_the_name_of_its_disk_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """POSIX puts where a disk is mounted last."""
+    say_free(tmp_path, monkeypatch, GB)
+    assert disk_of(LOCAL, "/cache").mounted_on == "/a disk"
+
+
+def test_each_environment_needs_what_its_software_is_made_as() -> None:
+    """A venv, an image, a SIF; an image of an engine without one stays an image."""
+    kinds = {name: where.traits.made_as for name, where in ENVIRONMENTS.items()}
+    assert kinds == {"vm": "venv", "docker": "image", "singularity": "sif"}
+    assert Traits().made_as == "image"
+
+
+def test_the_wheels_are_counted_on_this_machine_and_the_venv_on_the_host() -> None:
+    """On one machine nothing is sent."""
+    request = Request(
+        transport=LOCAL,
+        progress=Progress(print),
+        builder=IMAGE_BUILDER.engine,
+        beside=("venv",),
+    )
+    assert [need.step for need in needs(request)] == ["wheels", "venv"]
+
+
+def test_a_small_disk_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
+    """A real file system without room: the error says what is needed, and nothing was fetched."""
+    cache, python = tmp_path / "cache", sys.executable
+    cache.mkdir()
+    private = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    mounted = [*private, "sh", "-c", _SMALL, "sh", str(cache)]
+    if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    asked = [
+        *(python, "-m", "envcompare", "build", "--envs", "vm", "--variant", "cu128"),
+        *("--python", f"{sys.version_info.major}.{sys.version_info.minor}"),
+    ]
+    look = 'XDG_CACHE_HOME=$0 "$@"; code=$?; find "$0" -type f; exit "$code"'
+    done = subprocess.run(
+        [*mounted, "sh", "-c", look, str(cache), *asked],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(room.__file__).parents[2])},
+    )
+    assert done.returncode == StackError.exit_code, done.stderr
+    assert done.stdout == ""
+    assert "error: no room on local for the stack cu128" in done.stderr
+    assert f"why: {cache}/envcompare needs " in done.stderr
+    assert " GB are free (wheels " in done.stderr
+    assert "resolving" not in done.stderr
