@@ -214,14 +214,10 @@ class ProfilePass:
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
         """Bring a worker to its first looked-at step; the first one settles how many there are."""
-        context = self.context
-        worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
-        begun = worker.await_begin(_BEGIN_LIMIT_S)
-        warmup_limit_s = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
-        ran = worker.run(_WARMUP_STEPS, warmup_limit_s)
+        step_s = warmed_up(self.context, worker)
         if self._hello is None:
             self._hello = hello
-            self._step_s = sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
+            self._step_s = step_s
             self._steps = self._steps or steps_that_fit(self._step_s)
 
     def _seen_inside(self, worker: Worker, hello: Hello, kind: PassName) -> ProfileRecord:
@@ -388,6 +384,15 @@ def started(
             return
         finally:
             worker.kill()
+
+
+def warmed_up(context: CellContext, worker: Worker) -> float:
+    """Bring a worker past its first steps, in which things are loaded; return what one took."""
+    worker.send_begin(derive_seed(context.seed, "profile model", context.cell) % 2**31, 0)
+    begun = worker.await_begin(_BEGIN_LIMIT_S)
+    limit = limit_s(_BEGIN_LIMIT_S, _WARMUP_STEPS, begun.first_step_ns / 1e9)
+    ran = worker.run(_WARMUP_STEPS, limit)
+    return sum(ran.wall_ns) / len(ran.wall_ns) / 1e9
 
 
 def steps_that_fit(step_s: float) -> int:

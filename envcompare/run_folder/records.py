@@ -142,7 +142,7 @@ class ProcessRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
-    """What NVIDIA's management library said of one GPU in a stretch of the timing pass.
+    """What NVIDIA's management library said of one GPU in a stretch of the timing or energy pass.
 
     A list has an entry for each reading; None is what the library refused to say.
     """
@@ -163,10 +163,26 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     schema: Literal[2] = SCHEMA
 
 
+class EnergyBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="energy"):
+    """Steps of one arm in the energy pass, long enough for the power readings beside them.
+
+    Its time enters no comparison.
+    """
+
+    cell: str
+    arm: str
+    round: Annotated[Count, Meta(description="of the energy pass, from 0")]
+    order: Annotated[Count, Meta(description="position of the arm within its round, from 0")]
+    k: Count
+    t0_ns: Annotated[Count, Meta(description="CLOCK_MONOTONIC of the host at the first step")]
+    wall_ns: Annotated[Count, Meta(description="from the first step to the end of the last")]
+    schema: Literal[2] = SCHEMA
+
+
 Measured = Block | ProcessRun
 """What a verdict can rest on."""
 
-Sample = Block | Startup | Memory | ProcessRun | GpuReading
+Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

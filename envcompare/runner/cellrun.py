@@ -22,6 +22,7 @@ from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Variables, failure_of
+from envcompare.measure.energy import EnergyPass
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
@@ -37,6 +38,7 @@ from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
     Block,
     CellState,
+    EnergyBlock,
     Event,
     EventKind,
     FactDifference,
@@ -217,6 +219,15 @@ class CellRun:
             profiles.decline((arm,), Lacking(why="arm-failed", problem=problem))
         self.job.display.say(f"  {self.cell.id}: profiling (outside the budget)")
         self.job.display.say(f"  {self.cell.id}: {profiles.measure()}")
+        if context.has_gpu:
+            energy = EnergyPass(
+                context=context,
+                arms=tuple(arm for arm in profiles.arms if arm not in roster.failed),
+                launch=lambda arm: self._launch(arm, context.variables(0)),
+                sampling=lambda: self._sampling(context),
+                prior=[sample for sample in self.prior if isinstance(sample, EnergyBlock)],
+            )
+            self.job.display.say(f"  {self.cell.id}: {energy.measure()}")
         roofs = self.job.folder.read_roofs()
         if not any(roof.host == self.cell.host and roof.is_measured for roof in roofs):
             context.check_interruption()
@@ -265,8 +276,11 @@ class CellRun:
         )
 
     def sample(self, sample: Sample) -> None:
-        """Keep one measurement; that of a resumed arm once it is seen to be what it was."""
-        held = None if isinstance(sample, GpuReading) else self._held.get(sample.arm)
+        """Keep one measurement; that of a resumed arm once it is seen to be what it was.
+
+        No fingerprint is taken in the energy pass, as in that of the profilers.
+        """
+        held = None if isinstance(sample, GpuReading | EnergyBlock) else self._held.get(sample.arm)
         if held is None:
             self.job.folder.append_sample(sample)
         else:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from envcompare.analysis.timing import descriptive
 from envcompare.analysis.timing.descriptive import Curve, arm_quantities
 from envcompare.run_folder.profiles import Quantity
-from envcompare.run_folder.records import Block, GpuReading
+from envcompare.run_folder.records import Block, EnergyBlock, GpuReading
 
 MS = 1_000_000
 
@@ -137,6 +137,62 @@ def test_sensor_that_sees_a_part_of_the_time_is_said_beside_the_energy(
     times = [float(t) for t in range(0, 1001, 50)]
     found = named(arm_quantities([run_of(100, 200)], [reading(times, times)], model=model))
     assert (descriptive.PART_TIME in found["energy_per_step_j"].scope) is is_said
+
+
+def lasting(t0_ms: float, wall_ms: float, k: int = 100) -> EnergyBlock:
+    """Return a block of the energy pass."""
+    return EnergyBlock(
+        cell="local/cnn",
+        arm="vm",
+        round=0,
+        order=0,
+        k=k,
+        t0_ns=round(t0_ms * MS),
+        wall_ns=round(wall_ms * MS),
+    )
+
+
+def test_energy_is_that_of_the_energy_pass_alone_where_there_is_one() -> None:
+    """The timing drew 100 W, the blocks of the pass 300 W; clocks stay those of the timing."""
+    times = [float(t) for t in range(0, 30_001, 50)]
+    watts = [100.0 if t < 5000 else 300.0 for t in times]
+    readings = [
+        msgspec.structs.replace(reading(times, watts), has_instant_power=True),
+    ]
+    timed = [run_of(100, 200), run_of(400, 200)]
+    blocks = [lasting(6000, 5000), lasting(20_000, 6000)]
+    quantities = named(arm_quantities(timed, readings, energy_blocks=blocks, batch=4))
+    assert quantities["power_w"].value == pytest.approx(300)
+    assert quantities["energy_per_step_j"].value == pytest.approx(300 * 11 / 200)
+    assert quantities["energy_per_sample_j"].value == pytest.approx(300 * 11 / 800)
+    assert f"2 of 2 {descriptive.LASTING}" in quantities["energy_per_step_j"].scope
+    assert quantities["sm_clock_mhz"].scope == "10 readings"
+    without = named(arm_quantities(timed, readings, energy_blocks=[lasting(6000, 4900)]))
+    assert without["power_w"].value == pytest.approx(100)
+    assert descriptive.LASTING not in without["power_w"].scope
+
+
+def test_long_block_takes_the_counter_of_its_own_readings() -> None:
+    """Blocks of the timing are too short for it."""
+    times = [float(t) for t in range(0, 12_001, 50)]
+    readings = [reading(times, [1.0] * len(times), energy_j=[t / 4 for t in times])]
+    quantities = named(
+        arm_quantities([run_of(100, 200)], readings, energy_blocks=[lasting(4000, 6000)])
+    )
+    assert quantities["energy_per_step_j"].source == descriptive.COUNTER
+    assert quantities["energy_per_step_j"].value == pytest.approx(250 * 6 / 100)
+
+
+def test_first_second_of_a_long_block_is_not_taken_from_a_mean_of_the_second_before() -> None:
+    """The neighbour drew 100 W, the arm 300 W: a mean shows that from the second second on."""
+    times = [float(t) for t in range(0, 12_001, 50)]
+    watts = [min(300.0, max(100.0, 100 + (t - 4000) / 5)) for t in times]
+    blocks = [lasting(4000, 6000)]
+    quantities = named(arm_quantities([], [reading(times, watts)], energy_blocks=blocks))
+    assert quantities["power_w"].source == descriptive.SOURCE
+    assert quantities["power_w"].value == pytest.approx(300)
+    assert quantities["energy_per_step_j"].value == pytest.approx(300 * 6 / 100)
+    assert "more alike" not in quantities["power_w"].scope
 
 
 def test_block_without_readings_around_it_is_not_guessed() -> None:

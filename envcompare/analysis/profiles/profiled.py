@@ -142,6 +142,7 @@ def _energy(cell: _ProfiledCell) -> dict[str, tuple[Quantity, ...]]:
         arm: arm_quantities(
             timed,
             cell.read.readings.get(cell.id, []),
+            energy_blocks=[b for b in cell.read.energy_blocks.get(cell.id, []) if b.arm == arm],
             batch=cell.data.batch,
             uuid=str(cell.facts(arm).get("gpu.uuid") or ""),
             model=str(cell.facts(arm).get("gpu.name") or ""),

@@ -1,7 +1,7 @@
 """What no verdict rests on: start-up, peaks of memory, picked numbers, and what was taken of a GPU.
 
-Readings of a GPU are taken beside the timing pass, over all arms alike; what falls on the blocks of
-an arm is its.
+Readings of a GPU are taken beside the timing pass and the energy pass, over all arms alike; what
+falls on the blocks of an arm is its.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from envcompare.gpu.devices import CLOCK_LIMITS
 from envcompare.run_folder.profiles import Quantity, Rule
 from envcompare.run_folder.records import (
     Block,
+    EnergyBlock,
     Event,
     GpuReading,
     Measured,
@@ -215,6 +216,7 @@ PART_TIME = (
     "the power sensor of A100 and H100 samples about a quarter of the time (arXiv:2312.02741)"
 )
 LONG_NS = 5_000_000_000  # from which on both ways to an energy should agree
+LASTING = "blocks of at least 5 s, of a pass for energy after the timing"
 BRIEF = "shorter than 5 s, in which a counter and samples of power can be compared"
 NO_COUNTER = "the GPU does not say both its power and its energy"
 NO_READINGS = "no GPU was sampled during the timing pass"
@@ -233,6 +235,9 @@ _NAMES: dict[str, tuple[str, Rule]] = {
     "throttled_share": ("%", "time-weighted"),
     "gpu_utilization_share": ("%", "time-weighted"),
 }
+
+
+_Timed = Block | EnergyBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +259,7 @@ class Curve:
         table = np.array(sorted(values.items()), dtype=np.float64).reshape(-1, 2)
         return cls(t_ns=table[:, 0], values=table[:, 1])
 
-    def covers(self, blocks: Sequence[Block]) -> npt.NDArray[np.bool_]:
+    def covers(self, blocks: Sequence[_Timed]) -> npt.NDArray[np.bool_]:
         """Tell of each block whether readings stand before, behind and close together within."""
         starts, ends = _bounds(blocks)
         if len(self.t_ns) < 2:
@@ -265,12 +270,12 @@ class Curve:
         last = np.clip(np.searchsorted(self.t_ns, ends), None, len(self.t_ns) - 1)
         return np.asarray(inside & (torn[last] == torn[first]))
 
-    def integral(self, blocks: Sequence[Block]) -> Floats:
+    def integral(self, blocks: Sequence[_Timed]) -> Floats:
         """Return the integral over each block, by trapezoids; the blocks are covered."""
         starts, ends = _bounds(blocks)
         return self._until(ends) - self._until(starts)
 
-    def change(self, blocks: Sequence[Block]) -> Floats:
+    def change(self, blocks: Sequence[_Timed]) -> Floats:
         """Return by how much it grew in each block; the blocks are covered."""
         starts, ends = _bounds(blocks)
         t_ns, values = self.t_ns, self.values
@@ -295,23 +300,29 @@ class Curve:
         return np.asarray(sums[place] + (self.values[place] + slope * seconds / 2) * seconds)
 
 
-def _bounds(blocks: Sequence[Block]) -> tuple[Floats, Floats]:
+def _bounds(blocks: Sequence[_Timed]) -> tuple[Floats, Floats]:
     """Return where blocks start and end on the clock of the host, in ns."""
     starts = np.array([block.t0_ns for block in blocks], dtype=np.float64)
-    walls = np.array([sum(block.wall_ns) for block in blocks], dtype=np.float64)
+    walls = np.array([_wall_ns(block) for block in blocks], dtype=np.float64)
     return starts, starts + walls
 
 
-def arm_quantities(
+def _wall_ns(block: _Timed) -> int:
+    return block.wall_ns if isinstance(block, EnergyBlock) else sum(block.wall_ns)
+
+
+def arm_quantities(  # noqa: PLR0913 — each is a part of what is known of an arm
     blocks: Sequence[Block],
     readings: Sequence[GpuReading],
     *,
+    energy_blocks: Sequence[EnergyBlock] = (),
     batch: int | None = None,
     uuid: str = "",
     model: str = "",
 ) -> tuple[Quantity, ...]:
     """Return what an arm took of its GPU in its measured blocks of one cell.
 
+    Power and energy are those of its blocks in the energy pass alone, where there are any.
     `uuid` is that of the GPU it ran on, needed where several were sampled; `model` its name.
     What cannot be said is missing with its reason.
     """
@@ -322,7 +333,8 @@ def arm_quantities(
     if not of_gpu:
         return _all_missing(WHICH.format(len(uuids)))
     timed = [block for block in blocks if block.status == "ok" and not block.warmup]
-    energy = _energy(timed, of_gpu, batch, note=_sensor_note(model))
+    lasting = [block for block in energy_blocks if block.wall_ns >= LONG_NS]
+    energy = _energy(lasting or timed, of_gpu, batch, note=_sensor_note(model))
     return (*energy, _checked_energy(timed, of_gpu), *_states(timed, of_gpu))
 
 
@@ -385,7 +397,7 @@ def clocks_of(
 
 
 def _energy(
-    blocks: Sequence[Block], readings: Sequence[GpuReading], batch: int | None, *, note: str = ""
+    blocks: Sequence[_Timed], readings: Sequence[GpuReading], batch: int | None, *, note: str = ""
 ) -> tuple[Quantity, ...]:
     names = ("power_w", "energy_per_step_j", "energy_per_sample_j")
     power = Curve.of(readings, "power_mw", 1e-3)
@@ -397,12 +409,15 @@ def _energy(
     seen = [b for b, is_seen in zip(blocks, curve.covers(blocks), strict=True) if is_seen]
     if not seen:
         return tuple(_missing(name, NOT_COVERED) for name in names)
-    joules = float(np.sum(curve.change(seen) if is_counted else curve.integral(seen)))
-    starts, ends = _bounds(seen)
     is_instant = all(reading.has_instant_power for reading in readings)
-    steps = sum(block.k for block in seen)
     source = COUNTER if is_counted else INSTANT if is_instant else SOURCE
-    scope = f"{len(seen)} of {len(blocks)} blocks, the whole board, idle power included{note}"
+    spans = [_settled(block) for block in seen] if source == SOURCE else seen
+    changes = curve.change(spans) if is_counted else curve.integral(spans)
+    (starts, ends), (first, last) = _bounds(seen), _bounds(spans)
+    joules = float(np.sum(changes * (ends - starts) / (last - first)))
+    steps = sum(block.k for block in seen)
+    kind = LASTING if isinstance(seen[0], EnergyBlock) else "blocks"
+    scope = f"{len(seen)} of {len(blocks)} {kind}, the whole board, idle power included{note}"
     if source == SOURCE and not _is_long(seen):
         scope += f"; {SMEARED.format(float(np.median(ends - starts)) / 1e9)}"
     samples = None if batch is None else joules / (steps * batch)
@@ -413,8 +428,18 @@ def _energy(
     )
 
 
-def _is_long(blocks: Sequence[Block]) -> bool:
-    return bool(blocks) and min(sum(block.wall_ns) for block in blocks) >= WINDOW_NS
+def _settled(block: _Timed) -> _Timed:
+    """Return a block of the energy pass without its first second, which a mean shares with others.
+
+    It is taken to draw in that second what it draws after it.
+    """
+    if isinstance(block, Block):
+        return block
+    return replace(block, t0_ns=block.t0_ns + WINDOW_NS, wall_ns=block.wall_ns - WINDOW_NS)
+
+
+def _is_long(blocks: Sequence[_Timed]) -> bool:
+    return bool(blocks) and min(map(_wall_ns, blocks)) >= WINDOW_NS
 
 
 def _states(blocks: Sequence[Block], readings: Sequence[GpuReading]) -> tuple[Quantity, ...]:

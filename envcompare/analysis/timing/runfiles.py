@@ -17,6 +17,7 @@ from envcompare.fingerprint.comparing import changed_software
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
 from envcompare.run_folder.records import (
     Block,
+    EnergyBlock,
     Event,
     FingerprintRecord,
     FingerprintValue,
@@ -95,6 +96,11 @@ class RunFiles:
     def readings(self) -> dict[str, list[GpuReading]]:
         """Return the readings of GPUs by cell."""
         return by_cell(one for one in self.samples if isinstance(one, GpuReading))
+
+    @cached_property
+    def energy_blocks(self) -> dict[str, list[EnergyBlock]]:
+        """Return the blocks of the energy pass by cell."""
+        return by_cell(sample for sample in self.samples if isinstance(sample, EnergyBlock))
 
     @cached_property
     def cell_profiles(self) -> dict[str, list[ProfileRecord]]:
@@ -235,6 +241,8 @@ def _fault(sample: Sample) -> str:
         return ""
     if isinstance(sample, Block) and not sample.k == len(sample.wall_ns) > 0:
         return f"{len(sample.wall_ns)} times of {sample.k} steps"
+    if isinstance(sample, EnergyBlock):
+        return "" if sample.k > 0 and sample.wall_ns > 0 else "no steps, or no time of them"
     # that a clock jumped is why a block was dropped
     return "a time below 0" if sample.status == "ok" and min(_times_ns(sample)) < 0 else ""
 
