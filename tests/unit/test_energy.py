@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
-from builders import block
+from builders import CELL, block, run_record
+from builders import blocks as timed_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envcompare.analysis.compare import compare_run
 from envcompare.analysis.timing import descriptive
 from envcompare.analysis.timing.descriptive import Curve, arm_quantities
 from envcompare.run_folder.profiles import Quantity
-from envcompare.run_folder.records import Block, EnergyBlock, GpuReading
+from envcompare.run_folder.records import Block, EnergyBlock, FingerprintRecord, GpuReading
+from envcompare.run_folder.results import RunFolder
 
 MS = 1_000_000
 
@@ -269,3 +273,32 @@ def test_energy_of_a_stretch_is_that_of_its_pieces(watts: list[int], cuts: list[
     whole = math.fsum((a + b) / 2 * 0.05 for a, b in pairwise(watts))
     assert total == pytest.approx(whole, abs=1e-4 * len(pieces))
     assert bool(curve.covers([run_of(0, end, k=1)])[0])
+
+
+def test_a_run_takes_the_energy_of_each_arm_from_its_energy_blocks(tmp_path: Path) -> None:
+    """The pass comes after the timing, in which both arms drew the same."""
+    folder = RunFolder.create(tmp_path / "run", run_record())
+    now = 0
+    for timed in timed_blocks({"vm": 1.0, "docker": 1.0, "vm~control": 1.0}):
+        wall = sum(timed.wall_ns)
+        folder.append_sample(msgspec.structs.replace(timed, t0_ns=now, gpu_ns=timed.wall_ns))
+        now += 2 * wall
+    times_ms = [now / MS + 50 * number for number in range(300)]
+    start = times_ms[0] + 500
+    placed = {"vm": start, "docker": start + 7000}
+    for arm, t0_ms in placed.items():
+        folder.append_sample(msgspec.structs.replace(lasting(t0_ms, 6000), cell=CELL, arm=arm))
+    watts = [200.0 if t < placed["docker"] - 100 else 300.0 for t in times_ms]
+    instant = msgspec.structs.replace(reading(times_ms, watts), has_instant_power=True)
+    folder.append_sample(msgspec.structs.replace(instant, cell=CELL))
+    for arm in ("vm", "docker", "vm~control"):
+        folder.write_fingerprint(FingerprintRecord(host="local", cell=CELL, arm=arm, facts={}))
+    folder.close()
+    (cell,) = compare_run(folder).profiles
+    rows = {
+        one.arm: next(row for row in one.quantities if row.name == "energy_per_step_j")
+        for one in cell.arms
+    }
+    assert rows["vm"].value == pytest.approx(200 * 6 / 100)
+    assert rows["docker"].value == pytest.approx(300 * 6 / 100)
+    assert all(f"1 of 1 {descriptive.LASTING}" in row.scope for row in rows.values())

@@ -11,7 +11,7 @@ from builders import block, run_record
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.cli.planning import resumed
 from envcompare.errors import RunFolderError
-from envcompare.run_folder.records import Event, GpuReading, Memory, Sample, Startup
+from envcompare.run_folder.records import EnergyBlock, Event, GpuReading, Memory, Sample, Startup
 from envcompare.run_folder.results import RunFolder
 
 PHASES = {name: 1 for name in Startup.__struct_fields__ if name.endswith("_ns")}
@@ -106,5 +106,22 @@ def test_what_a_run_writes_is_read(tmp_path: Path) -> None:
         throttling=(2**64 - 1,),
         utilization_percent=none,
     )
-    samples = (block(), jumped, startup(), memory, reading)
-    assert read(tmp_path, *samples).samples == samples
+    samples = (block(), jumped, startup(), memory, reading, energy_block())
+    files = read(tmp_path, *samples)
+    assert files.samples == samples
+    assert files.energy_blocks == {block().cell: [energy_block()]}
+    assert [one.blocks for one in files.cell_data()] == [(block(), jumped)]
+
+
+@pytest.mark.parametrize("fields", [{"k": 0}, {"wall_ns": 0}, {"wall_ns": -1}])
+def test_energy_block_of_no_steps_or_time_is_refused(
+    tmp_path: Path, fields: dict[str, int]
+) -> None:
+    """An energy of a step would be divided by it."""
+    with pytest.raises(RunFolderError, match=r"samples.jsonl is damaged in line 2"):
+        read(tmp_path, block(), energy_block(**fields))
+
+
+def energy_block(*, k: int = 900, wall_ns: int = 5 * 10**9) -> EnergyBlock:
+    """Return a block of the energy pass."""
+    return EnergyBlock(cell=block().cell, arm="vm", round=0, order=0, k=k, t0_ns=7, wall_ns=wall_ns)
