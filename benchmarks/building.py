@@ -151,7 +151,7 @@ class Falling:
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-@benchmark(__doc__, smoke=("--requirements", str(SMALL), "--compression", "none", "--room"))
+@benchmark(__doc__, smoke=("--requirements", str(SMALL), "--compression", "none"))
 @click.option("--python", default="3.11", show_default=True)
 @click.option("--host", default="lab-h1", show_default=True)
 @click.option("--ssh-config", default=Path(".lab/ssh_config"), type=Path, show_default=True)
