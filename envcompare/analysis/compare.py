@@ -22,6 +22,7 @@ from envcompare.analysis.timing.descriptive import (
     startup_summaries,
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
+from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
     Differences,
@@ -90,6 +91,8 @@ def compare_files(read: RunFiles) -> RunComparison:
         cells=cells,
         arms=_arms(read, comparisons, cells),
         differences=shared,
+        hosts=summarise_hosts(read),
+        host_differences=host_differences(read),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),

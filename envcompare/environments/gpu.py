@@ -18,7 +18,7 @@ from envcompare.environments import (
     unusable,
 )
 from envcompare.errors import CommandTimeoutError, Problem
-from envcompare.gpu.devices import SURVEY, HostGpus, driver_version, read_survey
+from envcompare.gpu.devices import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
 from envcompare.stack.diagnosis import Symptom, recognise
 from envcompare.transport import Transport, shell
 
@@ -130,6 +130,11 @@ _LOST_HINT = (
 def survey(transport: Transport) -> HostGpus:
     """Return the driver and the GPUs of a host, by nvidia-smi or by its PCI bus."""
     return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
+
+
+def glance(transport: Transport) -> HostGpus:
+    """Return driver and GPUs where none is to be used: nothing asks the driver itself."""
+    return read_survey(shell(transport, ON_BUS, timeout_s=PATIENCE_S).stdout)
 
 
 def check_driver(transport: Transport) -> Check:

@@ -16,13 +16,18 @@ import msgspec
 Capability = tuple[int, int]
 """A compute capability: (7, 5) is 7.5."""
 
-SURVEY: Final = r"""
+ON_BUS: Final = r"""
 cat /proc/driver/nvidia/version 2>/dev/null | sed 's/^/driver /'
 cat /sys/module/nvidia/version 2>/dev/null | sed 's/^/module /'
 for device in /sys/bus/pci/devices/*; do
   [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] || continue
   printf 'bus %s %s\n' "$(cat "$device/class")" "$(cat "$device/device")"
 done
+"""
+"""The first part of SURVEY: it starts no program that could wait for a broken driver."""
+SURVEY: Final = (
+    ON_BUS
+    + r"""
 ! visible=$(printenv CUDA_VISIBLE_DEVICES) || printf 'visible %s\n' "$visible"
 command -v nvidia-smi >/dev/null || exit 0
 limit=; ! command -v timeout >/dev/null || limit='timeout 20'
@@ -37,6 +42,7 @@ state=index,uuid,compute_mode,mig.mode.current
 } | sed 's/^/state /'
 exit 0
 """
+)
 """A program for `sh` that prints what `read_survey` reads."""
 
 # "NVIDIA UNIX x86_64 Kernel Module  535.104.05  ..." and the open module's

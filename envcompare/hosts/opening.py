@@ -86,6 +86,7 @@ def open_session(
             gid=int(identity["gid"]),
             python=experiment.python or host_version(asked, chosen=experiment.vm_python),
             gpus=gpu.survey(asked) if experiment.may_use_gpu else None,
+            unused_gpus=None if experiment.may_use_gpu else gpu.glance(asked),
             machine=_machine(asked),
         )
         interruption.check()  # what was killed while it was asked has said nothing

@@ -41,6 +41,7 @@ from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch, tell_files_apart
+from envcompare.stack.tiers import Choice, choose
 from envcompare.transport import (
     FOLDER_S,
     Process,
@@ -115,6 +116,7 @@ class HostSession:
     gid: int
     python: str  # the minor version that wheels are for, such as "3.11"
     gpus: HostGpus | None  # None where none is to be used
+    unused_gpus: HostGpus | None = None  # that are there where none is to be used
     arms: dict[str, ReadyArm] = field(default_factory=dict)
     machine: Identity = field(default_factory=dict)
     identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
@@ -131,6 +133,24 @@ class HostSession:
     def has_gpu(self) -> bool:
         """Say whether there is a GPU to use, so that nothing may run on the CPU in its place."""
         return self.gpus is not None and self.gpus.is_expected
+
+    def wheels(self, experiment: Experiment) -> Choice | None:
+        """Return the wheels that its arms were made from; None where no arm was."""
+        if not any(
+            one.arm.stack == "image" and not one.arm.reference for one in self.arms.values()
+        ):
+            return None
+        variant, name = stack_options(experiment).variant, self.transport.name
+        return choose(variant, self.gpus, python=self.python, host=name)
+
+    @property
+    def noted_gpus(self) -> dict[str, Scalar]:
+        """Return what a run notes of GPUs that are there and not to be used."""
+        unused = self.unused_gpus
+        if unused is None or not unused.is_expected:
+            return {}
+        names = ", ".join(one.name for one in unused.gpus)
+        return {"gpu.unused": names or "its name is not known", "gpu.driver": unused.driver}
 
     @property
     def folder(self) -> str:

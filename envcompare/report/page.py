@@ -33,6 +33,7 @@ from envcompare.report.sections.profilefolds import power_section
 from envcompare.report.sections.resources import memory_section, picked_section, startup_section
 from envcompare.report.sections.why import Sheet, cells_beside_folds, fold_anchors, why_section
 from envcompare.report.wording.headlines import headlines
+from envcompare.report.wording.hostwords import device_sentences
 from envcompare.report.wording.labels import compared_arms
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.text import counted, one_line, visible
@@ -115,6 +116,7 @@ def _meta(run: RunComparison) -> tuple[str, ...]:
         _moment(run.created),
         f"{environments} × {counted(len(workloads), 'workload')} on {where}",
         f"{_pieces(run)} measured",
+        *device_sentences(run),
         f"envcompare {run.tool_version}",
     )
 

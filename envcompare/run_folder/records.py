@@ -24,7 +24,7 @@ EventKind = Literal[
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
     "profiled",
-    "imported", "identity",
+    "imported", "identity", "wheels",
 ]  # fmt: skip
 Scalar = str | int | float | bool | None
 FingerprintValue = Scalar | tuple[Scalar, ...]

@@ -206,7 +206,9 @@ def _prepare_host(job: Job, session: HostSession) -> None:
         session.add_control(job.plan.control, job.plan.reference)
     session.stage()
     session.identify(job.experiment.data)
-    job.note("host-ready", host=session.host.label)
+    if wheels := session.wheels(job.experiment):
+        job.note("wheels", host=session.host.label, text=wheels.sentence)
+    job.note("host-ready", host=session.host.label, values=session.noted_gpus)
 
 
 def _run_host(job: Job, session: HostSession) -> None:

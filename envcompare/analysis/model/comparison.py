@@ -41,6 +41,8 @@ ReasonKind = Literal[
     "too-few", "control-failed", "not-selected", "target-first", "no-interval",  # inconclusive
     "other-metric", "only-before", "unknown",  # of two runs
 ]  # fmt: skip
+HostFact = Literal["torch.version", "torch.cuda", "lock.sha256"]
+"""Software that hosts of one run may get by their drivers, GPUs and Pythons."""
 STEP_PROBABILITIES: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -275,6 +277,36 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
     log: str
 
 
+class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A build of PyTorch: its release, and the CUDA it is built for, empty for the CPU alone."""
+
+    version: str
+    cuda: str = ""
+
+
+class HostSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the work ran on, on one host; empty is not known."""
+
+    host: str
+    devices: dict[str, str] = {}  # by cell, as its worker said: cpu or cuda
+    processor: str = ""
+    gpus: tuple[str, ...] = ()  # models that the arms saw
+    driver: str = ""
+    torch: tuple[TorchBuild, ...] = ()  # that the arms imported
+    unused_gpus: str = ""  # are there, and were not to be used
+    unused_driver: str = ""
+    wheels: str = ""  # why its arms got this PyTorch
+
+
+class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Software of an arm that differs between hosts: a confounder of what is said over hosts."""
+
+    arm: str
+    key: HostFact
+    values: dict[str, FingerprintValue]  # by host
+    fact_class: Literal["confounder"] = "confounder"
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """comparison.json: all that the report draws."""
 
@@ -301,6 +333,8 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellSummary, ...]
     arms: tuple[ArmSummary, ...]
     differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
+    hosts: tuple[HostSummary, ...] = ()  # what was timed on them
+    host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
@@ -373,6 +407,7 @@ class RunSide(msgspec.Struct, frozen=True, kw_only=True):
     planned_comparisons: int
     screen: bool
     is_complete: bool
+    host_differences: tuple[HostDifference, ...] = ()
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -173,6 +173,7 @@ def _side(read: ReadRun) -> RunSide:
         planned_comparisons=run.planned_comparisons,
         screen=read.record.design.screen,
         is_complete=run.is_complete,
+        host_differences=run.host_differences,
     )
 
 

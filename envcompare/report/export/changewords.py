@@ -29,6 +29,7 @@ from envcompare.report.format.numbers import (
     unsigned_interval,
     unsigned_percent,
 )
+from envcompare.report.wording.hostwords import difference_sentences
 from envcompare.report.wording.verdicts import (
     REAL_INSIDE,
     SYMBOLS,
@@ -347,6 +348,11 @@ def _notes(run: RunChange) -> Iterable[str]:
         f"the comparisons of its run ({run.before.planned_comparisons} before, "
         f"{run.after.planned_comparisons} after)."
     )
+    told = [difference_sentences(side.host_differences) for side in (run.before, run.after)]
+    for when, texts in zip(("before", "after"), told, strict=True):
+        if when == "before" or told[0] != told[1]:
+            whose = "In both runs" if told[0] == told[1] else f"In the run {when}"
+            yield from (f"⚠ {whose}: {text}" for text in texts)
     versions = run.before.tool_version, run.after.tool_version
     if versions[0] != versions[1]:
         yield f"envcompare was {versions[0]} before and is {versions[1]} after."

@@ -18,6 +18,7 @@ from envcompare.report.sections.profiletables import (
     quantity_lines,
 )
 from envcompare.report.wording.headlines import Headline, headlines
+from envcompare.report.wording.hostwords import device_sentences, host_sentences
 from envcompare.report.wording.labels import cell_labels, piece_word
 from envcompare.report.wording.methodwords import guard_cautions, mismatch_sentences
 from envcompare.report.wording.profilewords import (
@@ -41,12 +42,18 @@ def summary(run: RunComparison) -> tuple[PlainBlock, ...]:
     leading = headlines(run)
     return (
         Heading(text=_title(run)),
+        *_devices(run),
         *(Line(text=text, style="warning") for text in warnings(run)),
         *map(_headline, leading),
         *_verdict_tables(run, [verdict for one in leading for verdict in one.verdicts]),
         *([] if is_timed(run) else _quantity_tables(run)),
         Items(items=notes(run), style="note"),
     )
+
+
+def _devices(run: RunComparison) -> Iterator[Items]:
+    if told := tuple(f"measured {text}" for text in device_sentences(run)):
+        yield Items(items=told, style="note")
 
 
 def _headline(headline: Headline) -> Line:
@@ -158,6 +165,7 @@ def _notes_of_failures(run: RunComparison) -> list[str]:
 def _notes_of_times(run: RunComparison) -> list[str]:
     labels = cell_labels(run)
     texts = [margin_sentence(run), *mismatch_sentences(run)]
+    texts += [f"⚠ {text}" for text in host_sentences(run)]
     texts += [control_sentence(cell, label=labels[cell.id], run=run) for cell in run.cells]
     return [*texts, *guard_cautions(run)[:_MOST_CAUTIONS]]
 

@@ -33,6 +33,7 @@ from envcompare.report.sections.comparisons import ComparedRow, badges, change_l
 from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.profiletables import leading_tables
 from envcompare.report.wording.headlines import Headline, mean_log_ratio
+from envcompare.report.wording.hostwords import caution_of
 from envcompare.report.wording.labels import piece_word
 from envcompare.report.wording.profilewords import is_timed
 from envcompare.report.wording.verdicts import MOVED, SYMBOLS, WORDS, Verdict
@@ -266,11 +267,18 @@ def overview_section(run: RunComparison, rows: tuple[ComparedRow, ...]) -> Secti
         f"The mean of the cells against {run.reference_arm}, and one symbol for each {each}: "
         "◀ faster, ≈ equivalent, ▶ slower, ? inconclusive, ✕ failed, – not run, ⚠ confounded."
     )
+    arms = dict.fromkeys(row.comparison.arm for row in compared)
+    all_hosts = [row.comparison.host for row in compared]
+    cautions = dict.fromkeys(filter(None, (caution_of(run, arm, all_hosts) for arm in arms)))
     return Section(
         anchor="overview",
         title="Overview: workload × environment",
         link="Overview",
-        blocks=(Line(text=intro), _matrix(groups, hosts)),
+        blocks=(
+            Line(text=intro),
+            *(Line(text=f"⚠ {text}", style="warning") for text in cautions),
+            _matrix(groups, hosts),
+        ),
     )
 
 

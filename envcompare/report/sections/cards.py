@@ -19,6 +19,7 @@ from envcompare.report.wording.headlines import (
     split_arms,
     split_sentences,
 )
+from envcompare.report.wording.hostwords import host_sentences
 from envcompare.report.wording.labels import cell_labels, compared_arms, fold_anchor
 from envcompare.report.wording.methodwords import (
     guard_cautions,
@@ -185,7 +186,7 @@ def _largest(verdicts: tuple[Verdict, ...], *, split: frozenset[str]) -> Line:
 
 def _cautions(run: RunComparison, verdicts: tuple[Verdict, ...]) -> tuple[Line, ...]:
     return (
-        *(_item(f"⚠ {text}") for text in mismatch_sentences(run)),
+        *(_item(f"⚠ {text}") for text in (*mismatch_sentences(run), *host_sentences(run))),
         *_confounders(run),
         *_failed_controls(run),
         *_guards(run),

@@ -19,6 +19,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
+from envcompare.report.wording.hostwords import caution_of
 from envcompare.report.wording.labels import cell_labels, compared_arms
 from envcompare.report.wording.profilewords import untimed_arms, untimed_words
 from envcompare.report.wording.verdicts import (
@@ -105,7 +106,7 @@ def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headl
         badge=f"{WORDS[outcome]}{count}",
         lead=visible(lead),
         rest=visible(rest),
-        caution=_caution(run, arm, found),
+        caution=" ".join(filter(None, (_caution(run, arm, found), _hosts(run, arm, found)))),
         candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
         verdicts=found,
     )
@@ -253,6 +254,13 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
     return confounder_sentence(differences, outcomes=outcomes, is_split=is_split) or (
         f"More than the environment differs in {counted(len(confounded), 'comparison')}."
     )
+
+
+def _hosts(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+    """Say where a headline joins hosts of which the arms do not have the same software."""
+    told = {one.cell_id for one in found}
+    hosts = (one.host for one in run.compared if one.arm == arm and one.cell in told)
+    return caution_of(run, arm, hosts)
 
 
 def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> str:

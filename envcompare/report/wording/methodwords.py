@@ -16,6 +16,7 @@ from envcompare.report.format.numbers import (
     signed_percent,
     unsigned_percent,
 )
+from envcompare.report.wording.hostwords import host_sentences, wheel_sentences
 from envcompare.report.wording.labels import cell_labels, has_programs, has_steps, of_cells
 from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.wording.verdicts import margin_sentence
@@ -223,7 +224,14 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
     if not is_timed(run):
         return _IMPORTED
     found = (replication_sentence(run), level_sentence(run), margin_sentence(run), *_stopping(run))
-    others = (_stabilising(run), _twice(run), _PROGRAMS * has_programs(run), *_guard_sentences(run))
+    others = (
+        *wheel_sentences(run),
+        *host_sentences(run),
+        _stabilising(run),
+        _twice(run),
+        _PROGRAMS * has_programs(run),
+        *_guard_sentences(run),
+    )
     return tuple(text for text in (*found, *others) if text)
 
 
@@ -268,6 +276,8 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
         "Where the budget ended a cell, the variance between its restarts is the mean over all "
         "cells of its environment." * is_pooled
     )
+    if is_pooled and run.host_differences:
+        pooled += " These are cells of hosts with different software as well."
     return stop, strict, pooled
 
 
