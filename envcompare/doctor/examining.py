@@ -27,9 +27,10 @@ from envcompare.errors import EnvcompareError, Problem, UnusableError, WorkloadE
 from envcompare.fingerprint.comparing import compare_fingerprints
 from envcompare.fingerprint.evidence import ArmsContext
 from envcompare.fingerprint.sentences import other_options
+from envcompare.hosts.arms import stack_options
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session, ssh_options
-from envcompare.hosts.session import HostSession, stack_options
+from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import stable_variables
 from envcompare.measure.worker import LaunchSpec, Worker

@@ -11,9 +11,8 @@ import msgspec
 
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
-from envcompare.config.arms import SoftwareKind
 from envcompare.config.experiment import Experiment
-from envcompare.environments import Check, Gpu, Isolation, gpu, new_worker_mark, run_wrapped
+from envcompare.environments import Check, Isolation, gpu, new_worker_mark, run_wrapped
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER, environment
 from envcompare.environments.software import inside
 from envcompare.errors import (
@@ -21,12 +20,12 @@ from envcompare.errors import (
     EnvcompareError,
     OutputLimitError,
     Problem,
-    StackError,
     UnusableError,
 )
 from envcompare.fingerprint.identity import Identity
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts import claims
+from envcompare.hosts.arms import ReadyArm, kinds_of_software, stack_options
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import (
@@ -36,7 +35,7 @@ from envcompare.run_folder.records import (
     Scalar,
     Taken,
 )
-from envcompare.stack import Mount, Options, Prepared, Progress, Request
+from envcompare.stack import Mount, Progress, Request
 from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
@@ -65,27 +64,6 @@ rm -rf -- "$1" || exit
 rmdir -- "${1%/*}" 2>/dev/null || :
 """
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyArm:
-    """An arm that is usable on a host."""
-
-    arm: ArmRecord
-    prepared: Prepared
-    check: Check
-    mismatch: StackError | None = None  # what its proof is at odds with, where that is allowed
-
-    @property
-    def gpu(self) -> Gpu:
-        """Return how the arm reaches the GPU, by the software it has."""
-        return self.check.gpu.beside_host_files if self.arm.stack == "host" else self.check.gpu
-
-    @property
-    def engine_version(self) -> dict[str, Scalar]:
-        """Return `ENVIRONMENT.version`, of what isolates the arm; empty where it is not known."""
-        version = self.check.version
-        return {f"{self.arm.environment}.version": version} if version else {}
 
 
 class _Data(msgspec.Struct, frozen=True, kw_only=True):
@@ -441,7 +419,7 @@ class HostSession:
             host=self.host.label,
             arm=arm,
             cell=cell,
-            facts={**facts, **dict(ready.prepared.facts), **_installed(ready.prepared)},
+            facts={**facts, **dict(ready.prepared.facts), **ready.installed},
             identity=identity,
             taken=taken,
         )
@@ -511,30 +489,3 @@ class HostSession:
     def scratch(self, arm: str) -> str:
         """Return the folder of the host that an arm, and nothing else, may write to."""
         return f"{self.folder}/scratch-{distinct_name(arm)}"
-
-
-def _installed(prepared: Prepared) -> dict[str, FingerprintValue]:
-    """Return what is installed in parts, as far as it was hashed."""
-    parts = {"site_packages.parts": prepared.parts, "site_packages.changed": prepared.changed}
-    return {key: value for key, value in parts.items() if value}
-
-
-def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
-    """Return as what the software of the stack `image` is made for the arms, each kind once."""
-    made = (arm for arm in experiment.arms if arm.stack == "image" and not arm.reference)
-    return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
-
-
-def stack_options(experiment: Experiment) -> Options:
-    """Return what the experiment asks of the software."""
-    # what a workload of the user's own imports is known only once it runs
-    is_bundled = any(w.path is None and w.program is None for w in experiment.workloads)
-    return Options(
-        python=experiment.python or "",
-        base_image=experiment.base_image,
-        variant=experiment.variant,
-        sif_compression=experiment.sif_compression,
-        vm_python=experiment.vm_python,
-        host_python=experiment.host_python,
-        host_imports=("torch",) if is_bundled else (),
-    )

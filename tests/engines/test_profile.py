@@ -16,7 +16,8 @@ from runs import BASE, LIGHT, Done, envcompare, resume
 from envcompare.command import Command
 from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker, image_store
-from envcompare.hosts.session import HostSession, ReadyArm
+from envcompare.hosts.arms import ReadyArm
+from envcompare.hosts.session import HostSession
 from envcompare.measure.worker import LaunchSpec, Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Tool

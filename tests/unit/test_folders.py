@@ -14,8 +14,9 @@ from envcompare.config.settings import Settings
 from envcompare.config.workloads import Workload
 from envcompare.environments import Check
 from envcompare.errors import WorkloadError
+from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.folders import CellFolders
-from envcompare.hosts.session import HostSession, ReadyArm
+from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord
 from envcompare.stack import Mount, Prepared
 from envcompare.transport.hosts import parse_hosts

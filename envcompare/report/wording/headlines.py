@@ -71,8 +71,8 @@ def headlines(run: RunComparison) -> tuple[Headline, ...]:
     for one in run.compared:
         if one.arm in by_arm:
             by_arm[one.arm].append(verdict(one, label=labels[one.cell], margin=run.margin))
-    found = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
-    return tuple(sorted(found, key=_weight))
+    judged = [_headline(run, arm, tuple(verdicts)) for arm, verdicts in by_arm.items()]
+    return tuple(sorted(judged, key=_weight))
 
 
 def _weight(one: Headline) -> tuple[int, float]:
@@ -88,60 +88,60 @@ def compared_differences(run: RunComparison) -> tuple[FactDifference, ...]:
     return tuple(one for one in run.differences if one.arm in arms)
 
 
-def _headline(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> Headline:
-    if not found:
+def _headline(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> Headline:
+    if not judged:
         return _without_comparison(run, arm)
-    outcome = _leading(found)
-    leading = tuple(one for one in found if one.outcome == outcome)
-    if len(leading) == len(found):
-        lead, rest = _agreeing(run, arm, found), ""
+    outcome = _leading(judged)
+    leading = tuple(one for one in judged if one.outcome == outcome)
+    if len(leading) == len(judged):
+        lead, rest = _agreeing(run, arm, judged), ""
     else:
         moved = (outcome, *(other for other in MOVED if other != outcome))
         said = moved if outcome in MOVED else (outcome,)
-        lead, rest = _differing(run, arm, found, said=said), _others(run, found, said=said)
-    count = f" in {len(leading)} of {len(found)}" if len(found) > 1 else ""
+        lead, rest = _differing(run, arm, judged, said=said), _others(run, judged, said=said)
+    count = f" in {len(leading)} of {len(judged)}" if len(judged) > 1 else ""
     return Headline(
         arm=visible(arm),
         outcome=outcome,
         badge=f"{WORDS[outcome]}{count}",
         lead=visible(lead),
         rest=visible(rest),
-        caution=" ".join(filter(None, (_caution(run, arm, found), _hosts(run, arm, found)))),
+        caution=" ".join(filter(None, (_caution(run, arm, judged), _hosts(run, arm, judged)))),
         candidates=candidates_text(run, (one for one in run.compared if one.arm == arm)),
-        verdicts=found,
+        verdicts=judged,
     )
 
 
-def _leading(found: tuple[Verdict, ...]) -> Outcome:
+def _leading(judged: tuple[Verdict, ...]) -> Outcome:
     """Return the outcome to lead with: what moved most, else the most frequent state."""
-    moved = [one for one in found if one.outcome in MOVED]
+    moved = [one for one in judged if one.outcome in MOVED]
     if moved:
         return max(moved, key=lambda one: abs(one.log_ratio or 0.0)).outcome
-    measured = [one for one in found if one.outcome in {"inconclusive", "equivalent"}]
-    outcomes = [one.outcome for one in measured or found]
+    measured = [one for one in judged if one.outcome in {"inconclusive", "equivalent"}]
+    outcomes = [one.outcome for one in measured or judged]
     return max(_STILL, key=lambda outcome: (outcomes.count(outcome), -_STILL.index(outcome)))
 
 
-def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+def _agreeing(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     """Return the lead for cells of one outcome: one cell with its interval, several by the mean."""
-    first, name, where = found[0], run.reference_arm, _everywhere(found)
-    alone = len(found) == 1
+    first, name, where = judged[0], run.reference_arm, _everywhere(judged)
+    alone = len(judged) == 1
     by = f"{first.amount} " if alone and first.amount else ""
     match first.outcome:
         case "slower":
-            return f"{arm} is {by}slower than {name} {where}{_figures(found)}."
+            return f"{arm} is {by}slower than {name} {where}{_figures(judged)}."
         case "faster":
-            return f"{arm} takes {by}less time than {name} {where}{_figures(found)}."
+            return f"{arm} takes {by}less time than {name} {where}{_figures(judged)}."
         case "equivalent":
             within = f"within ±{margin_percent(run.margin)}"
             real = f"; {first.remark}" if alone and first.remark else ""
-            return f"{arm} is equivalent to {name} {within} {where}{_figures(found)}{real}."
+            return f"{arm} is equivalent to {name} {within} {where}{_figures(judged)}{real}."
         case "inconclusive" if alone:
-            claim = f"{first.claim} {where}{_figures(found)}"
+            claim = f"{first.claim} {where}{_figures(judged)}"
             return f"{arm} against {name} is {claim}; {first.remark}."
         case "inconclusive":
             cells = (
-                where if len(found) > _MOST_NAMED else f"in both {_cells(found, 'inconclusive')}"
+                where if len(judged) > _MOST_NAMED else f"in both {_cells(judged, 'inconclusive')}"
             )
             return f"{arm} against {name} is inconclusive {cells}."
         case _:
@@ -150,16 +150,18 @@ def _agreeing(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
             return f"{arm} {verb}{claim}: {sentence(first.remark)}"
 
 
-def _figures(found: tuple[Verdict, ...]) -> str:
+def _figures(judged: tuple[Verdict, ...]) -> str:
     """Return the figures after a lead: the interval of one cell, the mean and range of several."""
-    first = found[0]
-    if len(found) == 1:
+    first = judged[0]
+    if len(judged) == 1:
         figures = first.ends or first.figures
         return f" ({figures})" if figures else ""
-    mean = mean_log_ratio(found)
+    mean = mean_log_ratio(judged)
     if mean is None:
         return ""
-    ordered = sorted(found, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster")
+    ordered = sorted(
+        judged, key=lambda one: one.log_ratio or 0.0, reverse=first.outcome == "faster"
+    )
     least, most = ((one.amount or one.number, one.cell) for one in (ordered[0], ordered[-1]))
     if least[0] == most[0]:
         return f": {least[0]} in each"
@@ -167,21 +169,21 @@ def _figures(found: tuple[Verdict, ...]) -> str:
     return f": {average} on average, {least[0]} in {least[1]} to {most[0]} in {most[1]}"
 
 
-def mean_log_ratio(found: tuple[Verdict, ...]) -> float | None:
+def mean_log_ratio(judged: tuple[Verdict, ...]) -> float | None:
     """Return the mean of the cells' log ratios, a description without an interval of its own."""
-    ratios = [one.log_ratio for one in found if one.log_ratio is not None]
+    ratios = [one.log_ratio for one in judged if one.log_ratio is not None]
     return sum(ratios) / len(ratios) if ratios else None
 
 
-def _everywhere(found: tuple[Verdict, ...]) -> str:
-    if len(found) > 2:
-        return f"in all {len(found)} cells"
-    both = "both " if len(found) == 2 else ""
-    return f"in {both}{listed([one.cell for one in found])}"
+def _everywhere(judged: tuple[Verdict, ...]) -> str:
+    if len(judged) > 2:
+        return f"in all {len(judged)} cells"
+    both = "both " if len(judged) == 2 else ""
+    return f"in {both}{listed([one.cell for one in judged])}"
 
 
 def _differing(
-    run: RunComparison, arm: str, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]
+    run: RunComparison, arm: str, judged: tuple[Verdict, ...], *, said: tuple[Outcome, ...]
 ) -> str:
     """Return the lead for cells of several outcomes: which cells did what, the largest first.
 
@@ -197,33 +199,33 @@ def _differing(
         "not-run": "was not run in",
     }
     parts = [
-        f"{phrases[outcome]} {_cells(found, outcome)}"
+        f"{phrases[outcome]} {_cells(judged, outcome)}"
         for outcome in said
-        if any(one.outcome == outcome for one in found)
+        if any(one.outcome == outcome for one in judged)
     ]
     return f"{arm} {'; it '.join(parts)}."
 
 
-def _others(run: RunComparison, found: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
+def _others(run: RunComparison, judged: tuple[Verdict, ...], *, said: tuple[Outcome, ...]) -> str:
     """Name the cells that the lead has not named; none is left out silently."""
     words = {outcome: WORDS[outcome] for outcome in _STILL}
     words["equivalent"] = f"equivalent within ±{margin_percent(run.margin)}"
     parts = [
-        f"{words[outcome]} in {_cells(found, outcome)}"
+        f"{words[outcome]} in {_cells(judged, outcome)}"
         for outcome in _STILL
-        if outcome not in said and any(one.outcome == outcome for one in found)
+        if outcome not in said and any(one.outcome == outcome for one in judged)
     ]
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _cells(found: tuple[Verdict, ...], outcome: Outcome) -> str:
+def _cells(judged: tuple[Verdict, ...], outcome: Outcome) -> str:
     """Name the cells of an outcome with their figures; of many, their number and the largest."""
-    chosen = [one for one in found if one.outcome == outcome]
+    chosen = [one for one in judged if one.outcome == outcome]
     chosen.sort(key=lambda one: -abs(one.log_ratio or 0.0))
     if len(chosen) <= _MOST_NAMED:
         return listed([f"{one.cell}{_in_brackets(one)}" for one in chosen])
-    count = f"{len(chosen)} of {len(found)} cells"
+    count = f"{len(chosen)} of {len(judged)} cells"
     if outcome in MOVED:
         return f"{count}, most in {chosen[0].cell}{_in_brackets(chosen[0])}"
     return count
@@ -244,8 +246,8 @@ def _in_brackets(one: Verdict) -> str:
     return f" ({text})" if text else ""
 
 
-def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
-    confounded = [one for one in found if one.is_confounded]
+def _caution(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
+    confounded = [one for one in judged if one.is_confounded]
     if not confounded:
         return ""
     differences = tuple(one for one in run.differences if one.arm == arm)
@@ -256,9 +258,9 @@ def _caution(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
     )
 
 
-def _hosts(run: RunComparison, arm: str, found: tuple[Verdict, ...]) -> str:
+def _hosts(run: RunComparison, arm: str, judged: tuple[Verdict, ...]) -> str:
     """Say where a headline joins hosts of which the arms do not have the same software."""
-    told = {one.cell_id for one in found}
+    told = {one.cell_id for one in judged}
     hosts = (one.host for one in run.compared if one.arm == arm and one.cell in told)
     return caution_of(run, arm, hosts)
 
@@ -272,14 +274,14 @@ def candidates_text(run: RunComparison, comparisons: Iterable[Comparison]) -> st
     decided = [one for one in comparisons if one.outcome in MOVED]
     if not decided:
         return ""
-    found: dict[tuple[str, str, str], FactDifference] = {}
+    causes: dict[tuple[str, str, str], FactDifference] = {}
     for fact in sorted(_candidates(run, decided), key=likelihood):
-        found.setdefault((fact.host, fact.arm, fact.key), fact)
+        causes.setdefault((fact.host, fact.arm, fact.key), fact)
     unknown = [one for one in decided if one.candidates is None]
-    if unknown and not found:
+    if unknown and not causes:
         in_some = len(unknown) < len(decided)
         return candidate_sentence(None, arm=decided[0].arm, in_some_cells=in_some)
-    return candidate_sentence(tuple(found.values()), arm=decided[0].arm)
+    return candidate_sentence(tuple(causes.values()), arm=decided[0].arm)
 
 
 def _candidates(run: RunComparison, decided: Iterable[Comparison]) -> Iterator[FactDifference]:
@@ -342,7 +344,7 @@ def split_arms(run: RunComparison) -> frozenset[str]:
     for one in run.decompositions:
         for arm in (one.arm, one.host_arm, one.base, one.base_image):
             corners.setdefault(arm, set()).add(one.cell)
-    return frozenset(arm for arm, found in corners.items() if found == cells)
+    return frozenset(arm for arm, judged in corners.items() if judged == cells)
 
 
 def _conclusion(one: Decomposition) -> str:
