@@ -39,11 +39,11 @@ def wheelhouse(request: Request) -> Wheelhouse:
     transport, options = request.transport, request.options
     check_machine(transport)
     choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
-    request.progress.say(choice.sentence)
     requirements, variant = choice.tier.requirements, choice.variant
     if request.progress.may_make and not is_filled(
         requirements, python=options.python, variant=variant
     ):
+        request.progress.say(choice.sentence)
         room.require(needs(request), room.expected(variant), purpose=f"the stack {variant}")
     return fill(
         requirements,

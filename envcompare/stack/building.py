@@ -60,8 +60,8 @@ def build(wanted: Recipe, *, local: ImageStore, progress: Progress) -> Image:
         raise earlier  # for another arm or host; what failed a moment ago fails again
     needs = room.image_needs(local, "image")
     room.require(needs, wanted.wheelhouse.amount, purpose=f"building {wanted.tag}")
-    progress.begin(f"building {wanted.tag} from {wanted.base}")
     _check_python(wanted, base, local)
+    progress.begin(f"building {wanted.tag} from {wanted.base}")
     tag = _build(wanted, base, local)
     try:
         image = _label(wanted, base, tag, local)

@@ -114,7 +114,8 @@ def test_doctor_finds_the_gpu_in_every_environment() -> None:
     remove(HOST, docker=docker_client())
     with imitated(HOST, _imitation(), docker=docker_client()):
         _, said = _envcompare("doctor", "--envs", "vm,docker,singularity")
-    for subject in ("gpu driver", "gpu in vm", "gpu in docker", "gpu in singularity"):
+    assert f"✓ gpu driver: 570.86.10, {MODELS['t4'].name}\n" in said
+    for subject in ("gpu in vm", "gpu in docker", "gpu in singularity"):
         assert f"✓ {subject}: 570.86.10\n" in said
 
 

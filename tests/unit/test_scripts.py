@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted(
-    path for path in (ROOT / "script").iterdir() if b"bash" in path.read_bytes().splitlines()[0]
+    path
+    for path in (ROOT / "script").iterdir()
+    if path.is_file() and b"bash" in path.read_bytes().splitlines()[0]
 )
 
 
