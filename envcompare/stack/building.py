@@ -86,9 +86,13 @@ def _check_python(wanted: Recipe, base: Image, local: ImageStore) -> None:
     needed = wanted.wheelhouse.python
     try:
         with local.connect() as client:
-            said = client.containers.run(
-                base.id, asked, entrypoint="", network_disabled=True, remove=True
-            )
+            made = client.containers.create(base.id, asked, entrypoint="", network_disabled=True)
+            try:  # one that cannot be started is not removed by the engine
+                made.start()
+                made.wait()
+                said = made.logs(stderr=False)
+            finally:
+                made.remove(force=True)
     except UnusableError as error:
         raise StackError(
             f"the base image {wanted.base} cannot run python3",
