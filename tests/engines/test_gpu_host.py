@@ -15,13 +15,16 @@ from pathlib import Path
 import pytest
 from gpuhost import build, imitated, remove
 from gpumodels import FAILURES, MODELS, NEWER, Imitation
-from lab import ROOT, Lab, docker_client, need, nvml_headers
+from lab import ROOT, Lab, docker_client, login, need, nvml_headers
 from runs import BASE
 
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
+from envcompare.environments.docker import ENGINE
 from envcompare.environments.gpu import check_driver, check_inside
 from envcompare.environments.registry import environment
+from envcompare.environments.vm import without_login
+from envcompare.stack import Prepared, Progress, Request
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import connect, parse_hosts
 
@@ -144,6 +147,33 @@ def test_process_in_an_environment_reaches_the_driver(
     assert (found.reason, found.gpu.way) == ("", way)
     assert inside.reason == ""
     assert asked.stdout == "0 0 Tesla T4 801\n", asked.stderr
+
+
+@on_host
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_vm_keeps_of_the_login_only_what_leads_to_the_driver(
+    host: Transport, *, is_cached: bool
+) -> None:
+    """Where the loader's cache lacks libcuda.so.1, no process finds the GPU without its folder."""
+    variables = {"LD_LIBRARY_PATH": f"/usr/local/cuda/lib64:{SANDBOX}", "CUDA_HOME": "/usr"}
+    said: list[str] = []
+    with (
+        imitated(HOST, _imitation("no-cdi"), docker=docker_client()),
+        login(HOST, **variables) as transport,
+    ):
+        away = "rm /usr/lib/*/libcuda.so*; ldconfig"
+        script = f'mkdir "$1"; cp -L /usr/lib/*/libcuda.so.1 "$1"; {"" if is_cached else away}'
+        argv = (docker_client(), "exec", HOST, "sh", "-ec", script, "sh", SANDBOX)
+        subprocess.run(argv, check=True)
+        request = Request(transport=transport, progress=Progress(said.append), builder=ENGINE)
+        made = without_login(request, Prepared(interpreter="python3"))
+        command = Command(argv=(made.interpreter,), env=made.variables)
+        isolation = Isolation(run_id="login", arm="vm")
+        inside = check_inside(transport, environment("vm"), command, isolation)
+    assert dict(made.identity)["login.dropped"] == "LD_LIBRARY_PATH, CUDA_HOME"
+    assert made.variables == (() if is_cached else (("LD_LIBRARY_PATH", SANDBOX),))
+    assert len(said) == (1 if is_cached else 2)
+    assert inside.reason == ""
 
 
 NAMED = {

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab import Lab
+from lab import Lab, login
 from runs import BASE, STEPS_ALONE, Done, envcompare
 from software import prepared_by
 
@@ -177,3 +178,25 @@ def inside(host: Transport, name: str, script: str, *, gpu: Gpu = NO_GPU) -> Com
     result = run(host, wrapped, timeout_s=60)
     shell(host, f"rm -rf {scratch}")
     return result
+
+
+def test_the_variables_of_a_login_reach_every_arm_with_the_hosts_own_files(lab: Lab) -> None:
+    """What sshd's shell reads from .bashrc is the same in a container, and none of it elsewhere."""
+    variables = {"LD_LIBRARY_PATH": "/usr/local/lib", "CUDA_HOME": "/usr", "CUDA_PATH": "/usr"}
+    print_them = ("-c", "import os, sys; print(*map(os.environ.get, sys.argv[1:]))", *variables)
+    options = Options(host_python="python3", host_imports=())
+    isolation = Isolation(run_id="login", arm="login", uid=1000, gid=1000)
+    with login(lab.alias, **variables) as host:
+        shown = {}
+        for name in ("vm", "singularity"):
+            made = prepared_by(name, host, options=options, is_host_stack=True)
+            inside = replace(isolation, reference=made.reference, mounts=made.mounts)
+            command = Command(argv=(made.python, *print_them), env=made.variables)
+            shown[name] = run(host, environment(name).wrap(command, inside), timeout_s=120)
+        image = Command(argv=("python3", *print_them))
+        shown["image"] = run(host, environment("vm").wrap(image, isolation))
+    assert shown["vm"].stdout.split() == [*variables.values()], shown["vm"].stderr
+    in_container = shown["singularity"].stdout.split()
+    assert in_container[1:] == [*variables.values()][1:], shown["singularity"].stderr
+    assert "/usr/local/lib" in in_container[0].split(":")
+    assert shown["image"].stdout.split() == ["None"] * 3

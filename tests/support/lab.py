@@ -6,9 +6,11 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ import pytest
 from envcompare.command import Command
 from envcompare.stack.cache import host_cache
 from envcompare.transport import Transport, run, shell
+from envcompare.transport.hosts import connect, parse_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = frozenset(os.environ.get("ENVCOMPARE_REQUIRE", "").replace(" ", "").split(",")) - {""}
@@ -72,6 +75,24 @@ class Lab:
             if line.split()[:1] == [keyword]:
                 return line.split()[1]
         raise LookupError(keyword)
+
+
+@contextmanager
+def login(host: str, **variables: str) -> Iterator[Transport]:
+    """Give a connection to a lab host as a new user, whose .bashrc sets these variables."""
+    user, root = f"login{uuid.uuid4().hex[:8]}", (docker_client(), "exec", "-i", host)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    script = (
+        f"useradd -m -s /bin/bash {user} && cd /home/{user} && cat >.bashrc && "
+        f"cp -r ~bench/.ssh . && chown -R {user} .ssh .bashrc"
+    )
+    subprocess.run([*root, "sh", "-c", script], input=exports, text=True, check=True)
+    transport = connect(parse_hosts([f"{user}@{host}"])[0])
+    try:
+        yield transport
+    finally:
+        transport.close()
+        subprocess.run([*root, "userdel", "-rf", user], check=True, capture_output=True)
 
 
 @functools.cache
