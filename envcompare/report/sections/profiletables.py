@@ -246,7 +246,7 @@ def partly_measured(profiles: CellProfiles) -> tuple[tuple[str, str], ...]:
 
 
 def _measured(lines: Iterable[QuantityLine]) -> tuple[QuantityLine, ...]:
-    """Return the lines of which any arm has a value; why others have none is told once."""
+    """Return the lines for which at least one arm has a value; a reason for gaps is given once."""
 
     def told(cell: Cell) -> Cell:
         return cell if cell.is_measured else replace(cell, note="")
@@ -261,7 +261,7 @@ def _lines(
 ) -> tuple[QuantityLine, ...]:
     rows = [[row for row in arm.quantities if wanted(row)] for arm in profiles.arms]
     counts = [Counter(map(_key, arm_rows)) for arm_rows in rows]
-    # what several tools say of one arm: there a tool stands beside the same tool alone
+    # several tools report on one arm: compare each tool with the same tool only
     crowded = {key for count in counts for key, times in count.items() if times > 1}
     tables = [_table(arm_rows, crowded) for arm_rows in rows]
     keys = dict.fromkeys(key for table in tables for key in table)

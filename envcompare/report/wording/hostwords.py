@@ -17,7 +17,7 @@ from envcompare.run_folder.records import FingerprintValue
 from envcompare.text import one_line, shortened, visible
 
 DIFFERENT_HOSTS: Final = "These cells are from hosts with different {}."
-"""What is said beside what is told of several hosts at once."""
+"""The caution beside a statement about several hosts."""
 _LONGEST: Final = 80
 _MOST_HOSTS: Final = 4
 _DIGITS: Final = 8  # of a lock's digest
