@@ -23,7 +23,11 @@ from envcompare.stack.diagnosis import Symptom, recognise
 from envcompare.transport import Transport, shell
 
 _PROBE = r"""
-cat /proc/driver/nvidia/version || { ! command -v nvidia-smi >/dev/null || exit 7; exit 3; }
+cat /proc/driver/nvidia/version || {
+  [ ! -e /dev/dxg ] || exit 8
+  ! command -v nvidia-smi >/dev/null || exit 7
+  exit 3
+}
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
 ! command -v nvidia-smi >/dev/null || nvidia-smi -L >&2 || exit 5
 ! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
@@ -86,6 +90,10 @@ _REASONS = {
         _NO_MODULE,
         f"run sudo modprobe nvidia; for a new kernel install the driver again, {_ON_CPU}",
     ),
+    8: (
+        "this is WSL 2, whose GPU belongs to the driver of Windows (/dev/dxg)",
+        f"use a host that runs NVIDIA's driver for Linux, {_ON_CPU}",
+    ),
 }
 _CAUSE = re.compile(r"^.*(?:Failed to initialize NVML|NVIDIA-SMI has failed).*$", re.MULTILINE)
 # What the driver's programs and libraries print; the remedy, where it is known.
@@ -93,7 +101,8 @@ _SYMPTOMS = (
     Symptom(
         pattern=r"Driver/library version mismatch|CUDA error 803",
         brief="the driver was updated while its old kernel module is loaded",
-        hint=f"reboot, or reload the module where nothing uses the GPU: {RELOAD}",
+        hint="reboot, or stop what uses the GPU (also nvidia-persistenced) and reload the module: "
+        f"{RELOAD}",
     ),
     Symptom(
         pattern=r"Insufficient Permissions",
@@ -179,9 +188,13 @@ def check_setup(gpus: HostGpus) -> Check:
 def check_choice(gpus: HostGpus) -> Check | None:
     """Say which of several GPUs or MIG devices is measured; None where there is no choice."""
     state = gpus.measured
-    if state is None or (len(gpus.states) < 2 and not state.has_mig):
+    is_number = gpus.visible is None or gpus.visible[:1].isdecimal()
+    if state is None and is_number and not gpus.is_order_known:
+        said = f"the first by CUDA's own order of {len(gpus.states)} GPUs of different models"
+        name = "the UUID of a GPU (nvidia-smi -L)"
+    elif state is None or (len(gpus.states) < 2 and not state.has_mig):
         return None
-    if state.has_mig:
+    elif state.has_mig:
         first = (gpus.visible or "").partition(",")[0].strip()
         chosen = first if first.startswith("MIG-") else next(iter(state.instances), "none")
         said = f"the MIG device {chosen} of {state.name}, one of {len(state.instances)}"

@@ -29,6 +29,7 @@ SURVEY: Final = (
     ON_BUS
     + r"""
 ! visible=$(printenv CUDA_VISIBLE_DEVICES) || printf 'visible %s\n' "$visible"
+! order=$(printenv CUDA_DEVICE_ORDER) || printf 'order %s\n' "$order"
 command -v nvidia-smi >/dev/null || exit 0
 limit=; ! command -v timeout >/dev/null || limit='timeout 20'
 listed=$($limit nvidia-smi -L 2>/dev/null) || exit 0
@@ -52,7 +53,8 @@ _MODULE: Final = re.compile(r"module (\d+(?:\.\d+)+)")
 # Class 0x03: a display controller; that of a compute GPU is 0x0302. Audio and USB stand beside it.
 _BUS: Final = re.compile(r"bus 0x03[0-9a-f]{4} 0x([0-9a-f]{4})")
 _SMI: Final = re.compile(r"smi (.+), (\d+)\.(\d+)")
-_STATE: Final = re.compile(r"state (\d+), (\S+), (\w+), (\S+), (0x[0-9a-fA-F]+|.*)")
+# A field that a GPU does not have is "[N/A]", and "[Not Supported]" with older drivers.
+_STATE: Final = re.compile(r"state (\d+), (\S+), ([^,]+), ([^,]+), (0x[0-9a-fA-F]+|.*)")
 _LISTED: Final = re.compile(r"listed (?:GPU (\d+): (.*) |\s+MIG .*)\(UUID: (\S+)\)")
 
 
@@ -99,21 +101,35 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[HostGpu, ...] = ()
     states: tuple[GpuState, ...] = ()
     visible: str | None = None  # the login's CUDA_VISIBLE_DEVICES
+    order: str | None = None  # its CUDA_DEVICE_ORDER
 
     @property
     def is_expected(self) -> bool:
-        """Say whether a GPU is there to be used: one is on the bus, or a driver is loaded."""
-        return bool(self.on_bus or self.driver)
+        """Say whether a GPU is there to be used: on the bus, by its driver or by nvidia-smi."""
+        return bool(self.on_bus or self.driver or self.gpus)
+
+    @property
+    def is_order_known(self) -> bool:
+        """Say whether CUDA numbers the GPUs as nvidia-smi does.
+
+        Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, it begins with the fastest (NVIDIA, CUDA C++
+        Programming Guide, Environment Variables).
+        """
+        return self.order == "PCI_BUS_ID" or len({state.name for state in self.states}) < 2
 
     @property
     def measured(self) -> GpuState | None:
-        """Return the GPU that a workload uses: the first one that CUDA shows it."""
+        """Return the GPU that a workload uses, the first that CUDA shows it; None: not known."""
         first = (self.visible or "").partition(",")[0].strip()
         for state in self.states:
-            names = (str(state.index), state.uuid, *state.instances)
-            if first and any(name == first or _is_short(first, name) for name in names):
+            if state.uuid == first or first in state.instances:
                 return state
-        return None if self.visible is not None else next(iter(self.states), None)
+            if any(_is_short(first, uuid) for uuid in (state.uuid, *state.instances)):
+                return state
+            if first == str(state.index) and self.is_order_known:
+                return state
+        is_default = self.visible is None and self.is_order_known
+        return next(iter(self.states), None) if is_default else None
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -149,13 +165,14 @@ def read_survey(text: str) -> HostGpus:
         for line in lines
         if (match := _SMI.fullmatch(line))
     )
-    visible = next((line[8:] for line in lines if line.startswith("visible ")), None)
+    said = dict(line.split(" ", 1) for line in lines if line.startswith(("visible ", "order ")))
     return HostGpus(
         driver=driver_version(text) or module,
         on_bus=len(on_bus),
         gpus=asked or on_bus,
         states=_states(lines),
-        visible=visible,
+        visible=said.get("visible"),
+        order=said.get("order"),
     )
 
 

@@ -185,6 +185,7 @@ NAMED = {
     "unknown-error": "CUDA cannot be started on the host: unknown error (CUDA error 999)",
     "broken-driver": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
     "bus-only": "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)",
+    "wsl": "this is WSL 2, whose GPU belongs to the driver of Windows (/dev/dxg)",
 }
 
 
@@ -199,19 +200,21 @@ def test_failure_of_the_driver_is_named(host: Transport, failure: str) -> None:
 
 
 @on_host
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(
     ("failure", "remedy"),
     [
         ("mismatch", "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; sudo nvidia-smi"),
         ("broken-driver", "sudo modprobe nvidia"),
         ("bus-only", "install the NVIDIA driver"),
+        ("wsl", "use a host that runs NVIDIA's driver for Linux"),
         ("no-nodes", "run nvidia-smi once as root"),
         ("unknown-error", "sudo modprobe nvidia_uvm"),
         ("exclusive", "sudo nvidia-smi -c DEFAULT"),
     ],
 )
 def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
-    host: Transport, tmp_path: Path, failure: str, remedy: str
+    tmp_path: Path, failure: str, remedy: str
 ) -> None:
     """Nothing is measured on the CPU in its place."""
     with imitated(HOST, _imitation("no-cdi", failure), docker=docker_client()):
@@ -220,10 +223,10 @@ def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
                           str(tmp_path / "run"))  # fmt: skip
     for code, said in (doctor, run):
         assert (code, remedy in said) == (3, True), said
-    assert host.name
 
 
 @on_host
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(
     ("failures", "lines"),
     [
@@ -236,17 +239,17 @@ def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
     ],
 )  # fmt: skip
 def test_doctor_names_what_else_there_is_to_know(
-    host: Transport, failures: tuple[str, ...], lines: tuple[str, ...]
+    failures: tuple[str, ...], lines: tuple[str, ...]
 ) -> None:
     """Which GPU is measured, how fast it runs, and that a container gets another driver's files."""
     imitation = _imitation(*failures, model=MODELS["a100"])
     with imitated(HOST, imitation, docker=docker_client()):
         _, said = _envcompare("doctor", "--envs", "vm,docker")
     assert [line for line in lines if line not in said] == [], said
-    assert host.name
 
 
 @on_host
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(
     ("gpu", "driver", "python", "torch"),
     [
@@ -257,7 +260,7 @@ def test_doctor_names_what_else_there_is_to_know(
     ],
 )
 def test_doctor_names_the_torch_of_the_host_before_a_download(
-    host: Transport, gpu: str, driver: str, python: str, torch: str
+    gpu: str, driver: str, python: str, torch: str
 ) -> None:
     """By driver, GPU and Python; the whole table is in tests/unit/test_torch_tiers.py."""
     named = "" if python == "3.11" else python
@@ -267,7 +270,6 @@ def test_doctor_names_the_torch_of_the_host_before_a_download(
     line = next(text for text in said.splitlines() if f"wheels for Python {python}" in text)
     assert torch in line
     assert (code == 3) is ("needs driver" in torch)
-    assert host.name
 
 
 @on_host

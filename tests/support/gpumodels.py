@@ -10,6 +10,7 @@ FAILURES = {
     "no-permission": "only root may open the nodes",
     "broken-driver": "libraries and nvidia-smi are there, and the kernel module is not loaded",
     "bus-only": "the GPU is on the PCI bus, and nothing of the driver is installed",
+    "wsl": "the driver is that of Windows, as in WSL 2: nvidia-smi alone knows the GPU",
     "mismatch": "the libraries are newer than the loaded kernel module",
     "hang": "whoever asks the driver waits for ever",
     "unknown-error": "cuInit ends with 999, as after a suspend",
@@ -106,7 +107,7 @@ def bus_id(index: int) -> str:
 
 def driver_files(imitation: Imitation) -> dict[str, str]:
     """Return what stands in /proc/driver, by path; nothing where no module is loaded."""
-    if imitation.has("broken-driver", "bus-only"):
+    if imitation.has("broken-driver", "bus-only", "wsl"):
         return {}
     version = imitation.driver
     built = "Release Build  (envcompare@imitation)"
@@ -135,7 +136,7 @@ def driver_files(imitation: Imitation) -> dict[str, str]:
 def bus_files(imitation: Imitation) -> dict[str, str]:
     """Return what stands in /sys/bus/pci/devices: the GPUs beside a network card."""
     devices = {"0000:00:03.0": (0x1AF4, 0x1000, 0x020000)}
-    for index in range(imitation.count):
+    for index in range(0 if imitation.has("wsl") else imitation.count):
         devices[bus_id(index).lower()] = (0x10DE, imitation.model.device_id, 0x030200)
     return {
         f"{address}/{name}": f"0x{value:0{digits}x}\n"
@@ -152,6 +153,8 @@ def nodes(imitation: Imitation) -> dict[str, str]:
     """Return the device nodes and their modes."""
     if imitation.has("broken-driver", "bus-only", "no-nodes"):
         return {}
+    if imitation.has("wsl"):
+        return {"/dev/dxg": "666"}
     mode = "600" if imitation.has("no-permission") else "666"
     gpus = (f"/dev/nvidia{index}" for index in range(imitation.count))
     paths = [*gpus, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]

@@ -49,12 +49,41 @@ def test_the_login_chooses_which_gpu_is_measured(
 ) -> None:
     """The first by default, or what CUDA_VISIBLE_DEVICES names first."""
     text = TWO if visible is None else f"visible {visible}\n{TWO}"
-    assert read_survey(text).measured == expected
+    assert read_survey(f"order PCI_BUS_ID\n{text}").measured == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, None), ("1", None), ("GPU-bbb0", T4), ("GPU-bbb", T4), ("MIG-aaa1", A100)],
+)
+def test_of_different_models_a_uuid_alone_tells_which_one_is_measured(
+    visible: str | None, expected: GpuState | None
+) -> None:
+    """CUDA begins with the fastest, which need not be the first of nvidia-smi."""
+    text = TWO if visible is None else f"visible {visible}\n{TWO}"
+    gpus = read_survey(text)
+    choice = gpu.check_choice(gpus)
+    assert gpus.measured == expected
+    assert choice is not None
+    is_unknown = choice.version == "the first by CUDA's own order of 2 GPUs of different models"
+    assert is_unknown is (expected is None)
+    assert "UUID" in choice.hint
+
+
+def test_a_gpu_is_read_whose_settings_are_not_supported() -> None:
+    """A driver says so in words with a blank, which are no mode."""
+    (state,) = read_survey("state 0, GPU-1, [N/A], [Not Supported], [Not Supported]\n").states
+    assert (state.has_mig, state.throttling) == (False, ())
+
+
+def test_a_gpu_that_nvidia_smi_alone_knows_is_expected() -> None:
+    """WSL 2 has none on the bus and no kernel module, and is not measured on the CPU unnoticed."""
+    assert read_survey("smi NVIDIA GeForce RTX 3080, 8.6\n").is_expected
 
 
 def test_a_gpu_for_one_process_is_refused_and_the_other_one_taken() -> None:
     """Every arm has a process of its own."""
-    check = gpu.check_setup(HostGpus(states=(A100, T4), visible="1"))
+    check = gpu.check_setup(HostGpus(states=(A100, T4), visible="GPU-bbb0"))
     assert "Exclusive_Process" in check.reason
     assert check.hint == "sudo nvidia-smi -i 1 -c DEFAULT"
     assert gpu.check_setup(HostGpus(states=(A100, T4))).is_usable
@@ -74,7 +103,7 @@ def test_the_choice_is_said_where_there_is_one() -> None:
     check = gpu.check_choice(HostGpus(states=(A100, T4), visible="MIG-aaa1"))
     assert check is not None
     assert check.version == "the MIG device MIG-aaa1 of NVIDIA A100-SXM4-40GB, one of 2"
-    check = gpu.check_choice(HostGpus(states=(A100, T4), visible="1"))
+    check = gpu.check_choice(HostGpus(states=(A100, T4), visible="1", order="PCI_BUS_ID"))
     assert check is not None
     assert check.version == "GPU 1 of 2: Tesla T4 (GPU-bbb0)"
     assert "CUDA_VISIBLE_DEVICES" in check.hint
