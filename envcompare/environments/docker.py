@@ -72,7 +72,10 @@ echo "$#"
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
-_NO_GPU_HINT = "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure"
+_NO_GPU_HINT = (
+    "install nvidia-container-toolkit and run: sudo nvidia-ctk runtime configure --runtime=docker; "
+    "sudo systemctl restart docker"
+)
 _REGENERATE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
 _CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")

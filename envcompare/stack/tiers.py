@@ -14,6 +14,10 @@ from envcompare.gpu.devices import Capability, HostGpu, HostGpus
 _OLDEST_DRIVER: Final = {12: 525, 13: 580}
 """What each major version of CUDA runs on at least: NVIDIA, CUDA Compatibility, table 1
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)."""
+_TURING: Final = (7, 5)
+_LAST_BEFORE_TURING: Final = 580
+"""The last branch of the driver for Maxwell, Pascal and Volta: NVIDIA, Unix graphics feature
+deprecation schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +187,17 @@ def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -
         hint = f"name another Python, such as --python {pythons[0].pythons[-1]}"
     else:
         oldest = min(tier.oldest_driver for tier in served)
-        hint = f"install driver {oldest} or newer there, or measure on the CPU with --device cpu"
+        which = (
+            f"{oldest} to {_LAST_BEFORE_TURING}"
+            if _is_before_turing(gpus)
+            else f"{oldest} or newer"
+        )
+        hint = f"install driver {which} there, or measure on the CPU with --device cpu"
     return StackError(f"no wheels of PyTorch fit {host}", details=". ".join(told), hint=hint)
+
+
+def _is_before_turing(gpus: HostGpus) -> bool:
+    return any(gpu.capability and gpu.capability < _TURING for gpu in gpus.gpus)
 
 
 def _dotted(version: Capability) -> str:

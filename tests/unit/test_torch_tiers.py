@@ -67,6 +67,13 @@ def test_a_driver_older_than_every_cuda_is_refused_with_the_one_to_install() -> 
     assert error.value.hint.startswith("install driver 525 or newer there")
 
 
+def test_a_gpu_older_than_turing_is_not_told_to_take_a_driver_without_it() -> None:
+    """Branch 580 is the last for Volta."""
+    with pytest.raises(StackError) as error:
+        choose("auto", host("470.256.02", "v100"), python="3.11", host="gpu-1")
+    assert error.value.hint.startswith("install driver 525 to 580 there")
+
+
 def test_a_gpu_without_code_in_any_wheel_is_refused() -> None:
     """A newer driver would not help."""
     old = HostGpus(driver="470.1", on_bus=1, gpus=(HostGpu(name="Tesla K80", capability=(3, 7)),))
