@@ -64,7 +64,10 @@ class EnergyPass:
                 self._run(missing)
             except StillRunningError as error:
                 self.context.note("note", text=f"no further energy was measured: {error.brief}")
-        return f"energy of {self._taken + len(kept)} blocks of at least {self.block_s:g} s"
+        count = self._taken + len(kept)
+        if not count:
+            return "no energy was measured"
+        return f"energy of {count} blocks of at least {self.block_s:g} s"
 
     def _order(self, number: int) -> tuple[str, ...]:
         seed = derive_seed(self.context.seed, "energy", self.context.cell, number)

@@ -28,12 +28,14 @@ _UNREADABLE = (
     "the load of the host cannot be read there (nproc, /proc/loadavg): nobody waited for a quiet "
     "machine; look at the stretch of each comparison, or give --no-quiet-gate"
 )
-# Each query by itself: nvidia-smi answers none of its fields where it does not know one. The name
-# of a process has 15 characters in /proc, which both programs of MPS share.
+# Each query by itself: nvidia-smi answers none of its fields where it does not know one, and the
+# reasons of clocks have another name from driver 535 on. The name of a process has 15 characters
+# in /proc, which both programs of MPS share.
 _GPUS = """command -v nvidia-smi >/dev/null 2>&1 || exit 0
 limit=; ! command -v timeout >/dev/null || limit="timeout 20"
 ask() { $limit nvidia-smi "--query-$2" --format=csv,noheader 2>/dev/null | sed "s/^/$1, /"; }
 ask mode gpu=uuid,compute_mode
+ask clocks gpu=uuid,clocks_event_reasons.active
 ask clocks gpu=uuid,clocks_throttle_reasons.active
 ask process compute-apps=gpu_uuid,pid,process_name
 cat /proc/[0-9]*/comm 2>/dev/null | grep -q "^nvidia-cuda-mps" && echo mps
@@ -83,20 +85,20 @@ def parse_gpus(text: str) -> GpusSeen | None:
 
 def gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
     """Return what makes the GPU of a UUID unfit before anything runs on it, each with a remedy."""
-    found = [_SHARED_BY_MPS] if seen.has_mps else []
+    cautions = [_SHARED_BY_MPS] if seen.has_mps else []
     for gpu in seen.of(uuid):
         mode = seen.modes[gpu]
         if mode.lower().startswith(("exclusive", "prohibited")):
-            found.append(
+            cautions.append(
                 f"the compute mode of {gpu} is {mode}: every arm holds the GPU at the same time, "
                 "which it allows to one process at the most; give `nvidia-smi -c DEFAULT` (root)"
             )
         if limits := seen.limits.get(gpu):
-            found.append(
+            cautions.append(
                 f"the clock of {gpu} is held down before anything runs on it ({', '.join(limits)}):"
                 " let it cool, look at its power limit and supply, and measure again"
             )
-    return tuple(found)
+    return tuple(cautions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
