@@ -103,10 +103,9 @@ def _prove(torch: Any, device: str) -> None:  # noqa: ANN401
     Compatibility); what a driver would compile first is not counted as code.
     """
     name, (major, minor) = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-    built = [arch[3:].rstrip("a") for arch in torch.cuda.get_arch_list() if arch[:3] == "sm_"]
-    if built and not any(
-        int(one[:-1]) == major and int(one[-1]) <= minor for one in built if one.isdigit()
-    ):
+    # sm_90a and sm_100f: code for one GPU and for a family of them
+    built = [arch[3:].rstrip("af") for arch in torch.cuda.get_arch_list() if arch[:3] == "sm_"]
+    if built and not any(int(one[:-1]) == major and int(one[-1]) <= minor for one in built):
         raise ProcessError(
             f"this PyTorch has no code for {name}: its compute capability is {major}.{minor}, and "
             f"the wheels are built for {', '.join(f'{one[:-1]}.{one[-1]}' for one in built)}",

@@ -127,7 +127,10 @@ def test_a_rebuild_that_was_asked_for_starts_cuda_in_the_worker(
             {"IMITATED_GPUS": "0", "CUDA_VISIBLE_DEVICES": ""},
             ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or give --device cpu"),
         ),
-        ({"IMITATED_ARCHS": "sm_80 sm_90"}, ("and the wheels are built for 8.0, 9.0", "--variant")),
+        (
+            {"IMITATED_ARCHS": "sm_80 sm_90a sm_100f"},
+            ("and the wheels are built for 8.0, 9.0, 10.0", "--variant"),
+        ),
         ({"IMITATED_SUM": "255"}, ("imitated GPU adds 256 ones to 255", "broken")),
     ],
 )  # fmt: skip
