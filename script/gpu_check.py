@@ -33,6 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 ENVIRONMENTS: Final = ("vm", "docker", "singularity")
 FAILED, NO_GPU = 1, 3
 _LIMIT_S: Final = 3 * 3600
+_TIMED_OUT: Final = 124  # as timeout(1) ends
 _ASK_LIMIT_S: Final = 60
 _TORCH_ON_GPU: Final = "import torch; raise SystemExit(not torch.cuda.is_available())"
 _OF_GPU: Final = re.compile(r"wheels for |gpu in |gpu counters in |nsys$|ncu$")
@@ -91,11 +92,15 @@ class Session:
         log.parent.mkdir(parents=True, exist_ok=True)
         sys.stderr.write(f"  … envcompare {name}\n")
         started = time.monotonic()
+        argv = [sys.executable, "-m", "envcompare", name, *words]
         with log.open("wb") as stream:
-            argv = [sys.executable, "-m", "envcompare", name, *words]
-            exit_code = subprocess.run(
-                argv, stdout=stream, stderr=subprocess.STDOUT, check=False, timeout=_LIMIT_S
-            ).returncode
+            try:
+                exit_code = subprocess.run(
+                    argv, stdout=stream, stderr=subprocess.STDOUT, check=False, timeout=_LIMIT_S
+                ).returncode
+            except subprocess.TimeoutExpired:  # what it said until then is evidence too
+                exit_code = _TIMED_OUT
+                stream.write(f"\nended after {_LIMIT_S} s\n".encode())
         sign = "✕" if exit_code else "✓"
         took = time.monotonic() - started
         sys.stderr.write(f"  {sign} envcompare {name} (exit {exit_code}, {took:.0f} s)\n")
@@ -129,7 +134,7 @@ def survey(doctor: str, names: Sequence[str] = ENVIRONMENTS) -> Survey:
     usable = [name for name in names if by_subject.get(name, {}).get("is_usable")]
     rows = [_row(f"environment {name}", by_subject.get(name, {})) for name in names]
     rows += [
-        _row(subject, found) for subject, found in by_subject.items() if _OF_GPU.match(subject)
+        _row(subject, finding) for subject, finding in by_subject.items() if _OF_GPU.match(subject)
     ]
     gpus = [by_subject[subject] for subject in ("gpu driver", "gpu") if subject in by_subject]
     faults = [_brief(finding) or "it is not usable" for finding in gpus if not finding["is_usable"]]
@@ -186,8 +191,8 @@ def host_python(named: str, built: str) -> str:
     for python in dict.fromkeys((shutil.which("python3") or "", system, "/opt/conda/bin/python")):
         if python and not ask(python, "-c", _TORCH_ON_GPU).exit_code:
             return python
-    found = _BUILT.search(built)
-    return found[1].strip() if found else ""
+    of_vm = _BUILT.search(built)
+    return of_vm[1].strip() if of_vm else ""
 
 
 def _step(check: str, said: Said) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import sqlite3
@@ -38,6 +39,17 @@ def finding(subject: str, brief: str = "") -> dict[str, object]:
         "subject": subject, "is_usable": not brief, "version": None if brief else "1.0",
         "problem": problem,
     }  # fmt: skip
+
+
+def test_a_step_that_never_ends_is_a_failure_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive is still made of what is there."""
+    monkeypatch.setattr(gpu_check, "_LIMIT_S", 0.01)
+    session = gpu_check.Session(options=argparse.Namespace(), folder=tmp_path)
+    said = session.envcompare("list")
+    assert said.exit_code == 124
+    assert said.text.endswith("ended after 0.01 s\n")
 
 
 def test_environments_that_work_take_part() -> None:
