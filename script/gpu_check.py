@@ -369,8 +369,10 @@ def main(words: Sequence[str]) -> int:
     rows, has_reached = [*known.rows], False
     if known.no_gpu:
         rows.append(Row(check="a GPU can be used", state="failed", detail=known.no_gpu))
-    if known.no_gpu and not options.rehearse:
-        rows += unjudged(known.no_gpu)
+    unable = "" if known.environments else "no environment is usable"
+    unable = unable if options.rehearse else known.no_gpu or unable
+    if unable:
+        rows += unjudged(unable)
     else:
         rows += measure(session, known.environments)
         checks, has_reached = judged(session.folder / "runs")

@@ -202,3 +202,15 @@ def test_a_program_that_is_missing_says_so() -> None:
     said = gpu_check.ask("no-such-program-here")
     assert said.exit_code == 127
     assert "no-such-program-here" in said.text
+
+
+def test_nothing_is_built_where_no_environment_is_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The archive holds what doctor said of them."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    words = ["--rehearse", "--envs", "docker", "--out", str(tmp_path)]
+    assert gpu_check.main(words) == gpu_check.NO_GPU
+    assert "no environment is usable" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("gpu-check-*.tar.gz"))) == 1
+    assert [path.name for path in tmp_path.glob("gpu-check-*/logs/*")] == ["doctor.txt"]
