@@ -90,8 +90,8 @@ def gpu_cautions(seen: GpusSeen, uuid: str) -> tuple[str, ...]:
         mode = seen.modes[gpu]
         if mode.lower().startswith(("exclusive", "prohibited")):
             cautions.append(
-                f"the compute mode of {gpu} is {mode}: every arm holds the GPU at the same time, "
-                "which it allows to one process at the most; give `nvidia-smi -c DEFAULT` (root)"
+                f"the compute mode of {gpu} is {mode}: it takes one process at a time at most, "
+                "and every arm has one; run `sudo nvidia-smi -c DEFAULT`"
             )
         if limits := seen.limits.get(gpu):
             cautions.append(
