@@ -10,20 +10,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benches import Kept, bench
 from gpuhost import build, imitated, remove
-from gpumodels import FAILURES, MODELS, NEWER, Imitation
+from gpumodels import FAILURES, MODELS, NEWER, Imitation, uuid
 from lab import ROOT, Lab, docker_client, login, need, nvml_headers
-from runs import BASE
+from runs import BASE, LIGHT, STEPS_ALONE
 
+import gpu_check
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.docker import ENGINE
-from envcompare.environments.gpu import check_driver, check_inside
+from envcompare.environments.gpu import RELOAD, check_driver, check_inside
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
+from envcompare.measure.quiet import QuietGate
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import connect, parse_hosts
@@ -78,9 +82,10 @@ def _reference(host: Transport, name: str) -> str:
     return SANDBOX
 
 
-def _envcompare(*words: str) -> tuple[int, str]:
+def _envcompare(*words: str, **variables: str) -> tuple[int, str]:
     argv = [sys.executable, "-m", "envcompare", *words, "--hosts", HOST]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ)
+    env = {**os.environ, **variables}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -120,6 +125,20 @@ def test_doctor_finds_the_gpu_in_every_environment() -> None:
     assert f"✓ gpu driver: 570.86.10, {MODELS['t4'].name}\n" in said
     for subject in ("gpu in vm", "gpu in docker", "gpu in singularity"):
         assert f"✓ {subject}: 570.86.10\n" in said
+
+
+@on_host
+@pytest.mark.parametrize(("failures", "is_usable"), [((), True), (("mismatch",), False)])
+def test_gpu_check_reads_from_doctor_whether_there_is_a_gpu_to_check(
+    failures: tuple[str, ...], *, is_usable: bool
+) -> None:
+    """A broken driver ends it before anything is built; what is measured needs a real GPU."""
+    with imitated(HOST, _imitation(*failures), docker=docker_client()):
+        _, said = _envcompare("doctor", "--envs", "vm,docker", "--format", "json")
+    known = gpu_check.survey(said, ("vm", "docker"))
+    in_vm = [row.state for row in known.rows if row.check == "gpu in vm"]
+    assert in_vm == ["passed"] * is_usable
+    assert bool(known.no_gpu) is not is_usable
 
 
 @on_host
@@ -223,6 +242,87 @@ def test_gpu_that_cannot_be_used_ends_doctor_and_run_with_3(
                           str(tmp_path / "run"))  # fmt: skip
     for code, said in (doctor, run):
         assert (code, remedy in said) == (3, True), said
+
+
+@on_host
+@pytest.mark.parametrize(
+    "words",
+    [("build", "--envs", "vm,docker"), ("run", "--envs", "vm,docker", "--workloads", "cnn")],
+    ids=["build", "run"],
+)
+def test_broken_driver_ends_build_and_run_before_a_download(
+    host: Transport, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Neither a lock nor a wheel is in a cache that was empty."""
+    cache, out = tmp_path / "cache", ("--out", str(tmp_path / "run"))
+    with imitated(HOST, _imitation("mismatch"), docker=docker_client()):
+        code, said = _envcompare(
+            *words, *(out if words[0] == "run" else ()), XDG_CACHE_HOME=str(cache)
+        )
+    assert (code, RELOAD in said) == (3, True), said
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert host.name
+
+
+@on_host
+@pytest.mark.parametrize("choice", [("--device", "cpu"), ("--variant", "cpu")])
+def test_run_on_the_cpu_passes_a_broken_driver(
+    host: Transport, tmp_path: Path, choice: tuple[str, str]
+) -> None:
+    """It is asked for by name; that the host has a GPU is kept with the run."""
+    (tmp_path / "light.py").write_text(LIGHT)
+    with imitated(HOST, _imitation("mismatch"), docker=docker_client()):
+        code, said = _envcompare(
+            *("run", "--envs", "vm@host", "--workload", f"{tmp_path}/light.py:Light", *choice),
+            *("--budget", "3", *STEPS_ALONE, "--out", str(tmp_path / "run")),
+        )
+    assert code == 0, said
+    (events,) = (tmp_path / "run").rglob("events.jsonl")
+    noted = [json.loads(line).get("values", {}) for line in events.read_text().splitlines()]
+    assert [values["gpu.unused"] for values in noted if "gpu.unused" in values] == [T4.name]
+    assert host.name
+
+
+@on_host
+def test_stack_for_the_cpu_is_built_beside_a_broken_driver(host: Transport) -> None:
+    """Its wheels ask for no driver."""
+    with imitated(HOST, _imitation("mismatch"), docker=docker_client()):
+        code, said = _envcompare("build", "--envs", "vm", "--variant", "cpu")
+    assert (code, "Driver/library version mismatch" in said) == (0, False), said
+    assert host.name
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("failures", "gpu", "events"),
+    [((), 0, []), (("busy",), 0, ["waited", "caution"]), (("busy", "two-gpus"), 1, [])],
+)
+def test_quiet_gate_sees_who_else_computes_on_the_gpu(
+    host: Transport, tmp_path: Path, failures: tuple[str, ...], gpu: int, events: list[str]
+) -> None:
+    """By nvidia-smi of the host itself; what computes on another GPU is not waited for."""
+    context = bench(
+        tmp_path, "none", on_host=lambda script: shell(host, script), quiet_gate=True, budget_s=1.0
+    )
+    assert isinstance(context.recorder, Kept)
+    with imitated(HOST, _imitation("no-cdi", *failures), docker=docker_client()):
+        QuietGate(replace(context, has_gpu=True)).wait_to_launch(uuid=uuid(gpu))
+    context.recorder.folder.close()
+    assert [e.what for e in context.recorder.events if "4711 python3" in e.text] == events
+
+
+@on_host
+@pytest.mark.parametrize(
+    ("failures", "processes"), [((), ""), (("busy",), "4711, /usr/bin/python3, 300 MiB\n")]
+)
+def test_processes_on_a_gpu_are_listed_as_by_nvidia(
+    host: Transport, failures: tuple[str, ...], processes: str
+) -> None:
+    """A heading and a line for each; used_memory has the heading of its full name."""
+    ask = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
+    with imitated(HOST, _imitation("no-cdi", *failures), docker=docker_client()):
+        listed = shell(host, ask).stdout
+    assert listed == f"pid, process_name, used_gpu_memory [MiB]\n{processes}"
 
 
 @on_host

@@ -18,6 +18,7 @@ FAILURES = {
     "stale-major": "the CDI file gives the nodes another major number",
     "no-cdi": "the engine knows no CDI and there is no CDI file",
     "exclusive": "the compute mode is Exclusive_Process",
+    "busy": "a process of somebody else computes on the first GPU",
     "throttled": "the clocks are held down by a power cap",
     "two-gpus": "there are two GPUs",
     "mig": "MIG is on and the GPU is divided",
@@ -218,10 +219,11 @@ def smi(template: str, imitation: Imitation) -> str:
         "LIBRARY": imitation.library,
         "CUDA": imitation.cuda,
         "ANSWER": next((answers[name] for name in answers if imitation.has(name)), "well"),
+        "STRANGERS": int(imitation.has("busy")),
         "ROWS": "\n".join("|".join(map(str, row)) for row in rows),
     }
     for name, value in filled.items():
-        template = template.replace(f"@{name}@", value)
+        template = template.replace(f"@{name}@", str(value))
     return template
 
 
