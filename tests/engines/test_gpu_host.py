@@ -21,6 +21,7 @@ from lab import ROOT, Lab, docker_client, login, need, nvml_headers
 from runs import BASE, LIGHT, STEPS_ALONE
 
 import gpu_check
+from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.docker import ENGINE
@@ -28,6 +29,8 @@ from envcompare.environments.gpu import RELOAD, check_driver, check_inside
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
 from envcompare.measure.quiet import QuietGate
+from envcompare.report.wording.hostwords import device_sentences
+from envcompare.run_folder.results import RunFolder
 from envcompare.stack import Prepared, Progress, Request
 from envcompare.transport import Transport, shell
 from envcompare.transport.hosts import connect, parse_hosts
@@ -269,7 +272,7 @@ def test_broken_driver_ends_build_and_run_before_a_download(
 def test_run_on_the_cpu_passes_a_broken_driver(
     host: Transport, tmp_path: Path, choice: tuple[str, str]
 ) -> None:
-    """It is asked for by name; that the host has a GPU is kept with the run."""
+    """It is asked for by name, and the report names the GPU that was not used."""
     (tmp_path / "light.py").write_text(LIGHT)
     with imitated(HOST, _imitation("mismatch"), docker=docker_client()):
         code, said = _envcompare(
@@ -277,9 +280,11 @@ def test_run_on_the_cpu_passes_a_broken_driver(
             *("--budget", "3", *STEPS_ALONE, "--out", str(tmp_path / "run")),
         )
     assert code == 0, said
-    (events,) = (tmp_path / "run").rglob("events.jsonl")
-    noted = [json.loads(line).get("values", {}) for line in events.read_text().splitlines()]
-    assert [values["gpu.unused"] for values in noted if "gpu.unused" in values] == [T4.name]
+    (record,) = (tmp_path / "run").rglob("run.json")
+    (sentence,) = device_sentences(compare_run(RunFolder.open(record.parent)))
+    unused = "its GPU (Tesla T4, driver 570.86.10) was not used (--device cpu)"
+    assert sentence.endswith(f"; {unused}")
+    assert unused in said
     assert host.name
 
 

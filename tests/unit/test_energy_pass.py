@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from benches import Kept, bench
 
-from envcompare.cli.planning import planned
-from envcompare.command import Command
-from envcompare.config.settings import Settings
-from envcompare.console import Display
-from envcompare.environments import Check
 from envcompare.errors import InterruptedRunError
-from envcompare.gpu.devices import HostGpus
-from envcompare.hosts.arms import ReadyArm
-from envcompare.hosts.session import HostSession
 from envcompare.measure.context import CellContext
 from envcompare.measure.energy import ROUNDS, EnergyPass
 from envcompare.measure.worker import Worker
-from envcompare.run_folder.records import EnergyBlock, GpuReading, event_now
-from envcompare.run_folder.results import RunFolder
-from envcompare.runner import cellrun, walk
-from envcompare.runner.cellrun import CellRun, Job
-from envcompare.stack import Prepared
-from envcompare.transport.local import LOCAL
+from envcompare.run_folder.records import EnergyBlock
 
 IMITATED = Path(__file__).parents[1] / "support" / "imitatedtorch"
 BLOCK_S = 0.2
@@ -170,60 +155,3 @@ def test_the_pass_ends_when_the_user_stops(made: Callable[[str], CellContext]) -
     context.interruption.request()
     with pytest.raises(InterruptedRunError):
         energy_pass(context, [], []).measure()
-
-
-# Says the time at its start and at its end, as the program that asks NVIDIA's library does.
-SAMPLER = """
-import sys, time
-for _ in range(2):
-    print('{"uuid": "GPU-1m1tated-", "t_ns": %d}' % time.monotonic_ns(), flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def cell_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CellRun]:
-    """Give a cell of two arms on this machine, whose timing ended before an interruption."""
-    path = tmp_path / "busy.py"
-    path.write_text(WORKLOAD)
-    given = Settings(envs="vm", hosts="local", workload=f"{path}:Busy", profile="trace",
-                     quiet_gate=False, startup=False, budget=5.0)  # fmt: skip
-    experiment, plan, hosts = planned(given, Settings(), accept_many=True)
-    session = HostSession(
-        host=hosts[0], transport=LOCAL, local=LOCAL, boot_id="", run_id="r",
-        cache=str(tmp_path / "cache"), uid=1000, gid=1000, python="3.11",
-        gpus=HostGpus(driver="570.86.10"),
-    )  # fmt: skip
-    variables = (("PYTHONPATH", str(IMITATED)), ("IMITATED_CUDA", str(tmp_path / "calls")))
-    software = Prepared(interpreter=sys.executable, variables=variables)
-    for arm in plan.arms:
-        session.arms[arm.id] = ReadyArm(arm=arm, prepared=software, check=Check())
-    session.stage()
-    record = walk.run_record(plan, experiment, command_line=("envcompare", "run"))
-    folder = RunFolder.create(tmp_path / "run", record)
-    display = Display(is_quiet=True)
-    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-    monkeypatch.setattr(cellrun, "EnergyPass", partial(EnergyPass, block_s=BLOCK_S))
-    sampler = Command(argv=(sys.executable, "-c", SAMPLER))
-    monkeypatch.setattr(cellrun, "sampler_command", lambda *_: sampler)
-    (cell,) = plan.cells
-    stopped = event_now("stopped", cell=cell.id, host=cell.host, text="target")
-    yield CellRun(cell=cell, session=session, job=job, prior_events=(stopped,))
-    folder.close()
-
-
-def test_a_cell_on_a_gpu_ends_with_the_energy_of_its_arms(cell_run: CellRun) -> None:
-    """Its host's GPUs are sampled meanwhile, until after the last block."""
-    cell_run.run()
-    samples = cell_run.job.folder.read_samples().samples
-    found = [sample for sample in samples if isinstance(sample, EnergyBlock)]
-    (reading,) = [sample for sample in samples if isinstance(sample, GpuReading)]
-    assert [(b.arm, b.round) for b in found] == [("vm", number) for number in range(ROUNDS)]
-    assert found[-1].t0_ns + found[-1].wall_ns <= reading.t_ns[-1]
-
-
-def test_a_cell_on_the_cpu_has_no_energy_pass(cell_run: CellRun) -> None:
-    """Nor does anything sample the GPU that it does not use."""
-    cell_run.session.gpus = None
-    cell_run.run()
-    assert cell_run.job.folder.read_samples().samples == ()

@@ -1,0 +1,139 @@
+"""A cell on a host with a GPU, which PyTorch imitates: what its passes keep and refuse."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from envcompare.cli.planning import planned
+from envcompare.command import Command
+from envcompare.config.settings import Settings
+from envcompare.console import Display
+from envcompare.environments import Check
+from envcompare.gpu.devices import HostGpus
+from envcompare.hosts.arms import ReadyArm
+from envcompare.hosts.session import HostSession
+from envcompare.measure.energy import ROUNDS, EnergyPass
+from envcompare.run_folder.records import Block, EnergyBlock, GpuReading, event_now
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner import cellrun, walk
+from envcompare.runner.cellrun import CellRun, Job
+from envcompare.stack import Prepared
+from envcompare.transport.local import LOCAL
+
+IMITATED = Path(__file__).parents[1] / "support" / "imitatedtorch"
+WORKLOAD = """
+import time
+
+class WithoutTorch:
+    batch = 1
+    steps_per_epoch = 1
+    def setup(self, seed, device):
+        pass
+    def step(self):
+        time.sleep(0.005)
+        return 1.0
+
+class WithTorch(WithoutTorch):
+    def setup(self, seed, device):
+        import torch
+        self.weights = torch.zeros(1, device=device)
+"""
+# Says the time at its start and at its end, as the program that asks NVIDIA's library does.
+SAMPLER = """
+import sys, time
+for _ in range(2):
+    print('{"uuid": "GPU-1m1tated-", "t_ns": %d}' % time.monotonic_ns(), flush=True)
+    sys.stdin.read()
+"""
+Make = Callable[..., CellRun]
+
+
+@pytest.fixture
+def cell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Give a function that makes a cell of one arm and its control on this machine."""
+    monkeypatch.setattr(cellrun, "EnergyPass", partial(EnergyPass, block_s=0.2))
+    sampler = Command(argv=(sys.executable, "-c", SAMPLER))
+    monkeypatch.setattr(cellrun, "sampler_command", lambda *_: sampler)
+    jobs: list[Job] = []
+
+    def make(name: str, *, is_timed: bool = True, gpus: str = "1") -> CellRun:
+        path = tmp_path / "own.py"
+        path.write_text("import torch\n" * (name == "WithTorch") + WORKLOAD)
+        given = Settings(envs="vm", hosts="local", workload=f"{path}:{name}", profile="trace",
+                         quiet_gate=False, startup=False, budget=5.0)  # fmt: skip
+        experiment, plan, hosts = planned(given, Settings(), accept_many=True)
+        session = HostSession(
+            host=hosts[0], transport=LOCAL, local=LOCAL, boot_id="", run_id="r",
+            cache=str(tmp_path / "cache"), uid=1000, gid=1000, python="3.11",
+            gpus=HostGpus(driver="570.86.10"),
+        )  # fmt: skip
+        variables = (
+            ("PYTHONPATH", str(IMITATED)),
+            ("IMITATED_CUDA", str(tmp_path / "calls")),
+            ("IMITATED_GPUS", gpus),
+        )
+        software = Prepared(interpreter=sys.executable, variables=variables)
+        for arm in plan.arms:
+            session.arms[arm.id] = ReadyArm(arm=arm, prepared=software, check=Check())
+        session.stage()
+        record = walk.run_record(plan, experiment, command_line=("envcompare", "run"))
+        folder = RunFolder.create(tmp_path / "run", record)
+        display = Display(is_quiet=True)
+        jobs.append(
+            Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        )
+        (cell,) = plan.cells
+        stopped = event_now("stopped", cell=cell.id, host=cell.host, text="target")
+        before = (stopped,) if is_timed else ()
+        return CellRun(cell=cell, session=session, job=jobs[-1], prior_events=before)
+
+    yield make
+    for job in jobs:
+        job.folder.close()
+
+
+def test_a_timed_cell_ends_with_the_energy_of_its_arms(cell_of: Make) -> None:
+    """Its host's GPUs are sampled meanwhile, until after the last block."""
+    run = cell_of("WithTorch")
+    run.run()
+    samples = run.job.folder.read_samples().samples
+    blocks = [sample for sample in samples if isinstance(sample, EnergyBlock)]
+    (reading,) = [sample for sample in samples if isinstance(sample, GpuReading)]
+    assert [(b.arm, b.round) for b in blocks] == [("vm", number) for number in range(ROUNDS)]
+    assert blocks[-1].t0_ns + blocks[-1].wall_ns <= reading.t_ns[-1]
+
+
+def test_a_cell_on_the_cpu_has_no_energy_pass(cell_of: Make) -> None:
+    """Nor does anything sample the GPU that it does not use."""
+    run = cell_of("WithTorch")
+    run.session.gpus = None
+    run.run()
+    assert run.job.folder.read_samples().samples == ()
+
+
+def test_a_workload_that_leaves_the_gpu_alone_has_no_energy_of_it(cell_of: Make) -> None:
+    """What the idle GPU takes is nobody's, and a trace of it would be empty: it says why."""
+    run = cell_of("WithoutTorch")
+    run.run()
+    assert run.job.folder.read_samples().samples == ()
+    (record,) = (r for r in run.job.folder.read_profiles(run.cell.id) if r.kind == "nsys")
+    assert record.lacks is not None
+    assert record.lacks.why == "no-gpu"
+
+
+def test_a_pytorch_that_does_not_see_the_gpu_of_its_host_is_not_timed(cell_of: Make) -> None:
+    """It is a failure with a remedy, and no step was run on the CPU in its place."""
+    run = cell_of("WithTorch", is_timed=False, gpus="0")
+    state, why = run.run()
+    assert state == "failed"
+    assert "the host has an NVIDIA GPU and PyTorch sees no GPU here" in why
+    failures = [event.failure for event in run.job.folder.read_events().events if event.failure]
+    assert all("--device cpu" in failure.hint for failure in failures)
+    assert failures
+    samples = run.job.folder.read_samples().samples
+    assert [sample for sample in samples if isinstance(sample, Block)] == []
