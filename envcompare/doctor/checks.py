@@ -221,7 +221,9 @@ def _room(
     for disk in room.survey(needs(request), amount):
         free = None if disk.free_bytes is None else f"{disk.free_bytes / 1e9:.0f} GB free"
         check = Check(version=free, problem=None if disk.is_enough else disk.problem)
-        yield finding(disk.transport.name, f"disk of {disk.what}", check, is_needed=False)
+        name = disk.transport.name
+        where = "" if name == transport.name else f" ({name})"
+        yield finding(name, f"disk of {disk.what}{where}", check, is_needed=False)
 
 
 def _waits(facts: dict[str, str]) -> Check:

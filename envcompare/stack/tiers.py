@@ -179,9 +179,12 @@ def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -
     lacks = {tier: _lacks(tier, gpus, python) for tier in tiers}
     told = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
             for tier, why in lacks.items())  # fmt: skip
+    others = [tier.name for tier in TIERS if tier not in tiers and not _lacks(tier, gpus, python)]
     served = [tier for tier in tiers if not _without_code(tier, gpus)]
     pythons = [tier for tier in served if python not in tier.pythons]
-    if not served:
+    if others:
+        hint = f"leave out --variant, or use --variant {others[0]}"
+    elif not served:
         hint = "measure on the CPU with --device cpu, or use another GPU"
     elif len(pythons) == len(served):
         hint = f"name another Python, such as --python {pythons[0].pythons[-1]}"

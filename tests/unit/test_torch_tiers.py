@@ -93,8 +93,9 @@ def test_all_gpus_of_a_host_have_to_be_served() -> None:
 def test_a_named_variant_is_taken_or_refused_and_never_exchanged() -> None:
     """What was asked for by name is not exchanged silently."""
     assert choose("cu126", host("580.1", "a100"), python="3.11", host="g").variant == "cu126"
-    with pytest.raises(StackError, match="no wheels"):
+    with pytest.raises(StackError, match="no wheels") as refused:
         choose("cu130", host("570.1", "a100"), python="3.11", host="g")
+    assert refused.value.hint == "leave out --variant, or use --variant cu128"
     with pytest.raises(StackError):
         choose("cu126", host("580.1", "b200"), python="3.11", host="g")
     assert choose("cuda", host("570.1", "a100"), python="3.11", host="g").variant == "cu128"
