@@ -15,6 +15,7 @@ from envcompare.environments.gpu import (
     check_clocks,
     check_driver,
     check_setup,
+    find,
     survey,
 )
 from envcompare.environments.registry import IMAGE_BUILDER, environment
@@ -149,16 +150,17 @@ def _gpu(transport: Transport, gpus: HostGpus, environments: tuple[str, ...]) ->
         return [*_helpful(transport, {"gpu": none}), *tools]
     driver = check_driver(transport)
     names = ", ".join(gpu.name for gpu in gpus.gpus)
-    if driver.is_usable and names:
-        driver = replace(driver, version=f"{driver.version}, {names}")
-    findings = [finding(transport.name, "gpu driver", driver)]
+    is_named = driver.is_usable and names
+    named = replace(driver, version=f"{driver.version}, {names}") if is_named else driver
+    findings = [finding(transport.name, "gpu driver", named)]
     if not driver.is_usable:
         return findings
     findings.append(finding(transport.name, "gpu setup", check_setup(gpus)))
     said = {"gpu in use": check_choice(gpus), "gpu clocks": check_clocks(gpus)}
     findings += _helpful(transport, {name: check for name, check in said.items() if check})
+    files = find(transport, driver)
     for name in environments:
-        check = environment(name).check_gpu(transport)
+        check = environment(name).check_gpu(transport, files)
         findings.append(finding(transport.name, f"gpu in {name}", check))
     return [*findings, *_profilers(transport, gpus.driver), *_counters(transport, environments)]
 

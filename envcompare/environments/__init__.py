@@ -216,8 +216,11 @@ class Environment(Protocol):
         """Say whether this environment is usable on the host, and if not why and the remedy."""
         ...
 
-    def check_gpu(self, transport: Transport) -> Check:
-        """Say whether a process in this environment can reach an NVIDIA GPU, and by which way."""
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
+        """Say whether a process in this environment can reach an NVIDIA GPU, and by which way.
+
+        `driver` is what `gpu.find` says of the host, which is asked once for all environments.
+        """
         ...
 
     def prepare(self, request: Request) -> Prepared:

@@ -15,7 +15,6 @@ from envcompare.environments import (
     Gpu,
     Isolation,
     ask,
-    gpu,
     swept,
     unusable,
     variables_inside,
@@ -239,9 +238,8 @@ class Docker:
             )
         return _check_security(transport, server)
 
-    def check_gpu(self, transport: Transport) -> Check:
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:
         """Say whether the driver works, and by which way the engine gives a container the GPUs."""
-        driver = gpu.find(transport)
         if driver.gpu.way == "none":
             return driver
         probe = Command(argv=("sh", "-c", _GPU_PROBE))

@@ -229,9 +229,11 @@ def lost_hint(said: str) -> str:
     return _LOST_HINT if _LOST.search(said) else ""
 
 
-def find(transport: Transport) -> Check:
-    """Say whether the driver works, and which of its files a container would need."""
-    driver = check_driver(transport)
+def find(transport: Transport, driver: Check) -> Check:
+    """Return what `check_driver` said of a host, with the files that a container would need.
+
+    A driver that does not work is returned as it is.
+    """
     if not driver.is_usable:
         return driver
     what, hint = "the loader's cache", "run ldconfig -p on the host and fix what it reports"

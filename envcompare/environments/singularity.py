@@ -15,7 +15,6 @@ from envcompare.environments import (
     Gpu,
     Isolation,
     ask,
-    gpu,
     kill_marked,
     marks,
     unusable,
@@ -206,11 +205,10 @@ class Singularity:
         check = Check(version=version[0] if version else None, engine=engine)
         return _check_start(check, result.stderr)
 
-    def check_gpu(self, transport: Transport) -> Check:
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; `--nv` itself is silent where there is none."""
-        check = gpu.find(transport)
-        is_there = check.gpu.way != "none"
-        return replace(check, gpu=replace(check.gpu, way="engine")) if is_there else check
+        is_there = driver.gpu.way != "none"
+        return replace(driver, gpu=replace(driver.gpu, way="engine")) if is_there else driver
 
     def prepare(self, request: Request) -> Prepared:
         """Return a SIF of the workload image, the user's SIF, or an empty root as a folder."""

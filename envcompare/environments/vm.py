@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from envcompare.command import Command
 from envcompare.config.arms import Traits
-from envcompare.environments import Check, Isolation, ask, gpu, kill_marked, marks, unusable
+from envcompare.environments import Check, Isolation, ask, kill_marked, marks, unusable
 from envcompare.environments.software import proven, wheelhouse
 from envcompare.errors import Problem
 from envcompare.stack import Prepared, Progress, Request, venv
@@ -74,9 +74,9 @@ class Vm:
             "name a Linux host with --hosts",
         )
 
-    def check_gpu(self, transport: Transport) -> Check:
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the NVIDIA driver is loaded and its devices are there."""
-        return gpu.find(transport)
+        return driver
 
     def prepare(self, request: Request) -> Prepared:
         """Return a venv of the locked wheels, or the interpreter that a login has."""

@@ -106,6 +106,8 @@ class HostSession:
     _is_untouched: bool = False  # nothing of this client is there, another may be
     _privileged: set[str] = field(default_factory=set)  # arms that were given a capability
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
+    _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
+    _driver: Check | None = None  # with its files, once a GPU is looked for
 
     @property
     def has_gpu(self) -> bool:
@@ -162,9 +164,8 @@ class HostSession:
         where = environment(arm.environment)
         check = where.check(self.transport)
         if check.is_usable and self.has_gpu:
-            check = replace(
-                where.check_gpu(self.transport), engine=check.engine, version=check.version
-            )
+            reached = where.check_gpu(self.transport, self._ask_driver())
+            check = replace(reached, engine=check.engine, version=check.version)
         self._require(check, arm)
         self._require_setup(arm, progress)
         self._enter(arm.environment)
@@ -208,7 +209,19 @@ class HostSession:
             return
         self._require(gpu.check_setup(self.gpus), arm)
         if (choice := gpu.check_choice(self.gpus)) is not None:
-            progress.say(f"measured is {choice.version}; {choice.hint}")
+            self._say_once(progress, f"measured is {choice.version}; {choice.hint}")
+
+    def _say_once(self, progress: Progress, text: str) -> None:
+        """Say what holds for the host with the first arm that it matters to."""
+        if text not in self._said:
+            self._said.add(text)
+            progress.say(text)
+
+    def _ask_driver(self) -> Check:
+        """Say whether the driver of the host works, and which files it has; asked once."""
+        if self._driver is None:
+            self._driver = gpu.find(self.transport, gpu.check_driver(self.transport))
+        return self._driver
 
     def _check_gpu(self, ready: ReadyArm) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""

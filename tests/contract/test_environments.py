@@ -348,7 +348,8 @@ def test_no_gpu_is_said_with_its_reason(place: Place) -> None:
     """`--nv` alone proves nothing: the driver itself is asked."""
     if place.on_host("sh", "-c", "ls /proc/driver/nvidia 2>/dev/null"):
         pytest.skip("this host has an NVIDIA driver")
-    check = place.environment.check_gpu(place.transport)
+    driver = gpu.find(place.transport, gpu.check_driver(place.transport))
+    check = place.environment.check_gpu(place.transport, driver)
     assert not check.is_usable
     assert check.reason == "no NVIDIA driver is loaded (/proc/driver/nvidia/version is missing)"
 
@@ -356,7 +357,8 @@ def test_no_gpu_is_said_with_its_reason(place: Place) -> None:
 def test_cuda_itself_is_asked_whether_a_process_reaches_the_gpu(place: Place) -> None:
     """Without a driver the loader's complaint is the reason, or that of a library left behind."""
     interpreter = Command(argv=("python3",))
-    found = place.environment.check_gpu(place.transport)
+    driver = gpu.find(place.transport, gpu.check_driver(place.transport))
+    found = place.environment.check_gpu(place.transport, driver)
     isolation = replace(place.isolation, gpu=found.gpu)
     inside = gpu.check_inside(place.transport, place.environment, interpreter, isolation)
     assert inside.is_usable == found.is_usable

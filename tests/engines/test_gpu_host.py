@@ -25,7 +25,7 @@ from envcompare.analysis.compare import compare_run
 from envcompare.command import Command
 from envcompare.environments import Isolation, run_inside
 from envcompare.environments.docker import ENGINE
-from envcompare.environments.gpu import RELOAD, check_driver, check_inside
+from envcompare.environments.gpu import RELOAD, check_driver, check_inside, find
 from envcompare.environments.registry import environment
 from envcompare.environments.vm import without_login
 from envcompare.measure.quiet import QuietGate
@@ -161,7 +161,7 @@ def test_process_in_an_environment_reaches_the_driver(
     where, python = environment(name), Command(argv=("python3", "-c", ASK))
     reference = _reference(host, name)
     with imitated(HOST, _imitation(*failures), docker=docker_client()):
-        found = where.check_gpu(host)
+        found = where.check_gpu(host, find(host, check_driver(host)))
         isolation = Isolation(run_id="gpu", arm="test", reference=reference, uid=1000, gid=1000,
                               gpu=found.gpu)  # fmt: skip
         inside = check_inside(host, where, Command(argv=("python3",)), isolation)

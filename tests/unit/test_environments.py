@@ -13,7 +13,7 @@ import pytest
 
 from envcompare import environments
 from envcompare.command import Command
-from envcompare.environments import Isolation
+from envcompare.environments import Isolation, gpu
 from envcompare.environments.docker import ENGINE, Docker, image_store
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.singularity import find_engine
@@ -420,7 +420,8 @@ def test_a_driver_without_an_answer_is_a_finding_and_no_lost_host(
     """A GPU that fell off its bus may keep whoever asks for it waiting."""
     monkeypatch.setattr(environments, "PATIENCE_S", 0.5)
     _path_with_a_program_that_hangs("cat", tmp_path, monkeypatch)
-    check = environment(name).check_gpu(LOCAL)
+    driver = gpu.find(LOCAL, gpu.check_driver(LOCAL))
+    check = environment(name).check_gpu(LOCAL, driver)
     assert check.reason == "the NVIDIA driver did not answer within 0.5 s"
     assert check.hint
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from envcompare.doctor.checks import diagnose
 from envcompare.environments import gpu
-from envcompare.environments.registry import environment
+from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.gpu.devices import GpuState, HostGpus, read_survey
+from envcompare.stack import Options
 from envcompare.transport.local import LOCAL
 
 TWO = """\
@@ -132,6 +134,31 @@ def test_a_gpu_that_is_lost_in_the_middle_is_named(said: str) -> None:
     assert gpu.lost_hint("RuntimeError: CUDA error: out of memory") == ""
 
 
+# A driver whose devices work, which notes where CUDA was started.
+PROGRAMS = {
+    "cat": '[ "$1" != /proc/driver/nvidia/version ] || echo "Kernel Module  570.86.10"',
+    "ls": "exit 0",
+    "nvidia-smi": "exit 0",
+    "python3": 'case $2 in *cuInit*) echo started >>"${0%/bin/*}/started" ;; esac',
+}
+
+
+def test_doctor_starts_cuda_once_for_all_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an environment adds is asked of it alone."""
+    (tmp_path / "bin").mkdir()
+    for name, text in PROGRAMS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    arms = tuple((name, "host") for name in ENVIRONMENTS)
+    subjects = {finding.subject for finding in diagnose(LOCAL, arms, options=Options())}
+    assert subjects >= {"gpu driver", *(f"gpu in {name}" for name in ENVIRONMENTS)}
+    assert (tmp_path / "started").read_text() == "started\n"
+
+
+DRIVER = gpu.Check(version="570.86.10", gpu=gpu.Gpu(way="devices"))
 YAML = """\
 ---
 cdiVersion: 0.5.0
@@ -172,8 +199,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    driver = gpu.Check(version="570.86.10", gpu=gpu.Gpu(way="devices"))
-    monkeypatch.setattr(gpu, "find", lambda _: driver)
     for name in ("etc", "run"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -184,7 +209,7 @@ def test_a_cdi_description_of_this_driver_is_used(folders: Path, text: str) -> N
     """Its library has the version of the driver, and its node the number of the driver."""
     name = "nvidia.yaml" if text is YAML else "nvidia.json"
     (folders / "etc" / name).write_text(text.format(driver="570.86.10", major=195))
-    check = environment("docker").check_gpu(LOCAL)
+    check = environment("docker").check_gpu(LOCAL, DRIVER)
     assert (check.reason, check.gpu.way) == ("", "cdi")
 
 
@@ -206,17 +231,17 @@ def test_a_stale_cdi_description_is_named_and_the_hook_tried(
     """As it stays behind when the driver was updated."""
     name = "nvidia.yaml" if text is YAML else "nvidia.json"
     (folders / "etc" / name).write_text(text.format(driver=driver, major=major))
-    check = environment("docker").check_gpu(LOCAL)
+    check = environment("docker").check_gpu(LOCAL, DRIVER)
     assert check.is_usable
     assert check.gpu.way == "engine"
     assert check.reason == f"the CDI description is stale: {reason}"
     assert check.hint == "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
     (folders / "bin/nvidia-container-runtime-hook").unlink()
-    assert not environment("docker").check_gpu(LOCAL).is_usable
+    assert not environment("docker").check_gpu(LOCAL, DRIVER).is_usable
 
 
 def test_the_description_of_the_last_folder_is_the_one_that_counts(folders: Path) -> None:
     """/var/run/cdi, which a service of the toolkit writes, goes before /etc/cdi."""
     (folders / "etc/nvidia.yaml").write_text(YAML.format(driver="535.104.05", major=195))
     (folders / "run/nvidia.yaml").write_text(YAML.format(driver="570.86.10", major=195))
-    assert environment("docker").check_gpu(LOCAL).gpu.way == "cdi"
+    assert environment("docker").check_gpu(LOCAL, DRIVER).gpu.way == "cdi"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,10 +20,10 @@ from envcompare.config.arms import Traits
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.environments import Check, Environment, Isolation, ask, kill_marked, marks, unusable
-from envcompare.environments.gpu import find as find_gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
 from envcompare.environments.software import proven
-from envcompare.errors import ConfigError, Problem
+from envcompare.errors import ConfigError, Problem, UnusableError
+from envcompare.gpu.devices import GpuState, HostGpus
 from envcompare.hosts.folders import CellFolders
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
@@ -54,9 +56,9 @@ class Yielding:
             return unusable("nice is not installed", "install coreutils")
         return Check(version=result.stdout.split("\n")[0].rpartition(" ")[2])
 
-    def check_gpu(self, transport: Transport) -> Check:
+    def check_gpu(self, transport: Transport, driver: Check) -> Check:  # noqa: ARG002 — the host was asked
         """Say whether the driver works; nothing stands between it and the process."""
-        return find_gpu(transport)
+        return driver
 
     def prepare(self, request: Request) -> Prepared:
         """Return the interpreter of a login, whatever the stack is."""
@@ -162,3 +164,34 @@ def test_what_hangs_in_it_is_swept(session: HostSession) -> None:
     assert process.wait(20.0) != 0
     look = 'grep -slF -e "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ'
     assert not shell(session.transport, look, session.run_id).succeeded
+
+
+# A driver without a device that works: its text, its node, and no libcuda beside them.
+DRIVER = """#!/bin/sh
+case $1 in
+  /proc/driver/nvidia/version) echo asked >>"{asked}"; echo "Kernel Module  570.86.10  2025" ;;
+  *) exec /bin/cat "$@" ;;
+esac
+"""
+
+
+def test_a_host_is_asked_for_its_driver_once_and_says_once_what_is_measured(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hold for all its arms; whether CUDA starts inside is asked of each."""
+    experiment, hosts = resolved(settings, Settings())
+    with closing(open_session(hosts[0], experiment, "driver", Interruption())) as opened:
+        programs, asked, said = tmp_path / "bin", tmp_path / "asked", list[str]()
+        programs.mkdir()
+        for name, text in {"cat": DRIVER.format(asked=asked), "ls": "#!/bin/sh\n"}.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        two = tuple(GpuState(index=i, uuid=f"GPU-{i}", name="Tesla T4") for i in range(2))
+        opened.gpus = HostGpus(driver="570.86.10", states=two)
+        for arm in make_plan(experiment, ("local",), accept_many=False).arms[:2]:
+            with pytest.raises(UnusableError, match=arm.environment) as caught:
+                opened.add_arm(arm, experiment, Progress(said.append))
+            assert "does not reach the GPU: " in caught.value.details
+    assert asked.read_text() == "asked\n"
+    assert [line.partition(";")[0] for line in said] == ["measured is GPU 0 of 2: Tesla T4 (GPU-0)"]
