@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 
 from envcompare.config.arms import SoftwareKind
@@ -26,7 +25,7 @@ from envcompare.profilers import Tool
 from envcompare.profilers.toolbox import PROFILERS, find_rights, permission
 from envcompare.stack import Options, Progress, Request, room
 from envcompare.stack.host import find_python
-from envcompare.stack.tiers import choose, newest_major
+from envcompare.stack.tiers import Choice, choose, newest_major
 from envcompare.stack.venv import find_interpreter, host_version
 from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import Transport, shell
@@ -59,7 +58,8 @@ def diagnose(
     """
     python = options.python or host_version(transport, chosen=options.vm_python)
     gpus = survey(transport) if may_use_gpu else None
-    options = replace(options, python=python, gpus=gpus)
+    options = replace(options, python=python)
+    wheels = _choose(transport, options, gpus)
     environments = tuple(dict.fromkeys(name for name, _ in arms))
     findings = [
         finding(transport.name, name, environment(name).check(transport)) for name in environments
@@ -71,7 +71,7 @@ def diagnose(
     if any(stack == "host" for _, stack in arms):
         findings.append(_host_python(transport, options))
     if software:
-        findings.append(_wheels(transport, options))
+        findings.append(_wheels(transport, options, wheels))
     if transport.name != LOCAL.name and "image" in software.values():
         findings.append(_builder())
     facts = _facts(transport)
@@ -85,7 +85,8 @@ def diagnose(
     kinds = tuple(
         dict.fromkeys(environment(name).traits.made_as for name, stack in arms if stack == "image")
     )
-    return (*findings, *_room(transport, kinds, options), *_helpful(transport, helpful))
+    rooms = _room(transport, kinds, options, wheels)
+    return (*findings, *rooms, *_helpful(transport, helpful))
 
 
 def _helpful(transport: Transport, checks: dict[str, Check]) -> list[Finding]:
@@ -121,13 +122,20 @@ def _interpreter(transport: Transport, subject: str, find: Callable[[], str]) ->
     return finding(transport.name, subject, check)
 
 
-def _wheels(transport: Transport, options: Options) -> Finding:
-    """Say which PyTorch the host gets, and by what; nothing is resolved yet."""
+def _choose(transport: Transport, options: Options, gpus: HostGpus | None) -> Choice | StackError:
+    """Return the wheels that the host gets, or why none fit."""
     try:
-        choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
-        check = Check(version=choice.sentence)
+        return choose(options.variant, gpus, python=options.python, host=transport.name)
     except StackError as error:
-        check = unusable(error.details, error.hint)
+        return error
+
+
+def _wheels(transport: Transport, options: Options, wheels: Choice | StackError) -> Finding:
+    """Say which PyTorch the host gets, and by what; nothing is resolved yet."""
+    if isinstance(wheels, Choice):
+        check = Check(version=wheels.sentence)
+    else:
+        check = unusable(wheels.details, wheels.hint)
     return finding(transport.name, f"wheels for Python {options.python}", check)
 
 
@@ -200,11 +208,15 @@ def _counters(transport: Transport, environments: tuple[str, ...]) -> list[Findi
 
 
 def _room(
-    transport: Transport, kinds: tuple[SoftwareKind, ...], options: Options
+    transport: Transport,
+    kinds: tuple[SoftwareKind, ...],
+    options: Options,
+    wheels: Choice | StackError,
 ) -> Iterator[Finding]:
     """Say of each disk what is free, and whether a stack fits whose wheels are not there yet.
 
-    What is made of wheels that are there is known only to the steps that make it.
+    What is made of wheels that are there is known only to the steps that make it; where none fit,
+    another finding says why.
     """
     request = Request(
         transport=transport,
@@ -214,12 +226,8 @@ def _room(
         beside=kinds,
     )
     amount = room.Amount(packed_bytes=0, unpacked_bytes=0)
-    with suppress(StackError):  # another finding says why no wheels fit
-        choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
-        if kinds and not is_filled(
-            choice.tier.requirements, python=options.python, variant=choice.variant
-        ):
-            amount = room.expected(choice.variant)
+    if kinds and isinstance(wheels, Choice) and not is_filled(wheels, python=options.python):
+        amount = room.expected(wheels.variant)
     for disk in room.survey(needs(request), amount):
         free = None if disk.free_bytes is None else f"{disk.free_bytes / 1e9:.0f} GB free"
         check = Check(version=free, problem=None if disk.is_enough else disk.problem)

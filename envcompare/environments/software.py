@@ -13,7 +13,6 @@ from envcompare.stack import Prepared, Request, room
 from envcompare.stack.cache import host_cache, local_cache
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.proof import Inside, prove
-from envcompare.stack.tiers import choose
 from envcompare.stack.wheelhouse import Wheelhouse, check_machine, fill, is_filled
 from envcompare.text import spoken
 from envcompare.transport import Transport
@@ -33,21 +32,16 @@ _WHICH = "import sys; print(sys.executable); print(sys.version.split()[0])"
 def wheelhouse(request: Request) -> Wheelhouse:
     """Return the wheelhouse of the bundled workloads for a host.
 
-    Raises StackError where no wheels fit the host, or a disk has no room for all that is to be made
-    of them, before anything is downloaded.
+    Raises StackError where its machine has no wheels, or a disk has no room for all that is to be
+    made of them, before anything is downloaded.
     """
-    transport, options = request.transport, request.options
-    check_machine(transport)
-    choice = choose(options.variant, options.gpus, python=options.python, host=transport.name)
-    requirements, variant = choice.tier.requirements, choice.variant
-    if request.progress.may_make and not is_filled(
-        requirements, python=options.python, variant=variant
-    ):
-        request.progress.say(choice.sentence)
+    python, variant = request.options.python, request.wheels.variant
+    check_machine(request.transport)
+    if request.progress.may_make and not is_filled(request.wheels, python=python):
         room.require(needs(request), room.expected(variant), purpose=f"the stack {variant}")
     return fill(
-        requirements,
-        python=options.python,
+        request.wheels.tier.requirements,
+        python=python,
         variant=variant,
         local=request.local,
         progress=request.progress,

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from envcompare.errors import ConfigError
 from envcompare.fingerprint.facts import fact
 from envcompare.run_folder.records import Event, Failure, IdentityChange, Scalar
@@ -24,6 +26,20 @@ BOOT: Final = "boot.id"
 _GO_ON: Final = "start a new run, or use --allow-mismatch to continue; the report then states that"
 _NOTED_LATER: Final = frozenset({"data.changed", "data.files"})
 """Properties that an earlier version did not note, which did note `data.modified`."""
+
+
+class DataIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What shows that data are the same; of those that were prepared the hash alone."""
+
+    hash: str
+    modified: str | None = None
+    changed: str | None = None
+    files: str | None = None
+
+    def facts(self) -> Identity:
+        """Return it as a run notes it, without what is not known."""
+        times = {"modified": self.modified, "changed": self.changed, "files": self.files}
+        return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
 
 def program_key(word: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envcompare.config.arms import SoftwareKind
+from envcompare.config.arms import Arm, SoftwareKind
 from envcompare.config.experiment import Experiment
 from envcompare.environments import Check, Gpu
 from envcompare.errors import StackError
@@ -44,8 +44,13 @@ class ReadyArm:
 
 def kinds_of_software(experiment: Experiment) -> tuple[SoftwareKind, ...]:
     """Return as what the software of the stack `image` is made for the arms, each kind once."""
-    made = (arm for arm in experiment.arms if arm.stack == "image" and not arm.reference)
+    made = (arm for arm in experiment.arms if is_of_wheels(arm))
     return tuple(dict.fromkeys(arm.traits.made_as for arm in made))
+
+
+def is_of_wheels(arm: Arm | ArmRecord) -> bool:
+    """Say whether the software of an arm is made of the wheels that its host gets."""
+    return arm.stack == "image" and not arm.reference
 
 
 def stack_options(experiment: Experiment) -> Options:

@@ -22,10 +22,10 @@ from envcompare.errors import (
     Problem,
     UnusableError,
 )
-from envcompare.fingerprint.identity import Identity
+from envcompare.fingerprint.identity import DataIdentity, Identity
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts import claims
-from envcompare.hosts.arms import ReadyArm, kinds_of_software, stack_options
+from envcompare.hosts.arms import ReadyArm, is_of_wheels, kinds_of_software, stack_options
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.disk import distinct_name
 from envcompare.run_folder.records import (
@@ -40,7 +40,8 @@ from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.host import give_back
 from envcompare.stack.proof import mismatch, tell_files_apart
-from envcompare.stack.tiers import Choice, choose
+from envcompare.stack.tiers import CPU, Choice, choose
+from envcompare.stack.wheelhouse import is_filled
 from envcompare.transport import (
     FOLDER_S,
     Process,
@@ -64,20 +65,6 @@ rm -rf -- "$1" || exit
 rmdir -- "${1%/*}" 2>/dev/null || :
 """
 )
-
-
-class _Data(msgspec.Struct, frozen=True, kw_only=True):
-    """What shows that data are the same; of those that were prepared the hash alone."""
-
-    hash: str
-    modified: str | None = None
-    changed: str | None = None
-    files: str | None = None
-
-    def facts(self) -> Identity:
-        """Return it as a run notes it, without what is not known."""
-        times = {"modified": self.modified, "changed": self.changed, "files": self.files}
-        return {"data": self.hash, **{f"data.{key}": one for key, one in times.items() if one}}
 
 
 @dataclass(slots=True)
@@ -108,20 +95,18 @@ class HostSession:
     _going_on: dict[str, str] = field(default_factory=dict)  # environments of workers not ended
     _said: set[str] = field(default_factory=set)  # of the host, not of one of its arms
     _driver: Check | None = None  # with its files, once a GPU is looked for
+    _wheels: Choice | None = None  # once an arm is made of them
 
     @property
     def has_gpu(self) -> bool:
         """Say whether there is a GPU to use, so that nothing may run on the CPU in its place."""
         return self.gpus is not None and self.gpus.is_expected
 
-    def wheels(self, experiment: Experiment) -> Choice | None:
+    @property
+    def wheels(self) -> Choice | None:
         """Return the wheels that its arms were made from; None where no arm was."""
-        if not any(
-            one.arm.stack == "image" and not one.arm.reference for one in self.arms.values()
-        ):
-            return None
-        variant, name = stack_options(experiment).variant, self.transport.name
-        return choose(variant, self.gpus, python=self.python, host=name)
+        is_used = any(is_of_wheels(ready.arm) for ready in self.arms.values())
+        return self._wheels if is_used else None
 
     @property
     def noted_gpus(self) -> dict[str, Scalar]:
@@ -223,6 +208,17 @@ class HostSession:
             self._driver = gpu.find(self.transport, gpu.check_driver(self.transport))
         return self._driver
 
+    def _choose_wheels(self, experiment: Experiment, progress: Progress) -> Choice:
+        """Return the wheels that the host gets, chosen once; say them where that is news."""
+        if self._wheels is None:
+            name = self.transport.name
+            self._wheels = choose(experiment.variant, self.gpus, python=self.python, host=name)
+        wheels = self._wheels
+        is_news = progress.may_make and not is_filled(wheels, python=self.python)
+        if is_news or progress.is_before_run:
+            self._say_once(progress, wheels.sentence)
+        return wheels
+
     def _check_gpu(self, ready: ReadyArm) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""
         where = environment(ready.arm.environment)
@@ -234,7 +230,8 @@ class HostSession:
             transport=self.transport,
             progress=progress,
             builder=IMAGE_BUILDER.engine,
-            options=replace(stack_options(experiment), python=self.python, gpus=self.gpus),
+            options=replace(stack_options(experiment), python=self.python),
+            wheels=self._choose_wheels(experiment, progress) if is_of_wheels(arm) else CPU,
             is_host_stack=arm.stack == "host",
             reference=arm.reference,
             beside=kinds_of_software(experiment),
@@ -269,7 +266,7 @@ class HostSession:
         mounts = (*self.mounts, Mount(path=path))
         try:
             result = self.run_inside(ready, command, mounts=mounts, timeout_s=_DATA_LIMIT_S)
-            said = read_json(result.stdout, _Data)
+            said = read_json(result.stdout, DataIdentity)
         except (CommandTimeoutError, OutputLimitError, msgspec.DecodeError):
             return {}  # a cell that cannot read it says so
         return said.facts()

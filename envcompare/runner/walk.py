@@ -206,8 +206,8 @@ def _prepare_host(job: Job, session: HostSession) -> None:
         session.add_control(job.plan.control, job.plan.reference)
     session.stage()
     session.identify(job.experiment.data)
-    if wheels := session.wheels(job.experiment):
-        job.note("wheels", host=session.host.label, text=wheels.sentence)
+    if session.wheels:
+        job.note("wheels", host=session.host.label, text=session.wheels.sentence)
     job.note("host-ready", host=session.host.label, values=session.noted_gpus)
 
 
@@ -222,7 +222,7 @@ def _run_host(job: Job, session: HostSession) -> None:
 def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
     say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
     try:
-        ready = session.add_arm(arm, job.experiment, Progress(say))
+        ready = session.add_arm(arm, job.experiment, Progress(say, is_before_run=True))
     except TransportError:
         raise
     except EnvcompareError as error:

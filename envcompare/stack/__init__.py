@@ -10,8 +10,8 @@ from envcompare.config.arms import SoftwareKind
 from envcompare.config.settings import Compression, Variant
 from envcompare.console import Saying
 from envcompare.errors import UnusableError
-from envcompare.gpu.devices import HostGpus
 from envcompare.stack.diagnosis import Engine
+from envcompare.stack.tiers import CPU, Choice
 from envcompare.transport import Told, Transport
 from envcompare.transport.local import LOCAL
 
@@ -26,6 +26,7 @@ class Progress:
 
     say: Callable[[str], None]
     may_make: bool = True
+    is_before_run: bool = False  # when the choice of wheels is said though they are there
 
     def begin(self, text: str) -> None:
         """Say what is about to be made or sent; raises NotMadeError where nothing may be."""
@@ -59,7 +60,6 @@ class Options:
     python: str = "3.11"
     base_image: str | None = None
     variant: Variant = "auto"
-    gpus: HostGpus | None = None  # those of the host; None where none is to be used
     sif_compression: Compression = "zstd"
     vm_python: str | None = None
     host_python: str | None = None
@@ -79,6 +79,7 @@ class Request:
     progress: Progress
     builder: Engine  # which makes the workload image on this machine
     options: Options = Options()
+    wheels: Choice = CPU  # that the host gets
     is_host_stack: bool = False  # the host's own files, in place of software made for the arm
     reference: str = ""  # an image or SIF that the user named
     beside: tuple[SoftwareKind, ...] = ()  # what all arms of the host are made as, this one too

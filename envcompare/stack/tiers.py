@@ -101,6 +101,10 @@ class Choice:
         return "cpu" if self.is_cpu else self.tier.name
 
 
+CPU: Final = Choice(tier=TIERS[0], is_cpu=True, sentence=f"torch {TIERS[0].torch} for the CPU")
+"""The wheels of software that is made for no session with a host."""
+
+
 def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> Choice:
     """Return the wheels for a host; `gpus` is None where none is to be used.
 

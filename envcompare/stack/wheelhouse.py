@@ -29,6 +29,7 @@ from envcompare.stack import Progress
 from envcompare.stack.cache import local_cache
 from envcompare.stack.diagnosis import failure
 from envcompare.stack.room import Amount
+from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
 from envcompare.transport import CONTENT_S, Transport, file_sha256, make_folder, run, shell
 from envcompare.transport.local import LOCAL
@@ -167,11 +168,15 @@ def fill(
     return wheelhouse
 
 
-def is_filled(requirements: Path, *, python: str, variant: Variant) -> bool:
+def is_filled(wheels: Choice, *, python: str) -> bool:
     """Tell whether the wheels were resolved before and are there, so that `fill` only reads."""
     silent = Progress(lambda _text: None)
     request = _Request(
-        requirements=requirements, python=python, variant=variant, local=LOCAL, progress=silent
+        requirements=wheels.tier.requirements,
+        python=python,
+        variant=wheels.variant,
+        local=LOCAL,
+        progress=silent,
     )
     cache = local_cache()
     key = _noted(cache / "resolved" / request.name)
