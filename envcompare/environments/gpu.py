@@ -130,7 +130,7 @@ _LOST = re.compile(
     r"|No CUDA GPUs are available|PyTorch sees no GPU here|cudaErrorNoDevice"
 )
 _LOST_HINT = (
-    "the worker had the GPU before and has lost it: systemctl daemon-reload takes it from "
+    "a worker of the arm had the GPU before, and it is lost: systemctl daemon-reload takes it from "
     "containers that have it by NVIDIA's hook; give it by CDI (sudo nvidia-ctk cdi generate "
     "--output=/etc/cdi/nvidia.yaml), or see whether the GPU failed: sudo dmesg | grep -i xid"
 )
@@ -225,7 +225,7 @@ def _remedy(said: str) -> str:
 
 
 def lost_hint(said: str) -> str:
-    """Return what to try where a worker that computed on a GPU says this; empty for other words."""
+    """Return what to try where a worker of an arm that had a GPU says this; else nothing."""
     return _LOST_HINT if _LOST.search(said) else ""
 
 

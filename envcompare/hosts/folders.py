@@ -129,6 +129,7 @@ class CellFolders:
             log_name=log_name,
             explain=lambda code, text: self.session.explain(arm, code, text),
             end=lambda: self.session.end(arm, mark),
+            on_gpu=self.session.on_gpu,
         )
 
     def _show(self, folder: str) -> None:

@@ -87,6 +87,7 @@ class HostSession:
     identities: dict[str, Identity] = field(default_factory=dict)  # by arm; empty is the host
     workloads: str = ""
     mounts: tuple[Mount, ...] = ()  # of every cell
+    on_gpu: set[str] = field(default_factory=set)  # arms in which a worker has had the GPU
     _sent: set[str] = field(default_factory=set)
     _entered: set[str] = field(default_factory=set)  # environments that something was started in
     _keeper: Process | None = None  # holds the claim of this run
@@ -162,8 +163,7 @@ class HostSession:
         if error and not experiment.allow_mismatch:
             raise error
         if error:
-            noted = ("mismatch", error.details)
-            prepared = replace(prepared, identity=(*prepared.identity, noted))
+            prepared = replace(prepared, identity=(*prepared.identity, ("mismatch", error.details)))
         ready = ReadyArm(arm=arm, prepared=prepared, check=check, mismatch=error)
         if ready.gpu.way != "none":
             self._require(self._check_gpu(ready), arm)
@@ -213,11 +213,10 @@ class HostSession:
         if self._wheels is None:
             name = self.transport.name
             self._wheels = choose(experiment.variant, self.gpus, python=self.python, host=name)
-        wheels = self._wheels
-        is_news = progress.may_make and not is_filled(wheels, python=self.python)
+        is_news = progress.may_make and not is_filled(self._wheels, python=self.python)
         if is_news or progress.is_before_run:
-            self._say_once(progress, wheels.sentence)
-        return wheels
+            self._say_once(progress, self._wheels.sentence)
+        return self._wheels
 
     def _check_gpu(self, ready: ReadyArm) -> Check:
         """Ask CUDA from inside the arm, before anything is staged for it."""

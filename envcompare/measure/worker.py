@@ -181,6 +181,7 @@ class Worker:
         log_name: str,
         explain: Callable[[int, str], Problem | None],
         end: Callable[[], object] = lambda: None,
+        on_gpu: set[str] | None = None,
     ) -> None:
         self.arm = arm
         self.log = log
@@ -191,7 +192,8 @@ class Worker:
         self._explain = explain
         self._end = end
         self._has_ended = False
-        self._has_gpu = False  # it has said that it uses one
+        # arms of the host whose workers have said that they use a GPU
+        self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
@@ -205,7 +207,8 @@ class Worker:
     def await_hello(self, limit_s: float = HELLO_LIMIT_S) -> Hello:
         """Wait until the worker is up."""
         hello = self._receive("hello", Hello, limit_s)
-        self._has_gpu = hello.device == "cuda"
+        if hello.device == "cuda":
+            self._on_gpu.add(self.arm)
         if hello.protocol != PROTOCOL:
             raise self._fault(
                 "protocol", f"the worker speaks protocol {hello.protocol}, not {PROTOCOL}"
@@ -393,7 +396,7 @@ class Worker:
             fault.phase,
             fault.brief if fault.step is None else f"{fault.brief} (step {fault.step})",
             details=fault.traceback,
-            hint=(self._has_gpu and lost_hint(fault.brief))
+            hint=(self.arm in self._on_gpu and lost_hint(fault.brief))
             or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
         )

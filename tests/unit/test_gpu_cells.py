@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from envcompare.command import Command
 from envcompare.config.settings import Settings
 from envcompare.console import Display
 from envcompare.environments import Check
+from envcompare.errors import Problem, WorkloadError
 from envcompare.gpu.devices import HostGpus
 from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.session import HostSession
@@ -124,6 +126,39 @@ def test_a_workload_that_leaves_the_gpu_alone_has_no_energy_of_it(cell_of: Make)
     (record,) = (r for r in run.job.folder.read_profiles(run.cell.id) if r.kind == "nsys")
     assert record.lacks is not None
     assert record.lacks.why == "no-gpu"
+
+
+def test_a_gpu_that_a_restart_does_not_find_any_more_is_named_as_lost(cell_of: Make) -> None:
+    """The first worker of the arm had it; one that never had it is told to see doctor."""
+    run = cell_of("WithTorch")
+    ready = run.session.arms["vm"]
+    without = (*ready.prepared.variables, ("IMITATED_GPUS", "0"))
+    blind = replace(ready, prepared=replace(ready.prepared, variables=without))
+    run.session.arms["vm"] = blind
+    assert "see what envcompare doctor says" in _begin(run).hint
+    run.session.arms["vm"] = ready
+    assert _begin(run) == Problem(brief="")
+    run.session.arms["vm"] = blind
+    lost = _begin(run)
+    assert lost.brief == "vm: the host has an NVIDIA GPU and PyTorch sees no GPU here"
+    assert "systemctl daemon-reload" in lost.hint
+
+
+def _begin(run: CellRun) -> Problem:
+    """Start a worker and its first generation, and return what went wrong."""
+    workload, log = run.cell.workload, run.job.folder.path / "vm.log"
+    spec = run.folders.spec(workload, {}, str(log.parent), run.job.experiment)
+    worker = run.folders.launch("vm", log=log, log_name="vm.log")
+    try:
+        worker.send_hello(spec)
+        worker.await_hello()
+        worker.send_begin(1, 0)
+        worker.await_begin()
+    except WorkloadError as error:
+        return error.problem
+    finally:
+        worker.kill()
+    return Problem(brief="")
 
 
 def test_a_pytorch_that_does_not_see_the_gpu_of_its_host_is_not_timed(cell_of: Make) -> None:
