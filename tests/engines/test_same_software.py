@@ -13,7 +13,7 @@ from registry import serving
 from runs import BASE
 from software import sif_of
 
-from envcompare.command import Command
+from envcompare.command import Command, CommandResult
 from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.registry import environment as named
 from envcompare.environments.software import inside, proven
@@ -114,22 +114,37 @@ def singularity(host: Transport, built: Image) -> Iterator[Arm]:
 def defined(host: Transport, wheels: Wheelhouse) -> Arm:
     """Give the SIF that is made from the definition, without the image."""
     folder = venv.ship(host, wheels, progress=Progress(print))
+    for name in steps():
+        put_file(host, wheels.folder / name, f"{folder}/{name}")
+    result = _define(host, folder)
+    assert result.succeeded, result.stderr
+    return _sif_arm(host, f"{folder}/made.sif", sif.inspect(host, f"{folder}/made.sif").sha256)
+
+
+def _define(host: Transport, folder: str) -> CommandResult:
+    """Make `made.sif` in a folder of wheels on the host from the definition."""
     base = image.find(image_store(HERE), BASE)
     assert base is not None
     there = image.deliver(
         image_store(host), base, local=image_store(HERE), progress=Progress(print)
     )
-    for name in steps():
-        put_file(host, wheels.folder / name, f"{folder}/{name}")
     put_file(host, ROOT / "containers" / "envcompare.def", f"{folder}/envcompare.def")
     arguments = {"AGENT": "docker-daemon", "BASE_IMAGE": there.id, "WHEELHOUSE": folder}
     words = [word for pair in arguments.items() for word in ("--build-arg", "=".join(pair))]
     quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
     files = (f"{folder}/made.sif", f"{folder}/envcompare.def")
     build = Command(argv=("apptainer", "-q", "build", "--force", *quick, *words, *files))
-    result = run(host, build)
-    assert result.succeeded, result.stderr
-    return _sif_arm(host, files[0], sif.inspect(host, files[0]).sha256)
+    return run(host, build)
+
+
+def test_definition_refuses_a_base_with_another_python(host: Transport) -> None:
+    """Before anything is installed, with both versions."""
+    made = shell(host, 'cd "$(mktemp -d)" && touch torch-2.0-cp39-cp39-linux_x86_64.whl && pwd')
+    folder = made.stdout.strip()
+    result = _define(host, folder)
+    shell(host, 'rm -rf -- "$1"', folder)
+    assert not result.succeeded
+    assert "the base image has Python 3.11, but the wheels are for 3.9: " in result.stderr
 
 
 def test_all_that_is_made_from_one_wheelhouse_holds_the_same(

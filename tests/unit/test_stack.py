@@ -7,10 +7,8 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,15 @@ import pytest
 from lab import ROOT
 from recording import Recorder
 
-from envcompare.cli.planning import resolved
-from envcompare.config.plan import make_plan
-from envcompare.config.settings import Settings
-from envcompare.errors import StackError, UnusableError
-from envcompare.hosts.opening import open_session
-from envcompare.interrupt import Interruption
+from envcompare.command import Command
+from envcompare.errors import StackError
 from envcompare.stack import NotMadeError, Options, Progress
 from envcompare.stack.cache import gigabytes, local_cache, remove_cache
 from envcompare.stack.diagnosis import ROOM_HINT, failure, said_by_step
 from envcompare.stack.image import Recipe
 from envcompare.stack.sif import promised_bytes
-from envcompare.stack.tiers import CPU, Tier
 from envcompare.stack.wheelhouse import Wheelhouse, check_whole, fill, lock_text, steps
+from envcompare.transport import run
 from envcompare.transport.local import LOCAL
 
 ENGINE_WORDS = ("FROM", "COPY", "RUN", "ENV", "CMD", "ARG")
@@ -90,20 +84,6 @@ def test_the_key_is_the_hash_of_the_lock(tmp_path: Path, monkeypatch: pytest.Mon
     lock = (wheelhouse.folder / "requirements.lock").read_bytes()
     assert wheelhouse.key == hashlib.sha256(lock).hexdigest()
     assert wheelhouse.folder == local_cache() / wheelhouse.key / "wheelhouse"
-
-
-def test_the_wheels_of_a_host_are_said_once_and_a_second_build_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run says them though they are there; neither says them again for a second arm."""
-    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
-    monkeypatch.setattr(Tier, "requirements", requirements)
-    sentence = f"no GPU is to be used: {CPU.sentence}"
-    assert _said_for_two_arms(Progress) == [sentence]
-    assert _said_for_two_arms(partial(Progress, may_make=False)) == []
-    fill(requirements, python="3.11", variant="cpu", local=LOCAL, progress=Progress(print))
-    assert _said_for_two_arms(Progress) == []
-    assert _said_for_two_arms(partial(Progress, is_before_run=True)) == [sentence]
 
 
 def test_a_wheelhouse_that_lost_a_wheel_is_filled_again(
@@ -185,9 +165,36 @@ def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_definition_and_dockerfile_install_by_the_same_steps(tmp_path: Path) -> None:
     """The SIF of a site without Docker runs the very command of the Dockerfile."""
     run = [part.strip() for part in _dockerfile("RUN")[0].split("&&")]
-    compiled, installed = (line.strip() for line in _definition(tmp_path).install[:2])
+    lines = [line.strip() for line in _definition(tmp_path).install]
+    first = lines.index(next(line for line in lines if "/wheelhouse/library.py" in line))
+    compiled, installed = lines[first : first + 2]
     assert [compiled.removesuffix(" /"), installed] == [run[0].removesuffix(" /image"), run[1]]
     assert installed == "sh /wheelhouse/install.sh /wheelhouse /opt/envcompare/venv"
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("cp39-cp39", "the base image has Python {}, but the wheels are for 3.9: name a base"),
+        ("cp39-abi3", ""),
+        ("{}-{}", ""),
+    ],
+)
+def test_definition_refuses_a_base_with_another_python_before_it_installs(
+    tmp_path: Path, tag: str, said: str
+) -> None:
+    """As the build of the image does; a wheel that later ones take as well does not matter."""
+    asked = ("python3", "-c", 'import sys; print("%d.%d" % sys.version_info[:2])')
+    version = run(LOCAL, Command(argv=asked)).stdout.strip()
+    its = f"cp{version.replace('.', '')}"
+    wheels = tmp_path / "wheelhouse"
+    wheels.mkdir()
+    (wheels / f"torch-2.0-{tag.format(its, its)}-linux_x86_64.whl").touch()
+    begun = takewhile(lambda line: "library.py" not in line, _definition(tmp_path).install)
+    script = "\n".join(begun).replace("/wheelhouse", str(wheels))
+    done = run(LOCAL, Command(argv=("sh", "-ec", script)))
+    assert done.exit_code == (1 if said else 0)
+    assert done.stderr.partition(" with")[0] == said.format(version)
 
 
 def test_the_steps_lie_beside_the_wheels_as_they_are_now(
@@ -437,18 +444,6 @@ def _requirements_of_one_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     _make_wheel(folder / "links", "tiny_part")
     (folder / "requirements.in").write_text("tiny-part\n")
     return _entered(folder, folder / "cache", monkeypatch)
-
-
-def _said_for_two_arms(make: Callable[..., Progress]) -> list[str]:
-    """Return what a session says of two arms whose interpreter is missing."""
-    said: list[str] = []
-    given = Settings(envs="vm", workloads="cnn", device="cpu", python="3.11", vm_python="/none")
-    experiment, hosts = resolved(given, Settings())
-    with closing(open_session(hosts[0], experiment, "said", Interruption())) as session:
-        for arm in 2 * make_plan(experiment, ("local",), accept_many=True).arms[:1]:
-            with pytest.raises(UnusableError, match=r"no Python 3\.11 for vm"):
-                session.add_arm(arm, experiment, make(said.append))
-    return said
 
 
 def _make_wheel(links: Path, name: str) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from recording import Recorder
 
+from envcompare.cli.planning import resolved
 from envcompare.command import Command
-from envcompare.config.settings import Variant
-from envcompare.errors import StackError
+from envcompare.config.plan import make_plan
+from envcompare.config.settings import Settings, Variant
+from envcompare.errors import StackError, UnusableError
 from envcompare.gpu.devices import driver_version
+from envcompare.hosts.opening import open_session
+from envcompare.interrupt import Interruption
 from envcompare.stack import Progress, wheelhouse
+from envcompare.stack.tiers import CPU, Tier
 from envcompare.stack.wheelhouse import Wheelhouse, fill
 from envcompare.transport import Process
 from envcompare.transport.local import LocalTransport
@@ -43,6 +51,21 @@ def test_the_variants_are_kept_apart(links: Path) -> None:
     """What was resolved for the one is never taken for the other."""
     _offer(links, "torch-2.0", "torch-2.0+cpu")
     assert _fill(links, "cpu").key != _fill(links, "cuda").key
+
+
+def test_the_choice_is_said_once_a_host_and_a_second_build_is_silent(
+    links: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run says it though the wheels are there; neither says it again for a second arm."""
+    _offer(links, "torch-2.0+cpu")
+    monkeypatch.setattr(Tier, "requirements", links.parent / "requirements.in")
+    (links.parent / "requirements.in").write_text("torch==2.0\n")
+    sentence = f"no GPU is to be used: {CPU.sentence}"
+    assert _said_for_two_arms(Progress) == [sentence]
+    assert _said_for_two_arms(partial(Progress, may_make=False)) == []
+    _fill(links, "cpu")
+    assert _said_for_two_arms(Progress) == []
+    assert _said_for_two_arms(partial(Progress, is_before_run=True)) == [sentence]
 
 
 def test_a_cpu_build_that_pip_does_not_find_is_asked_of_pytorch(links: Path) -> None:
@@ -157,3 +180,15 @@ def _fill(
         local=local or LocalTransport(),
         progress=Progress(told.append),
     )
+
+
+def _said_for_two_arms(make: Callable[..., Progress]) -> list[str]:
+    """Return what a session says of two arms whose interpreter is missing."""
+    said: list[str] = []
+    given = Settings(envs="vm", workloads="cnn", device="cpu", python="3.11", vm_python="/none")
+    experiment, hosts = resolved(given, Settings())
+    with closing(open_session(hosts[0], experiment, "said", Interruption())) as session:
+        for arm in 2 * make_plan(experiment, ("local",), accept_many=True).arms[:1]:
+            with pytest.raises(UnusableError, match=r"no Python 3\.11 for vm"):
+                session.add_arm(arm, experiment, make(said.append))
+    return said
