@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ import click
 from bookkeeping import Conditions, Places, Watch, benchmark, load_average, write_json
 from envcompare import bundled
 from envcompare.command import Command
-from envcompare.config.settings import Compression
+from envcompare.config.settings import Compression, Variant
 from envcompare.environments.docker import ENGINE, image_store
 from envcompare.environments.singularity import find_engine, make_sif
 from envcompare.stack import Options, Progress, Request, building, cache, image, venv, wheelhouse
@@ -219,15 +220,7 @@ def _conditions(content: dict[str, Any]) -> list[Conditions]:
 
 
 def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
-    def resolve() -> Wheelhouse:
-        return wheelhouse.fill(
-            making.requirements,
-            python=making.python,
-            variant="cpu",
-            local=HERE,
-            progress=Progress(click.echo),
-        )
-
+    resolve = partial(_resolve, making, "cpu")
     wheels, row = _timed("wheelhouse", resolve, lambda made: made.size_bytes)
     yield row
     interpreter = venv.find_interpreter(HERE, python=making.python, chosen=None)
@@ -259,6 +252,16 @@ def _all(making: Making, compressions: Iterable[Compression]) -> Iterator[Made]:
             run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
 
 
+def _resolve(making: Making, variant: Variant) -> Wheelhouse:
+    return wheelhouse.fill(
+        making.requirements,
+        python=making.python,
+        variant=variant,
+        local=HERE,
+        progress=Progress(click.echo),
+    )
+
+
 def _sifs(
     transport: Transport, built: Image, compressions: Iterable[Compression]
 ) -> Iterator[Made]:
@@ -284,16 +287,7 @@ def _measure_room(making: Making) -> dict[str, Any]:
     """Make a stack step by step, each the first time, and return what room each took."""
     watch, progress, local = Watch.begin(), Progress(click.echo), image_store(HERE)
     os.environ["PIP_NO_CACHE_DIR"] = "1"
-
-    def resolve() -> Wheelhouse:
-        return wheelhouse.fill(
-            making.requirements,
-            python=making.python,
-            variant="cu128",
-            local=HERE,
-            progress=progress,
-        )
-
+    resolve = partial(_resolve, making, "cu128")
     wheels, first = _room("wheels", resolve, lambda made: made.size_bytes)
     interpreter = venv.find_interpreter(HERE, python=making.python, chosen=None)
 
