@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 from recording import Recorder
 
+from envcompare.cli import app
 from envcompare.cli.planning import resolved
 from envcompare.command import Command
 from envcompare.config.plan import make_plan
@@ -66,6 +67,23 @@ def test_the_choice_is_said_once_a_host_and_a_second_build_is_silent(
     _fill(links, "cpu")
     assert _said_for_two_arms(Progress) == []
     assert _said_for_two_arms(partial(Progress, is_before_run=True)) == [sentence]
+
+
+def test_run_says_the_choice_where_build_has_nothing_to_make(
+    links: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both end with the interpreter that is missing, after they have chosen."""
+    _offer(links, "torch-2.0+cpu")
+    monkeypatch.setattr(Tier, "requirements", links.parent / "requirements.in")
+    _fill(links, "cpu")
+    said = {}
+    for command in (("build",), ("run", "--workloads", "cnn", "--out", str(links.parent))):
+        words = (*command, "--envs", "vm", "--python", "3.11", "--vm-python", "/none")
+        with pytest.raises(SystemExit):
+            app([*words, "--variant", "cpu"], standalone_mode=False)
+        said[command[0]] = capsys.readouterr().err
+    assert all("no Python 3.11 for vm on local" in text for text in said.values())
+    assert {name: text.count(CPU.sentence) for name, text in said.items()} == {"build": 0, "run": 1}
 
 
 def test_a_cpu_build_that_pip_does_not_find_is_asked_of_pytorch(links: Path) -> None:
