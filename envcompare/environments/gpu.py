@@ -20,6 +20,7 @@ from envcompare.environments import (
 from envcompare.errors import CommandTimeoutError, Problem
 from envcompare.gpu.devices import ON_BUS, SURVEY, HostGpus, driver_version, read_survey
 from envcompare.stack.diagnosis import Symptom, recognise
+from envcompare.text import spoken
 from envcompare.transport import Transport, shell
 
 _PROBE = r"""
@@ -137,8 +138,17 @@ _LOST_HINT = (
 
 
 def survey(transport: Transport) -> HostGpus:
-    """Return the driver and the GPUs of a host, by nvidia-smi or by its PCI bus."""
-    return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
+    """Return the driver and the GPUs of a host, by nvidia-smi or by its PCI bus.
+
+    Raises CommandTimeoutError where nvidia-smi never ends and nothing else tells of a GPU.
+    """
+    try:
+        return read_survey(shell(transport, SURVEY, timeout_s=PATIENCE_S).stdout)
+    except CommandTimeoutError:  # of a GPU whose driver hangs `check_driver` says so
+        known = glance(transport)
+        if not known.is_expected:
+            raise
+        return known
 
 
 def glance(transport: Transport) -> HostGpus:
@@ -166,6 +176,12 @@ def check_driver(transport: Transport) -> Check:
 
 def check_setup(gpus: HostGpus) -> Check:
     """Say whether several processes can compute on the GPU that is measured, as arms do."""
+    if gpus.is_choice_unknown:
+        return unusable(
+            f"CUDA_VISIBLE_DEVICES of the login is {spoken(gpus.visible or '')}, and the first GPU "
+            "that it names is not there",
+            "set it to a number or a UUID that nvidia-smi -L lists there, or unset it",
+        )
     state = gpus.measured
     if state is None:
         return Check()

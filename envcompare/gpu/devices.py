@@ -120,16 +120,44 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def measured(self) -> GpuState | None:
         """Return the GPU that a workload uses, the first that CUDA shows it; None: not known."""
-        first = (self.visible or "").partition(",")[0].strip()
+        if self.visible is not None:
+            return self._named(self._words[0])
+        return next(iter(self.states), None) if self.is_order_known else None
+
+    @property
+    def shown(self) -> tuple[HostGpu, ...]:
+        """Return the GPUs that CUDA shows a workload; all where that is not known."""
+        states = [self._named(word) for word in self._words]
+        names = {state.name for state in states if state}
+        shown = tuple(gpu for gpu in self.gpus if gpu.name in names)
+        return shown if shown and None not in states else self.gpus
+
+    @property
+    def is_choice_unknown(self) -> bool:
+        """Say whether CUDA_VISIBLE_DEVICES begins with a GPU that nvidia-smi does not list."""
+        first = self._words[0]
+        if not self.states or self._named(first):
+            return False
+        if first.isdecimal():
+            has_mig = any(state.has_mig for state in self.states)
+            return not has_mig and int(first) >= len(self.states)
+        return first.startswith(("GPU-", "MIG-")) and not first.startswith("MIG-GPU-")
+
+    @property
+    def _words(self) -> list[str]:
+        """Return the parts of CUDA_VISIBLE_DEVICES; one that is empty where it is not set."""
+        return [word.strip() for word in (self.visible or "").split(",")]
+
+    def _named(self, word: str) -> GpuState | None:
+        """Return the GPU that a part of CUDA_VISIBLE_DEVICES names; None: not known."""
         for state in self.states:
-            if state.uuid == first or first in state.instances:
+            if word == state.uuid or word in state.instances:
                 return state
-            if any(_is_short(first, uuid) for uuid in (state.uuid, *state.instances)):
+            if any(_is_short(word, uuid) for uuid in (state.uuid, *state.instances)):
                 return state
-            if first == str(state.index) and self.is_order_known:
+            if word == str(state.index) and self.is_order_known:
                 return state
-        is_default = self.visible is None and self.is_order_known
-        return next(iter(self.states), None) if is_default else None
+        return None
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -165,11 +193,16 @@ def read_survey(text: str) -> HostGpus:
         for line in lines
         if (match := _SMI.fullmatch(line))
     )
+    listed = tuple(
+        HostGpu(name=match[2])
+        for match in filter(None, map(_LISTED.fullmatch, lines))
+        if match[1] is not None
+    )
     said = dict(line.split(" ", 1) for line in lines if line.startswith(("visible ", "order ")))
     return HostGpus(
         driver=driver_version(text) or module,
         on_bus=len(on_bus),
-        gpus=asked or on_bus,
+        gpus=asked or on_bus or listed,
         states=_states(lines),
         visible=said.get("visible"),
         order=said.get("order"),

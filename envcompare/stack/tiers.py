@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from envcompare import bundled
 from envcompare.config.settings import Variant
 from envcompare.errors import StackError
@@ -108,6 +110,8 @@ CPU: Final = Choice(tier=TIERS[0], is_cpu=True, sentence=f"torch {TIERS[0].torch
 def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> Choice:
     """Return the wheels for a host; `gpus` is None where none is to be used.
 
+    Those of its GPUs are served that CUDA shows a workload.
+
     Raises StackError where no wheels fit, before anything is downloaded.
     """
     by_name = {tier.name: tier for tier in TIERS}
@@ -115,7 +119,7 @@ def choose(wish: Variant, gpus: HostGpus | None, *, python: str, host: str) -> C
         why = "no GPU is to be used" if gpus is None else "no NVIDIA GPU was found"
         return _for_cpu(python, host, why=why)
     tiers = (by_name[wish],) if wish in by_name else TIERS
-    known = gpus or HostGpus()
+    known = msgspec.structs.replace(gpus, gpus=gpus.shown) if gpus else HostGpus()
     fitting = [tier for tier in tiers if not _lacks(tier, known, python)]
     if not fitting:
         raise _unfit(tiers, known, python=python, host=host)
@@ -156,7 +160,7 @@ def newest_major(driver: str) -> int:
 def _lacks(tier: Tier, gpus: HostGpus, python: str) -> tuple[str, ...]:
     """Return why wheels do not fit; what is not known is left to PyTorch itself."""
     lacks = []
-    if gpus.driver and int(gpus.driver.partition(".")[0]) < tier.oldest_driver:
+    if _is_driver_too_old(tier, gpus):
         lacks.append(
             f"CUDA {tier.cuda[0]} needs driver {tier.oldest_driver} or newer, not {gpus.driver}"
         )
@@ -170,6 +174,10 @@ def _lacks(tier: Tier, gpus: HostGpus, python: str) -> tuple[str, ...]:
     return tuple(lacks)
 
 
+def _is_driver_too_old(tier: Tier, gpus: HostGpus) -> bool:
+    return gpus.driver is not None and int(gpus.driver.partition(".")[0]) < tier.oldest_driver
+
+
 def _without_code(tier: Tier, gpus: HostGpus) -> tuple[HostGpu, ...]:
     return tuple(
         gpu
@@ -179,28 +187,47 @@ def _without_code(tier: Tier, gpus: HostGpus) -> tuple[HostGpu, ...]:
 
 
 def _unfit(tiers: tuple[Tier, ...], gpus: HostGpus, *, python: str, host: str) -> StackError:
-    """Say for each tier why it does not fit, and what mends the one that is nearest."""
+    """Say for each tier why it does not fit, and what mends it."""
     lacks = {tier: _lacks(tier, gpus, python) for tier in tiers}
     told = (f"torch {tier.torch} (CUDA {_dotted(tier.cuda)}): {'; '.join(why)}"
             for tier, why in lacks.items())  # fmt: skip
     others = [tier.name for tier in TIERS if tier not in tiers and not _lacks(tier, gpus, python)]
     served = [tier for tier in tiers if not _without_code(tier, gpus)]
-    pythons = [tier for tier in served if python not in tier.pythons]
     if others:
         hint = f"leave out --variant, or use --variant {others[0]}"
-    elif not served:
-        hint = "measure on the CPU with --device cpu, or use another GPU"
-    elif len(pythons) == len(served):
-        hint = f"name another Python, such as --python {pythons[0].pythons[-1]}"
+    elif served:
+        hint = _mend(served, gpus, python)
     else:
-        oldest = min(tier.oldest_driver for tier in served)
-        which = (
-            f"{oldest} to {_LAST_BEFORE_TURING}"
-            if _is_before_turing(gpus)
-            else f"{oldest} or newer"
-        )
-        hint = f"install driver {which} there, or measure on the CPU with --device cpu"
+        hint = _serve_another(tiers, gpus)
     return StackError(f"no wheels of PyTorch fit {host}", details=". ".join(told), hint=hint)
+
+
+def _mend(served: list[Tier], gpus: HostGpus, python: str) -> str:
+    """Say which driver or Python, or both, these tiers need."""
+    pythons = [tier for tier in served if python not in tier.pythons]
+    is_python = len(pythons) == len(served)
+    other = f"name another Python, such as --python {pythons[0].pythons[-1]}" if is_python else ""
+    if is_python and not all(_is_driver_too_old(tier, gpus) for tier in served):
+        return other
+    oldest = min(tier.oldest_driver for tier in served)
+    which = (
+        f"{oldest} to {_LAST_BEFORE_TURING}" if _is_before_turing(gpus) else f"{oldest} or newer"
+    )
+    also = f" and {other}" if is_python else ""
+    return f"install driver {which} there{also}, or measure on the CPU with --device cpu"
+
+
+def _serve_another(tiers: tuple[Tier, ...], gpus: HostGpus) -> str:
+    """Say what to do where no tier has code for all the GPUs."""
+    alone = (msgspec.structs.replace(gpus, gpus=(gpu,)) for gpu in gpus.gpus)
+    if any(not _without_code(tier, gpu) for gpu in alone for tier in tiers):
+        return (
+            "set CUDA_VISIBLE_DEVICES there to the UUID of the GPU to measure (nvidia-smi -L), "
+            "or measure on the CPU with --device cpu"
+        )
+    if any(not _without_code(tier, gpus) for tier in TIERS):
+        return "leave out --variant, or measure on the CPU with --device cpu"
+    return "measure on the CPU with --device cpu, or use another GPU"
 
 
 def _is_before_turing(gpus: HostGpus) -> bool:

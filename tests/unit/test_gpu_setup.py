@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envcompare.doctor.checks import diagnose
 from envcompare.environments import gpu
 from envcompare.environments.registry import ENVIRONMENTS, environment
-from envcompare.gpu.devices import GpuState, HostGpus, read_survey
+from envcompare.errors import CommandTimeoutError
+from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, on_bus_as, read_survey
 from envcompare.stack import Options
 from envcompare.transport.local import LOCAL
 
@@ -81,6 +84,68 @@ def test_a_gpu_is_read_whose_settings_are_not_supported() -> None:
 def test_a_gpu_that_nvidia_smi_alone_knows_is_expected() -> None:
     """WSL 2 has none on the bus and no kernel module, and is not measured on the CPU unnoticed."""
     assert read_survey("smi NVIDIA GeForce RTX 3080, 8.6\n").is_expected
+
+
+def test_a_gpu_whose_capability_an_old_nvidia_smi_does_not_know_is_expected() -> None:
+    """Its driver answers -L alone, and the bus of a container may be hidden."""
+    gpus = read_survey("listed GPU 0: Tesla T4 (UUID: GPU-1)\nsmi Field is not valid\n")
+    assert gpus.is_expected
+    assert gpus.gpus == (HostGpu(name="Tesla T4"),)
+
+
+@pytest.mark.parametrize("visible", ["7", "7,0", "GPU-ccc0", "MIG-ccc0"])
+def test_a_choice_of_a_gpu_that_is_not_there_is_refused(visible: str) -> None:
+    """CUDA would count no device, and not say why."""
+    states = (msgspec.structs.replace(A100, has_mig=False, instances=()), T4)
+    check = gpu.check_setup(HostGpus(states=states, visible=visible, order="PCI_BUS_ID"))
+    assert f"CUDA_VISIBLE_DEVICES of the login is {visible}, and the first" in check.reason
+    assert "nvidia-smi -L" in check.hint
+
+
+@pytest.mark.parametrize("visible", [None, "", "-1", "0", "1,7", "GPU-aaa", "MIG-GPU-aaa0/1/0"])
+def test_a_choice_that_may_be_there_is_not_refused(visible: str | None) -> None:
+    """One that hides every GPU is told of by another check, and old names of MIG are not listed."""
+    states = (A100, msgspec.structs.replace(T4, compute_mode="Default"))
+    assert gpu.check_setup(HostGpus(states=states, visible=visible, order="PCI_BUS_ID")).is_usable
+
+
+HANGING = """#!/bin/sh
+trap '' TERM
+echo started >"{log}"
+sleep 60
+"""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an nvidia-smi that never ends on PATH; return the file that it writes when started."""
+    program, log = tmp_path / "nvidia-smi", tmp_path / "log"
+    program.write_text(HANGING.format(log=log))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(gpu, "PATIENCE_S", 2.0)
+    return log
+
+
+def test_a_survey_falls_back_on_the_bus_where_nvidia_smi_never_ends(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's own check then says that it does not answer."""
+    on_bus = "printf 'bus 0x030200 0x1eb8\\n'\n"
+    monkeypatch.setattr(gpu, "SURVEY", on_bus + gpu.SURVEY)
+    monkeypatch.setattr(gpu, "ON_BUS", on_bus)
+    assert gpu.survey(LOCAL) == HostGpus(on_bus=1, gpus=(on_bus_as("1eb8"),))
+    assert hanging.exists()
+
+
+def test_a_survey_that_knows_of_no_gpu_otherwise_fails_with_nvidia_smi(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that such a host is not measured on the CPU."""
+    monkeypatch.setattr(gpu, "ON_BUS", "true")
+    with pytest.raises(CommandTimeoutError, match="did not answer"):
+        gpu.survey(LOCAL)
+    assert hanging.exists()
 
 
 def test_a_gpu_for_one_process_is_refused_and_the_other_one_taken() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from envcompare.errors import StackError
-from envcompare.gpu.devices import HostGpu, HostGpus, on_bus_as, read_survey
+from envcompare.gpu.devices import GpuState, HostGpu, HostGpus, on_bus_as, read_survey
 from envcompare.stack.tiers import TIERS, choose
 
 GPUS = {
@@ -88,6 +89,45 @@ def test_all_gpus_of_a_host_have_to_be_served() -> None:
     assert choose("auto", host("580.1", "a100", "v100"), python="3.11", host="g").variant == "cu128"
     with pytest.raises(StackError):
         choose("auto", host("580.1", "p100", "b200"), python="3.11", host="g")
+
+
+@pytest.mark.parametrize(
+    ("visible", "variant"),
+    [("GPU-old", "cu126"), ("GPU-new", "cu130"), ("GPU-new,GPU-new2", "cu130")],
+)
+def test_the_gpus_that_the_login_chooses_have_to_be_served(visible: str, variant: str) -> None:
+    """A display card that no wheels share with the other one does not stop it."""
+    cards = [("p4", "GPU-old"), ("b200", "GPU-new"), ("b200", "GPU-new2")]
+    states = tuple(
+        GpuState(index=index, uuid=uuid, name=GPUS[card][0])
+        for index, (card, uuid) in enumerate(cards)
+    )
+    both = host("580.1", *(card for card, _ in cards))
+    both = msgspec.structs.replace(both, states=states)
+    chosen = msgspec.structs.replace(both, visible=visible)
+    assert choose("auto", chosen, python="3.11", host="g").variant == variant
+    for unclear in (None, "0", f"{visible},GPU-other"):
+        unchosen = msgspec.structs.replace(both, visible=unclear)
+        with pytest.raises(StackError) as error:
+            choose("auto", unchosen, python="3.11", host="g")
+        assert error.value.hint.startswith("set CUDA_VISIBLE_DEVICES there to the UUID")
+
+
+def test_a_driver_and_a_python_that_do_not_fit_are_both_told() -> None:
+    """Who mends the one is not refused for the other afterwards."""
+    with pytest.raises(StackError) as error:
+        choose("auto", host("470.256.02", "p100"), python="3.14", host="g")
+    assert error.value.hint == (
+        "install driver 525 to 580 there and name another Python, such as --python 3.13, "
+        "or measure on the CPU with --device cpu"
+    )
+
+
+def test_a_named_variant_without_code_is_not_taken_for_an_unsupported_gpu() -> None:
+    """Another tier has the code, and lacks only the Python."""
+    with pytest.raises(StackError) as error:
+        choose("cu128", host("580.1", "p100"), python="3.14", host="g")
+    assert error.value.hint.startswith("leave out --variant")
 
 
 def test_a_named_variant_is_taken_or_refused_and_never_exchanged() -> None:
