@@ -27,7 +27,7 @@ from envcompare.config.settings import Variant
 from envcompare.errors import ConfigError, StackError
 from envcompare.stack import Progress
 from envcompare.stack.cache import local_cache
-from envcompare.stack.diagnosis import failure
+from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.room import Amount
 from envcompare.stack.tiers import Choice
 from envcompare.text import shortened
@@ -151,7 +151,17 @@ def fill(
     request = _Request(
         requirements=requirements, python=python, variant=variant, local=local, progress=progress
     )
-    cache = local_cache()
+    try:
+        return _fill(request, local_cache())
+    except OSError as error:
+        if not is_full(str(error)):
+            raise
+        raise failure(local, "keeping the wheels", str(error), hint="") from error
+
+
+def _fill(request: _Request, cache: Path) -> Wheelhouse:
+    requirements, python, variant = request.requirements, request.python, request.variant
+    local, progress = request.local, request.progress
     note = cache / "resolved" / request.name
     if (key := _noted(note)) and (known := _known(cache, key, progress)):
         return known
@@ -273,12 +283,20 @@ def _download(request: _Request, cache: Path) -> Wheelhouse:
         key = hashlib.sha256((part / LOCK).read_bytes()).hexdigest()
         target = cache / key / "wheelhouse"
         make_folder(request.local, str(target.parent))
-        if _read(target, key) is None:
-            shutil.rmtree(target, ignore_errors=True)
-            part.rename(target)
+        _move_in(part, target, key)
         return Wheelhouse(key=key, folder=target, sums=sums)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _move_in(part: Path, target: Path, key: str) -> None:
+    """Give a filled folder its name, unless another process was first and uses what is there."""
+    try:
+        part.rename(target)
+    except OSError:  # a folder that holds something is not replaced
+        if _read(target, key) is None:
+            shutil.rmtree(target, ignore_errors=True)
+            part.rename(target)
 
 
 def _ask_pip(request: _Request, target: Path) -> None:
@@ -325,7 +343,10 @@ def _pip_download(
         *told.split(),
         *more,
     )
-    return run(request.local, Command(argv=argv), timeout_s=CONTENT_S)
+    # what is on its way lies on the disk whose room was checked; /tmp is a small one on many hosts
+    with tempfile.TemporaryDirectory(prefix="pip-", dir=target) as folder:
+        command = Command(argv=argv, env=(("TMPDIR", folder),))
+        return run(request.local, command, timeout_s=CONTENT_S)
 
 
 def _interpreter_with_pip(local: Transport, python: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -152,6 +153,32 @@ def test_a_note_that_leads_nowhere_is_written_again(
     note.write_bytes(content)
     assert fill(requirements, python="3.11", local=LOCAL, progress=Progress(print)) == first
     assert note.read_text() == first.key
+
+
+def test_a_disk_that_is_full_when_the_wheels_are_kept_is_said_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last that is written is the note, here to a device that is always full."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    (note,) = (local_cache() / "resolved").iterdir()
+    note.unlink()
+    note.with_name(f"{note.name}.part-{os.getpid()}").symlink_to("/dev/full")
+    with pytest.raises(StackError, match="its disk is full") as error:
+        fill(requirements, python="3.11", local=LOCAL, progress=Progress(print))
+    assert error.value.hint == ROOM_HINT
+
+
+def test_what_pip_downloads_lies_on_the_disk_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is where there is room for it; nothing but wheels, lock and steps stays."""
+    requirements = _requirements_of_one_wheel(tmp_path, monkeypatch)
+    here = Recorder()
+    wheelhouse = fill(requirements, python="3.11", local=here, progress=Progress(print))
+    (asked,) = (command for command in here.commands if "download" in command.argv)
+    assert Path(dict(asked.env)["TMPDIR"]).is_relative_to(local_cache())
+    assert all(path.is_file() for path in wheelhouse.folder.iterdir())
 
 
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
