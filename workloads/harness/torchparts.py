@@ -54,9 +54,23 @@ def _no_cuda(torch: Any | None, wanted: str) -> ProcessError:  # noqa: ANN401
     elif os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}:
         reason, remedy = "CUDA_VISIBLE_DEVICES hides every GPU", "unset it"
     else:
+        cause = _cause(torch)
         reason, remedy = "PyTorch sees no GPU here", "see what envcompare doctor says of the GPU"
+        if cause:
+            reason = f"{reason}: {cause} (it is built for CUDA {torch.version.cuda})"
+        if "driver" in cause and "too old" in cause:
+            remedy = "use a PyTorch that is built for an older CUDA, or install a newer driver"
     why = "device cuda was asked for" if wanted == "cuda" else "the host has an NVIDIA GPU"
     return ProcessError(f"{why} and {reason}", hint=f"{remedy}, or give --device cpu")
+
+
+def _cause(torch: Any) -> str:  # noqa: ANN401
+    """Return why PyTorch cannot start CUDA, in its words; empty where it does not say."""
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+    return ""
 
 
 def can_keep_off_gpu(wanted: str) -> bool:

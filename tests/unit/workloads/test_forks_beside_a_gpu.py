@@ -12,6 +12,10 @@ import pytest
 from conversation import Start
 
 IMITATED = Path(__file__).parents[2] / "support" / "imitatedtorch"
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU "
+    "driver by downloading and installing a new version"
+)
 WORKLOAD = """
 import torch
 
@@ -123,6 +127,10 @@ def test_a_rebuild_that_was_asked_for_starts_cuda_in_the_worker(
     ("variables", "said"),
     [
         ({"IMITATED_GPUS": "0"}, ("the host has an NVIDIA GPU and PyTorch sees no GPU", "doctor")),
+        (
+            {"IMITATED_GPUS": "0", "IMITATED_REFUSAL": TOO_OLD},
+            ("too old (found version 12020) (it is built for CUDA 12.8)", "for an older CUDA"),
+        ),
         (
             {"IMITATED_GPUS": "0", "CUDA_VISIBLE_DEVICES": ""},
             ("CUDA_VISIBLE_DEVICES hides every GPU", "unset it, or give --device cpu"),

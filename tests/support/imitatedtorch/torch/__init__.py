@@ -38,6 +38,12 @@ def _is_available() -> bool:
     return os.environ.get("IMITATED_GPUS", "1") != "0"
 
 
+def _init() -> None:
+    if refusal := os.environ.get("IMITATED_REFUSAL"):
+        raise RuntimeError(refusal)
+    _start()
+
+
 class Event:
     """A mark on a stream."""
 
@@ -54,6 +60,7 @@ class Event:
 
 cuda = SimpleNamespace(
     is_available=_is_available,
+    init=_init,
     is_initialized=lambda: _state["started_in"] == os.getpid(),
     synchronize=_start,
     get_device_name=lambda: "imitated GPU",
