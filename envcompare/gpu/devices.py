@@ -31,7 +31,7 @@ SURVEY: Final = (
 ! visible=$(printenv CUDA_VISIBLE_DEVICES) || printf 'visible %s\n' "$visible"
 ! order=$(printenv CUDA_DEVICE_ORDER) || printf 'order %s\n' "$order"
 command -v nvidia-smi >/dev/null || exit 0
-limit=; ! command -v timeout >/dev/null || limit='timeout 20'
+limit=; ! command -v timeout >/dev/null || limit='timeout -s KILL 20'
 listed=$($limit nvidia-smi -L 2>/dev/null) || exit 0
 printf '%s\n' "$listed" | sed 's/^/listed /'
 query() { $limit nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null; }

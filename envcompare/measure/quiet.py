@@ -32,7 +32,7 @@ _UNREADABLE = (
 # reasons of clocks have another name from driver 535 on. The name of a process has 15 characters
 # in /proc, which both programs of MPS share.
 _GPUS = """command -v nvidia-smi >/dev/null 2>&1 || exit 0
-limit=; ! command -v timeout >/dev/null || limit="timeout 20"
+limit=; ! command -v timeout >/dev/null || limit="timeout -s KILL 20"
 ask() { $limit nvidia-smi "--query-$2" --format=csv,noheader 2>/dev/null | sed "s/^/$1, /"; }
 ask mode gpu=uuid,compute_mode
 ask clocks gpu=uuid,clocks_event_reasons.active

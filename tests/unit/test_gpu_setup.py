@@ -138,6 +138,18 @@ def test_a_survey_falls_back_on_the_bus_where_nvidia_smi_never_ends(
     assert hanging.exists()
 
 
+def test_an_nvidia_smi_that_waits_for_its_driver_is_killed(
+    hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not hear a milder signal, and would go on beside what is measured."""
+    assert gpu.SURVEY.count(" 20'") == 1
+    monkeypatch.setattr(gpu, "SURVEY", gpu.SURVEY.replace(" 20'", " 0.5'"))
+    monkeypatch.setattr(gpu, "ON_BUS", "true")
+    monkeypatch.setattr(gpu, "PATIENCE_S", 30.0)
+    assert gpu.survey(LOCAL).gpus == ()
+    assert hanging.exists()
+
+
 def test_a_survey_that_knows_of_no_gpu_otherwise_fails_with_nvidia_smi(
     hanging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
