@@ -79,7 +79,7 @@ _REGENERATE = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _CDI_FOLDER = re.compile(r"^cdi (.+)\n((?:\|.*\n)*)", re.MULTILINE)
 _CDI_DRIVER = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
 _CDI_NODE = re.compile(r"[{}]|^\| *- ", re.MULTILINE)  # between the entries of JSON and of YAML
-_CDI_PATH = re.compile(r"\bpath\"?: *\"?(/dev/nvidia[\w-]+)")
+_CDI_PATH = re.compile(r"\bpath\"?: *[\"']?(/dev/nvidia[\w-]+)")
 _CDI_NUMBER = re.compile(r"\b(major|minor)\"?: *(\d+)")
 # Images made for NVIDIA's runtime look for the driver's libraries here as well.
 _LIBRARIES = "/usr/local/nvidia/lib64"

@@ -30,7 +30,9 @@ cat /proc/driver/nvidia/version || {
   exit 3
 }
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
-! command -v nvidia-smi >/dev/null || nvidia-smi -L >&2 || exit 5
+! command -v nvidia-smi >/dev/null || {
+  listed=$(nvidia-smi -L) && case $listed in "GPU "*) ;; *) false ;; esac # 0 without a GPU too
+} || { printf '%s\n' "$listed" >&2; exit 5; }
 ! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
 """
 # Lines for the device files, their groups and the variables, then what ldconfig shows of its cache.

@@ -215,19 +215,36 @@ def test_a_gpu_that_is_lost_in_the_middle_is_named(said: str) -> None:
 PROGRAMS = {
     "cat": '[ "$1" != /proc/driver/nvidia/version ] || echo "Kernel Module  570.86.10"',
     "ls": "exit 0",
-    "nvidia-smi": "exit 0",
+    "nvidia-smi": "echo 'GPU 0: Tesla T4 (UUID: GPU-1)'",
     "python3": 'case $2 in *cuInit*) echo started >>"${0%/bin/*}/started" ;; esac',
 }
+
+
+def put_programs(folder: Path, programs: dict[str, str]) -> None:
+    """Write programs of `sh` to a folder."""
+    folder.mkdir()
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+def test_an_nvidia_smi_that_lists_no_gpu_is_a_driver_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may end with 0 all the same, and a host without Python cannot ask CUDA instead."""
+    silent = "echo 'No devices were found'"
+    put_programs(tmp_path / "bin", {**PROGRAMS, "nvidia-smi": silent, "python3": "exit 0"})
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    check = gpu.check_driver(LOCAL)
+    assert check.reason == "the NVIDIA driver does not answer: No devices were found"
+    assert "--device cpu" in check.hint
 
 
 def test_doctor_starts_cuda_once_for_all_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an environment adds is asked of it alone."""
-    (tmp_path / "bin").mkdir()
-    for name, text in PROGRAMS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    put_programs(tmp_path / "bin", PROGRAMS)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     arms = tuple((name, "host") for name in ENVIRONMENTS)
     subjects = {finding.subject for finding in diagnose(LOCAL, arms, options=Options())}
@@ -252,6 +269,7 @@ containerEdits:
   - containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}
     hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.{driver}
 """
+QUOTED = YAML.replace("/dev/nvidia0", "'/dev/nvidia0'")
 JSON = """\
 {{"kind": "nvidia.com/gpu", "devices": [
   {{"name": "all",
@@ -290,7 +308,7 @@ def test_a_cdi_description_of_this_driver_is_used(folders: Path, text: str) -> N
     assert (check.reason, check.gpu.way) == ("", "cdi")
 
 
-@pytest.mark.parametrize("text", [YAML, JSON], ids=["yaml", "json"])
+@pytest.mark.parametrize("text", [YAML, QUOTED, JSON], ids=["yaml", "quoted", "json"])
 @pytest.mark.parametrize(
     ("driver", "major", "reason"),
     [
@@ -306,7 +324,7 @@ def test_a_stale_cdi_description_is_named_and_the_hook_tried(
     folders: Path, text: str, driver: str, major: int, reason: str
 ) -> None:
     """As it stays behind when the driver was updated."""
-    name = "nvidia.yaml" if text is YAML else "nvidia.json"
+    name = "nvidia.json" if text is JSON else "nvidia.yaml"
     (folders / "etc" / name).write_text(text.format(driver=driver, major=major))
     check = environment("docker").check_gpu(LOCAL, DRIVER)
     assert check.is_usable
