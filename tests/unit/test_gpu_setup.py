@@ -240,6 +240,16 @@ def test_an_nvidia_smi_that_lists_no_gpu_is_a_driver_that_does_not_answer(
     assert "--device cpu" in check.hint
 
 
+def test_a_warning_before_the_gpus_does_not_make_a_driver_unusable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an infoROM that is corrupted."""
+    warned = f"echo 'WARNING: infoROM is corrupted'; {PROGRAMS['nvidia-smi']}"
+    put_programs(tmp_path / "bin", {**PROGRAMS, "nvidia-smi": warned})
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert gpu.check_driver(LOCAL).is_usable
+
+
 def test_doctor_starts_cuda_once_for_all_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
