@@ -31,7 +31,8 @@ cat /proc/driver/nvidia/version || {
 }
 ls /dev/nvidia[0-9]* >/dev/null || exit 4
 ! command -v nvidia-smi >/dev/null || {
-  listed=$(nvidia-smi -L) && case $listed in *"GPU "[0-9]*) ;; *) false ;; esac # 0 without a GPU too
+  listed=$(nvidia-smi -L) && # which ends with 0 without a GPU too
+    case $listed in *"GPU "[0-9]*) ;; *) false ;; esac
 } || { printf '%s\n' "$listed" >&2; exit 5; }
 ! command -v python3 >/dev/null || env -u CUDA_VISIBLE_DEVICES python3 -c "$1" || exit 6
 """
