@@ -31,6 +31,7 @@ from envcompare.config.settings import (
     check_ranges,
     listed,
     merge,
+    restarts_of,
 )
 from envcompare.config.workloads import Known, Workload, choose_workloads, table_of
 from envcompare.errors import ConfigError
@@ -164,7 +165,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "margin": margin,
         "target": target,
         "budget_s": float(budget),
-        "min_restarts": values.min_restarts,
+        "min_restarts": restarts_of(preset, budget),
         "pin": parse_cpus(settings.pin),
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
         "device": "cpu" if settings.variant == "cpu" else settings.device,

@@ -15,9 +15,6 @@ from envcompare.errors import ConfigError
 from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, CellRecord, Design, Scalar
 from envcompare.run_folder.results import count_comparisons
 
-STRICT_RESTARTS = 6
-MANY_COMPARISONS = 4  # from here on Student t with 3 degrees of freedom is too wide
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -79,9 +76,6 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
         )
     arms = planned_arms(experiment)
     design = msgspec.convert(experiment, Design, from_attributes=True)
-    if count_comparisons(arms, len(cells)) >= MANY_COMPARISONS:
-        least = max(design.min_restarts, STRICT_RESTARTS)
-        design = msgspec.structs.replace(design, min_restarts=least)
     return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
 
 

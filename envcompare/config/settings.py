@@ -319,10 +319,20 @@ class PresetValues:
 
 
 PRESETS: dict[Preset, PresetValues] = {
-    "quick": PresetValues(margin=0.05, target=0.025, budget_s=90, min_restarts=4),
+    "quick": PresetValues(margin=0.05, target=0.025, budget_s=90, min_restarts=2),
     "default": PresetValues(margin=0.02, target=0.01, budget_s=600, min_restarts=4),
     "strict": PresetValues(margin=0.01, target=0.005, budget_s=1800, min_restarts=6),
 }
+
+_SHORT_S = 120.0  # of budget; a longer one holds more launches
+
+
+def restarts_of(preset: Preset, budget_s: float) -> int:
+    """Return how many restarts a cell has at least before it may be decided."""
+    if preset == "strict":
+        return PRESETS["strict"].min_restarts
+    return PRESETS["quick" if budget_s < _SHORT_S else "default"].min_restarts
+
 
 DEFAULTS = Settings(**{name: option.default for name, (option, _) in options().items()})
 

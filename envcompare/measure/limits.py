@@ -11,38 +11,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from envcompare.measure.worker import Hello
 from envcompare.run_folder.records import Block, Design, Failure
-from envcompare.stats.intervals import MIN_GENERATIONS, Interval
-from envcompare.stats.pairs import Pairs
+from envcompare.stats.intervals import Interval, student_factor
+from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, PRIOR_WEIGHT
 from envcompare.stats.verdicts import verdict
 from envcompare.text import counted
 
-BLOCK_S = 0.1  # rounds spread as much at 0.1 s as at 0.3 s, so that more of them say more
+BLOCK_S = 0.02  # a round of 20 ms spreads hardly more than one of 0.1 s, and there are more of them
+QUOTA_BLOCK_S = 0.3  # three periods of the scheduler's quotas: shorter work would never meet one
 _WARMUP_S = 0.3
-MIN_STEPS, MAX_STEPS = 2, 2000  # in a block; each step is two numbers of a line of samples.jsonl
+MIN_STEPS, MAX_STEPS = 1, 2000  # in a block; each step is two numbers of a line of samples.jsonl
 _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
 _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
-FIRST_ROUNDS = 6
-MIN_ROUNDS, MAX_ROUNDS = 5, 18  # from 5 on a mean is trimmed
-SLOW_BLOCK_S = 0.25  # two steps of such a workload last longer than a block should
-SLOW_FIRST_ROUNDS = 3
-SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS = 2, 6
-MIN_GENERATIONS_A_RESTART, MAX_GENERATIONS_A_RESTART = 2, 6
+_NORMAL = 1.96  # standard errors at 95 %
+LEAST_MEASURING_S, MOST_MEASURING_S = 4.0, 40.0  # of a restart
 
 StopReason = Literal["decided", "equivalent", "target"]
 REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target")
 
 
-def steps_a_block(step_s: float) -> int:
-    """Return how many steps last about 0.1 s, within the bounds of a block."""
-    return min(MAX_STEPS, max(MIN_STEPS, round(BLOCK_S / max(step_s, 1e-9))))
+def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:
+    """Return how many steps last as long as a block should, within the bounds of a block."""
+    return min(MAX_STEPS, max(MIN_STEPS, round(block_s / max(step_s, 1e-9))))
+
+
+def wanted_block_s(hellos: Iterable[Hello]) -> float:
+    """Return how long a block should last: longer where a quota limits the CPU time of an arm.
+
+    An arm computes in its turn only. In short turns it would stay below a quota that stops work
+    which computes all the time (100 ms a period; kernel: sched-bwc.rst).
+    """
+    facts = ((hello.fingerprint or {}).get("cgroup.cpu_quota") for hello in hellos)
+    has_quota = any(isinstance(one, int | float) and one < 1 for one in facts)
+    return QUOTA_BLOCK_S if has_quota else BLOCK_S
 
 
 def begin_limit_s(budget_s: float, *, remaining_s: float) -> float:
@@ -62,18 +68,14 @@ def block_limit_s(expected_s: float) -> float:
 def expected_block_s(first_step_s: float) -> float:
     """Return what a block may be expected to take, seen from the first step of a generation.
 
-    A block of more than the fewest steps was calibrated to 0.1 s.
+    A block of more than the fewest steps was calibrated.
     """
-    return max(BLOCK_S, MIN_STEPS * first_step_s)
+    return max(QUOTA_BLOCK_S, MIN_STEPS * first_step_s)
 
 
-def warmup_steps(steps: int, first_step_s: float) -> int:
-    """Return the steps of the discarded block: those of a block, or as many as last 0.3 s.
-
-    A first step says what a step takes only where a block has the fewest; else it is far slower.
-    """
-    block_s = BLOCK_S if steps > MIN_STEPS else expected_block_s(first_step_s)
-    return steps * max(1, round(_WARMUP_S / block_s))
+def warmup_steps(steps: int, block_s: float) -> int:
+    """Return the steps of the discarded block: those of a block, or as many as last 0.3 s."""
+    return steps * max(1, round(_WARMUP_S / max(block_s, 1e-9)))
 
 
 def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
@@ -83,7 +85,7 @@ def too_long(arm: str, step_s: float, budget_s: float) -> Failure | None:
     return Failure(
         phase="step",
         brief=f"{arm}: one step took {step_s:.3g} s, longer than the budget of {budget_s:.3g} s",
-        details="a cell needs at least 4 restarts, each with some blocks of 2 steps for every arm",
+        details="a cell needs at least 2 restarts, each with some blocks of every arm",
         hint=f"give --budget {_roughly(100 * step_s)} or more, or make the step smaller, "
         "for example by a smaller batch with --set",
     )
@@ -101,18 +103,6 @@ def too_short(arm: str, step_s: float) -> Failure | None:
     )
 
 
-def short_block_caution(step_s: float, steps: int) -> str:
-    """Say that even the most steps fill no block; empty where they do."""
-    block_s = steps * step_s
-    if steps < MAX_STEPS or block_s >= 0.9 * BLOCK_S:
-        return ""
-    return (
-        f"a block lasts {block_s * 1e3:.0f} ms and not {BLOCK_S * 1e3:.0f} ms, since a step takes "
-        f"{step_s * 1e6:.0f} µs and a block has at most {MAX_STEPS} steps: it is more easily "
-        "disturbed; put more work into a step"
-    )
-
-
 def one_cpu_caution(hello: Hello) -> str:
     """Say that a worker has one CPU only; empty where it has more, or did not tell."""
     cpus = (hello.fingerprint or {}).get("cpu.affinity")
@@ -124,14 +114,13 @@ def one_cpu_caution(hello: Hello) -> str:
     )
 
 
-def small_budget_caution(budget_s: float, *, generations: int, needed_s: float) -> str:
-    """Say that too little was measured for any interval, and what budget would do."""
-    if generations >= 2:
+def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s: float) -> str:
+    """Say that too little was measured for a verdict, and what budget would do."""
+    if restarts >= least:
         return ""
-    count = "1 generation" if generations == 1 else f"{generations} generations"
     return (
-        f"the budget of {budget_s:.3g} s fitted {count}, and an interval needs two at the least: "
-        f"give --budget {_roughly(needed_s)} or more"
+        f"the budget of {budget_s:.3g} s fitted {counted(restarts, 'restart')}, and a verdict "
+        f"needs {least}: give --budget {_roughly(needed_s)} or more"
     )
 
 
@@ -205,22 +194,22 @@ def _roughly(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What was paid so far, in seconds: to launch all arms, for a generation, for a round."""
+    """What a restart has cost, in seconds, and how much its rounds say."""
 
-    launch_s: float
-    generation_s: float  # all of it, rounds included
-    round_s: float
-    block_s: float = 0.0  # as calibrated: no wait for neighbours or for the way to the host
+    launch_s: float  # of all arms, up to the first round
+    round_s: float = 0.0
+    round_spread: float = 0.05  # standard deviation of a log ratio
+    restart_spread: float = PRIOR_SPREAD  # and of what a restart adds to it
 
 
 def stop_reason(
     intervals: Iterable[Interval | None], *, design: Design, min_restarts: int
 ) -> StopReason | None:
-    """Tell whether every arm is done, after enough generations, and which rule the last one took.
+    """Tell whether every arm is done, and which rule the last one took.
 
     An arm is done when its printed interval is narrower than the target or lies inside the margin,
-    or when its confidence sequence excludes 0. A target below half the margin asks for precision:
-    there lying inside the margin is not enough.
+    or when its estimate lies farther from 0 than 1.2 times the half-width. A target below half the
+    margin asks for precision: there lying inside the margin is not enough.
     """
     reasons = {_reason(interval, design, min_restarts) for interval in intervals}
     if not reasons or None in reasons:
@@ -231,8 +220,6 @@ def stop_reason(
 def _reason(interval: Interval | None, design: Design, min_restarts: int) -> StopReason | None:
     if interval is None or interval.restarts < min_restarts:
         return None
-    if interval.generations < MIN_GENERATIONS:
-        return None
     if interval.half_width <= math.log1p(design.target):
         return "target"
     if interval.is_decided:
@@ -241,112 +228,72 @@ def _reason(interval: Interval | None, design: Design, min_restarts: int) -> Sto
     return "equivalent" if is_inside and 2 * design.target >= design.margin else None
 
 
-def generations_per_restart(costs: Costs, *, remaining_s: float, restarts_to_come: int) -> int:
-    """Spread generations evenly: enough to repay a launch, few enough for the restarts to come.
+def is_look(restarts: int, min_restarts: int) -> bool:
+    """Tell whether a cell is looked at after so many restarts: the least number, and doublings.
 
-    `remaining_s` is the time left when the restart began, this restart included.
+    Looking after each would ask for wider intervals (docs/measurement.md).
     """
-    worth = math.ceil(costs.launch_s / max(costs.generation_s, 1e-9))
-    affordable = math.floor(
-        (remaining_s / max(1, restarts_to_come) - costs.launch_s) / max(costs.generation_s, 1e-9)
+    if restarts <= min_restarts:
+        return restarts == min_restarts
+    return restarts.bit_count() == 1
+
+
+def measuring_s(costs: Costs) -> float:
+    """Return for how long a restart should measure: as long as its launch deserves.
+
+    The half-width after a budget T is least where each restart measures for
+
+        g = (z s ÷ t τ) √(L · round)
+
+    with s the spread of a round, τ that of a restart, L the cost of a launch (the minimum over g of
+    z² s² round ÷ (g R) + t² τ² ÷ R with R = T ÷ (L + g)); z ÷ t is that at 95 % of the prior's
+    degrees of freedom. It is kept between 4 and 40 s.
+    """
+    share = _NORMAL / student_factor(PRIOR_WEIGHT, 0.95) * costs.round_spread / costs.restart_spread
+    return min(
+        MOST_MEASURING_S,
+        max(LEAST_MEASURING_S, share * math.sqrt(costs.launch_s * costs.round_s)),
     )
-    wanted = min(MAX_GENERATIONS_A_RESTART, max(MIN_GENERATIONS_A_RESTART, worth))
-    return max(1, min(wanted, affordable))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPlan:
-    """How the rest of a budget is to be spent: restarts, the present one included, and rounds."""
+    """How the rest of a budget is to be spent: restarts, and for how long each measures."""
 
     restarts: int
-    rounds: int
-    needed_s: float  # of budget, for all the restarts that are wanted
+    measuring_s: float
 
 
 def plan_restarts(
-    costs: Costs, *, rounds: int, remaining_s: float, budget_s: float, restarts: int
+    costs: Costs, *, remaining_s: float, missing: int, is_launched: bool = False
 ) -> RestartPlan:
-    """Plan from what a launch and the begin of a generation have cost, before any block is timed.
+    """Share what is left among the restarts to come, all alike.
 
-    `costs.generation_s` is that of the begin alone. Rounds are given up, down to 2, where all
-    restarts fit only so: a launch cannot be made cheaper, and too few give no verdict.
+    `missing` of them are needed for a verdict: their launches come first, and what they measure is
+    shortened for them. With `is_launched` one of them has its workers already. No restarts: what is
+    left is not worth a launch.
     """
-
-    def spent_s(count: int) -> float:
-        return (count + 1) * costs.round_s  # with the one that warms up
-
-    def fitting(count: int) -> int:
-        each_s = costs.launch_s + costs.generation_s + spent_s(count)
-        return 1 + max(0, math.floor((remaining_s - spent_s(count)) / max(each_s, 1e-9)))
-
-    counts = range(rounds, min(rounds, SLOW_MIN_ROUNDS) - 1, -1)
-    best = next((count for count in counts if fitting(count) >= restarts), counts[-1])
-    least_s = costs.launch_s + costs.generation_s + spent_s(counts[-1])
-    missing_s = (restarts - 1) * least_s + spent_s(counts[-1]) - remaining_s
-    return RestartPlan(restarts=fitting(best), rounds=best, needed_s=budget_s + missing_s)
+    wanted_s = measuring_s(costs)
+    left_s = remaining_s + (costs.launch_s if is_launched else 0.0)
+    fitting = round(left_s / (costs.launch_s + wanted_s))
+    least_s = costs.launch_s + max(LEAST_MEASURING_S / 4, MIN_ROUNDS / 2 * costs.round_s)
+    possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9)))
+    restarts = min(max(missing, fitting, int(is_launched)), possible)
+    if restarts < 1:
+        return RestartPlan(restarts=0, measuring_s=0.0)
+    return RestartPlan(restarts=restarts, measuring_s=left_s / restarts - costs.launch_s)
 
 
-def plan_text(plan: RestartPlan, costs: Costs, *, remaining_s: float, restarts: int) -> str:
+def plan_text(plan: RestartPlan, costs: Costs, *, remaining_s: float, missing: int) -> str:
     """Say how many restarts fit, from which costs, and what more budget would do."""
+    more_s = (missing - plan.restarts) * (costs.launch_s + LEAST_MEASURING_S)
     enough = (
-        f"; {restarts} are needed: give --budget {_roughly(plan.needed_s)} or more"
-        if plan.restarts < restarts
+        f"; {missing} are needed: give --budget {_roughly(more_s)} s more"
+        if plan.restarts < missing
         else ""
     )
     count = "1 restart fits" if plan.restarts == 1 else f"{plan.restarts} restarts fit"
-    rounds = counted(plan.rounds, "round")
     return (
-        f"plan: {count} the {remaining_s:.0f} s left of the budget, with {rounds} in a "
-        f"generation: a launch of all arms takes {costs.launch_s:.1f} s, the begin of a generation "
-        f"{costs.generation_s:.1f} s and a round {costs.round_s:.1f} s{enough}"
+        f"plan: {count} the {remaining_s:.0f} s left of the budget: a launch of all arms takes "
+        f"{costs.launch_s:.1f} s, and each measures for {plan.measuring_s:.0f} s{enough}"
     )
-
-
-def first_rounds(block_s: float) -> int:
-    """Return the rounds of a generation before their spread is known."""
-    return SLOW_FIRST_ROUNDS if block_s > SLOW_BLOCK_S else FIRST_ROUNDS
-
-
-def rounds_per_generation(samples: Iterable[Pairs], costs: Costs, *, rounds: int) -> int:
-    """Return r = √((cost of a generation ÷ cost of a round) · (variance within ÷ between)).
-
-    Clamped to 5…18, with slow steps to 2…6; the most where the variance between generations is not
-    positive (Kalibera and Jones 2013). `rounds` is what the generations so far had.
-    """
-    variances = [both for pairs in samples if (both := _variances(pairs)) is not None]
-    if not variances:
-        return rounds
-    least, most = MIN_ROUNDS, MAX_ROUNDS
-    if costs.block_s > SLOW_BLOCK_S:
-        least, most = SLOW_MIN_ROUNDS, SLOW_MAX_ROUNDS
-    within = float(np.mean([within for within, _ in variances]))
-    between = float(np.mean([total for _, total in variances])) - within / rounds
-    if between <= 0:
-        return most
-    base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
-    best = math.sqrt(base_s / max(costs.round_s, 1e-9) * within / between)
-    return min(most, max(least, round(best)))
-
-
-def affordable_rounds(
-    costs: Costs, *, rounds: int, remaining_s: float, restarts: int, generations: int
-) -> int:
-    """Return how many rounds a generation may have for all that is still planned to fit.
-
-    `restarts` and `generations` are those to come; `rounds` is what `costs` were paid for.
-    """
-    if generations < 1:
-        return MAX_ROUNDS
-    base_s = max(costs.generation_s - rounds * costs.round_s, 0.0)
-    each_s = (remaining_s - restarts * costs.launch_s) / generations
-    return math.floor((each_s - base_s) / max(costs.round_s, 1e-9))
-
-
-def _variances(pairs: Pairs) -> tuple[float, float] | None:
-    """Return the variance within and between the generations of one arm; None below three."""
-    values = [np.asarray(rounds) for gens in pairs.values() for rounds in gens.values()]
-    usable = [rounds for rounds in values if rounds.size >= 2]
-    if len(usable) < 3:
-        return None
-    within = float(np.mean([rounds.var(ddof=1) for rounds in usable]))
-    return within, float(np.var([rounds.mean() for rounds in usable], ddof=1))

@@ -21,7 +21,8 @@ from envcompare.measure.quiet import QuietGate
 from envcompare.measure.worker import HELLO_LIMIT_S, Amount, Fact, Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Count, Failure, ProcessRun
-from envcompare.stats.intervals import Interval
+from envcompare.stats.intervals import MIN_PROCESSES, Interval
+from envcompare.stats.metrics import Readings
 
 _WANTED_ROUNDS = 4  # below it there is no verdict; then the first round is not given away
 _LEAST_LIMIT_S = 1.0
@@ -102,11 +103,11 @@ class ProcessPass:
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        return self.roster.intervals(self.runs)
+        return self.roster.intervals(Readings(self.runs))
 
     def _is_done(self) -> bool:
-        min_restarts = self.context.design.min_restarts
-        self.stopped_by = self.roster.why_done(self.runs, min_restarts=min_restarts)
+        least = max(self.context.design.min_restarts, MIN_PROCESSES)
+        self.stopped_by = self.roster.why_done(Readings(self.runs), min_restarts=least)
         if self.stopped_by is None and (self._is_spent or self._is_over()):
             self.stopped_by = "budget"
         return self.stopped_by is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -17,13 +17,14 @@ from envcompare.measure.limits import (
     ClockWatch,
     StopReason,
     begin_limit_s,
+    is_look,
     one_cpu_caution,
     stop_reason,
 )
 from envcompare.measure.worker import Found, Hello, Worker
-from envcompare.run_folder.records import Block, Failure, IdentityChange, ProcessRun, Taken
+from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
-from envcompare.stats.metrics import look
+from envcompare.stats.metrics import Readings, look
 
 _T = TypeVar("_T")
 _RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -69,26 +70,32 @@ class Roster:
         hello = self.hellos.get(self.context.reference)
         return str(((hello.fingerprint if hello else None) or {}).get("gpu.uuid") or "")
 
-    def intervals(self, samples: Sequence[Block | ProcessRun]) -> dict[str, Interval | None]:
+    def intervals(
+        self, readings: Readings, *, is_looked: bool = True
+    ) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
         context = self.context
         return look(
-            tuple(samples),
+            readings,
             self.compared,
             reference=context.reference,
             design=context.design,
             m=context.comparisons,
+            is_looked=is_looked,
         )
 
     def why_done(
-        self, samples: Sequence[Block | ProcessRun], *, min_restarts: int
+        self, readings: Readings, *, min_restarts: int
     ) -> StopReason | Literal["failure"] | None:
-        """Return why nothing more is to be measured, None where the budget alone can end it."""
+        """Return why nothing more is to be measured, None where the budget alone can end it.
+
+        Processes are looked at after each round: their rule holds at all looks together.
+        """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
-        if not samples:
+        if not (readings.is_program or is_look(readings.restarts, min_restarts)):
             return None
-        intervals = self.intervals(samples).values()
+        intervals = self.intervals(readings).values()
         return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
 
     def fail(self, arm: str, failure: Failure) -> None:

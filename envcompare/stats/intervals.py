@@ -28,11 +28,10 @@ LOOK_FACTOR = 1.2  # the half-width pays for looking after each restart, and for
 ALPHA = 0.05  # of all planned comparisons together
 SEQUENCE_SHARE = 0.2  # of alpha, for the confidence sequence; the rest is the printed interval's
 CONTROL_LEVEL = 0.99
-MIN_GENERATIONS = 8  # before the first look
-REBUILD_RESTARTS = 8  # at least, where generations are no forks and resample less
+MIN_PROCESSES = 8  # of a plain command in each arm, before the first look
 MAX_FORECAST = 10_000  # restarts; beyond that a forecast says nothing
 
-Unit = Literal["restart", "generation"]
+Unit = Literal["round", "restart", "generation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Interval:
     restarts: int
     generations: int
     level: float
-    is_decided: bool = False  # the confidence sequence excludes 0, and lies inside the interval
+    is_decided: bool = False  # the rule that ends a cell for a difference has found one
 
     @property
     def low(self) -> float | None:
@@ -74,6 +73,14 @@ class Evidence:
     unit: Unit
     restarts: int
     generations: int
+
+    def printed(self, *, alpha: float) -> Interval:
+        """Return the interval a verdict rests on, as `printed` does."""
+        return printed(self, alpha=alpha)
+
+    def interval(self, *, level: float) -> Interval:
+        """Return a Student t interval that pays for nothing."""
+        return _interval(self, level=level)
 
 
 def gather(groups: Units, *, always_restarts: bool = False) -> Evidence | None:
@@ -160,22 +167,24 @@ def _interval(
     )
 
 
-def generations_needed(so_far: Interval, *, margin: float) -> int | None:
-    """Forecast how many generations in all would decide, at the spread seen so far.
+def restarts_needed(so_far: Interval, *, margin: float) -> int | None:
+    """Forecast how many restarts in all would decide, at the spread seen so far.
 
     A verdict needs a printed half-width below the distance of the mean to 0, or to the far side of
-    the margin, whichever is longer. The confidence sequence, always wider, comes to it no sooner.
-    Restarts are whole. None where nothing can be said, or beyond 10 000 restarts.
+    the margin, whichever is longer. That of rounds and of what restarts add falls with the root of
+    the restarts; where it rests on restarts alone Student's factor falls too. The confidence
+    sequence, always wider, comes to it no sooner. None where nothing can be said, or beyond 10 000.
     """
     if so_far.restarts < 2 or not math.isfinite(so_far.half_width) or so_far.half_width <= 0:
         return None
-    per_restart = so_far.generations // so_far.restarts
-    units = 1 if so_far.unit == "restart" else per_restart
     reach = max(abs(so_far.mean), math.log1p(margin) - abs(so_far.mean))
-    scale = so_far.half_width / _width(so_far.restarts * units, so_far.level)
+    if so_far.unit == "round":
+        needed = math.ceil(so_far.restarts * (so_far.half_width / reach) ** 2)
+        return max(needed, so_far.restarts) if needed <= MAX_FORECAST else None
+    scale = so_far.half_width / _width(so_far.restarts, so_far.level)
     for restarts in _counts(so_far.restarts):
-        if scale * _width(restarts * units, so_far.level) <= reach:
-            return restarts * per_restart
+        if scale * _width(restarts, so_far.level) <= reach:
+            return restarts
     return None
 
 

@@ -1,22 +1,32 @@
 """The metrics of a block or a process: how each is read, and which one a verdict rests on.
 
-The lower one is the better throughout; all are nanoseconds but `stretch`, a ratio.
+The lower one is the better throughout; all are nanoseconds but `stretch`, a ratio. A block has two
+values of each: its typical step, and the sum of its steps with everything in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from envcompare.run_folder.records import CONTROL_SUFFIX, Block, Design, Measured, ProcessRun
-from envcompare.stats.intervals import Interval, printed_interval
-from envcompare.stats.pairs import Logarithms, Pairs, Units, logarithms, paired, units
+import numpy as np
+
+from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
+from envcompare.stats.intervals import ALPHA, Interval, printed_interval
+from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, paired, units
+from envcompare.stats.typical import Contrast, Groups, RoundEvidence, Spread, ratio_of_sums, spread
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
 Estimated = tuple[Pairs, Units]
+"""Of plain commands: paired log ratios, and one value a process."""
 
 
 Read = Callable[[Measured], float | None]
+Sums = Mapping[str, Mapping[Round, float]]
+"""arm → round → nanoseconds over all steps of a block."""
+LOWER = 0.25  # of the steps of a block: what most steps take, whatever a few of them met
+_MORE_THREADS = 1.02  # CPU time above the time on the clock: of other threads of the worker
 
 
 def wall_ns(block: Measured) -> float:
@@ -24,21 +34,34 @@ def wall_ns(block: Measured) -> float:
     return float(block.wall_ns if isinstance(block, ProcessRun) else sum(block.wall_ns))
 
 
-def net_ns(block: Measured) -> float | None:
-    """Return wall − (run-queue wait − throttled time), in nanoseconds.
+def net_steps_ns(block: Measured) -> Sequence[float] | None:
+    """Return what each step took without the wait for a CPU that others held, in nanoseconds.
 
-    Throttling by a quota is the environment's own doing and stays in. None where the wait was not
-    measured or leaves nothing.
+    Where the thread never gave up the CPU of itself that is its CPU time, which leaves out what a
+    hypervisor took as well (paravirtual accounting of steal time; kernel: sched-stats.rst), and the
+    time it was stopped by a quota, the environment's own doing. Else it is the wall time less the
+    wait in the run queue: a step that sleeps takes its time. None where the wait was not measured
+    or leaves nothing.
     """
     if isinstance(block, ProcessRun) or block.wait_ns is None:
         return None
-    outside = max(0, block.wait_ns - min(block.wait_ns, block.throttled_ns or 0))
-    net = wall_ns(block) - outside
-    return net if net > 0 else None
+    throttled = block.throttled_ns or 0
+    wall = wall_ns(block)
+    if block.voluntary_switches == 0 and 0 < sum(block.cpu_ns) <= _MORE_THREADS * wall:
+        return [cpu + throttled / len(block.cpu_ns) for cpu in block.cpu_ns]
+    outside = max(0, block.wait_ns - min(block.wait_ns, throttled))
+    share = 1 - outside / wall if wall else 0.0
+    return [step * share for step in block.wall_ns] if share > 0 else None
+
+
+def net_ns(block: Measured) -> float | None:
+    """Return the net time of all steps of a block, in nanoseconds; None where it is not known."""
+    steps = net_steps_ns(block)
+    return None if steps is None else math.fsum(steps)
 
 
 def _stretch(block: Measured) -> float | None:
-    """Return wall ÷ net: 1 where no other process held the CPU."""
+    """Return wall ÷ net: 1 where nothing else held the CPU."""
     net = net_ns(block)
     return None if net is None else wall_ns(block) / net
 
@@ -74,111 +97,233 @@ METRICS: dict[MetricName, Read] = {
 """How each metric is read from a block or process; None where that did not measure it."""
 
 
+def typical_ns(block: Measured, metric: MetricName) -> float | None:
+    """Return the typical step of a block: the lower quartile of its steps, in nanoseconds.
+
+    On a GPU it is the mean: a step ends when it is queued, and the last one waits for the device.
+    `stretch` is wall ÷ net of the whole block; a process is one step.
+    """
+    if isinstance(block, ProcessRun) or metric not in ("net", "wall", "cpu"):
+        return METRICS[metric](block)
+    if metric != "net" and block.gpu_ns:
+        whole = METRICS[metric](block)
+        return None if whole is None else whole / block.k
+    steps = {"net": net_steps_ns(block), "wall": block.wall_ns, "cpu": block.cpu_ns}[metric]
+    return None if not steps else _lower_quartile(steps)
+
+
+def _lower_quartile(steps: Sequence[float]) -> float:
+    """Return the 25th percentile, linear between neighbours (Hyndman and Fan 1996, type 7)."""
+    if len(steps) == 1:
+        return float(steps[0])
+    if len(steps) > 100:
+        return float(np.quantile(steps, LOWER))
+    ordered = sorted(steps)
+    place = LOWER * (len(ordered) - 1)
+    low = int(place)
+    share = place - low
+    return float(ordered[low] + share * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low]))
+
+
+_Kind = Literal["process", "gpu", "blind", "plain"]
+"""What a sample is to the choice of the metric."""
+
+
 def primary_metric(blocks: Iterable[Measured], *, threads: int) -> tuple[MetricName, str]:
     """Choose the metric of the verdict and say why where it is not `net`.
 
     `net` is defined where one thread computes on a CPU and the kernel tells the run-queue wait.
     """
-    everything = tuple(blocks)
-    seen = tuple(block for block in everything if isinstance(block, Block))
-    if len(seen) < len(everything):
+    return _metric_of({_kind(block) for block in blocks}, threads=threads)
+
+
+def _kind(sample: Measured) -> _Kind:
+    if isinstance(sample, ProcessRun):
+        return "process"
+    if sample.gpu_ns:
+        return "gpu"
+    return "blind" if sample.wait_ns is None else "plain"
+
+
+def _metric_of(kinds: set[_Kind], *, threads: int) -> tuple[MetricName, str]:
+    if "process" in kinds:
         return "wall", "a whole program: how long its threads and children wait is not known"
     if threads > 1:
         return "wall", "more than one thread computes: the waits of all exceed the wall time"
-    if any(block.gpu_ns for block in seen):
+    if "gpu" in kinds:
         return "wall", "the work runs on a GPU"
-    if any(block.wait_ns is None for block in seen):
+    if "blind" in kinds:
         return "wall", "the kernel does not tell the run-queue wait (schedstat)"
     return "net", ""
 
 
 class Readings:
-    """What the metrics read from the blocks of one cell, and the estimates made of it.
+    """What the metrics read from the blocks or processes of one cell, and the estimates of it.
 
-    Each block is read once for each metric, and each estimate made once: a cell with many arms is
-    asked for the same ones again and again.
+    Each is read once as it is added, and its steps are not kept: thousands of short ones a block
+    would fill the memory.
     """
 
-    def __init__(self, blocks: Iterable[Measured]) -> None:
-        self._blocks = tuple(b for b in blocks if not b.warmup and b.status == "ok")
-        self._processes = tuple(b for b in self._blocks if isinstance(b, ProcessRun))
-        self._logarithms: dict[MetricName, Logarithms] = {}
-        self._estimates: dict[tuple[str, str, MetricName], Estimated] = {}
+    def __init__(
+        self, samples: Iterable[Measured] = (), *, metrics: Iterable[MetricName] = tuple(METRICS)
+    ) -> None:
+        self._metrics = tuple(metrics)
+        self._typical: dict[MetricName, dict[str, dict[Round, float]]] = {}
+        self._sums: dict[MetricName, dict[str, dict[Round, float]]] = {}
+        self._kinds: set[_Kind] = set()
+        self._restarts: set[int] = set()
+        self._processes: list[ProcessRun] = []
+        self._groups: dict[tuple[str, str, MetricName], Groups] = {}
+        for sample in samples:
+            self.add(sample)
+
+    def add(self, sample: Measured) -> None:
+        """Read one more; what warms up and what was dropped is left out."""
+        if sample.warmup or sample.status != "ok":
+            return
+        self._groups.clear()
+        number = (sample.restart, sample.generation, sample.round)
+        self._kinds.add(_kind(sample))
+        self._restarts.add(sample.restart)
+        if isinstance(sample, ProcessRun):
+            self._processes.append(sample)
+        for metric in self._metrics:
+            typical, whole = typical_ns(sample, metric), METRICS[metric](sample)
+            if typical and typical > 0 and whole:
+                by_arm = self._typical.setdefault(metric, {})
+                by_arm.setdefault(sample.arm, {})[number] = math.log(typical)
+                self._sums.setdefault(metric, {}).setdefault(sample.arm, {})[number] = whole
+
+    @property
+    def restarts(self) -> int:
+        """Return how many restarts, or passes of processes, were read."""
+        return len(self._restarts)
+
+    def has_restart(self, number: int) -> bool:
+        """Tell whether a block of a restart was read."""
+        return number in self._restarts
+
+    @property
+    def is_program(self) -> bool:
+        """Tell whether processes of a plain command were read."""
+        return bool(self._processes)
+
+    def primary(self, *, threads: int) -> tuple[MetricName, str]:
+        """Return the metric of the verdict, as `primary_metric` does."""
+        return _metric_of(self._kinds, threads=threads)
 
     def logarithms(self, metric: MetricName) -> Logarithms:
-        """Return the logarithms of a metric by arm and round."""
-        if metric not in self._logarithms:
-            self._logarithms[metric] = logarithms(self._blocks, read=METRICS[metric])
-        return self._logarithms[metric]
+        """Return the logarithms of the typical step by arm and round."""
+        return self._typical.get(metric, {})
 
-    def pairs(self, arm: str, reference: str, metric: MetricName) -> Pairs:
-        """Return the paired log ratios of an arm."""
-        return paired(self.logarithms(metric), arm=arm, reference=reference)
+    def groups(self, arm: str, reference: str, metric: MetricName) -> Groups:
+        """Return the log ratios of an arm's typical step in its complete rounds, by restart."""
+        key = (arm, reference, metric)
+        if key not in self._groups:
+            self._groups[key] = self._grouped(*key)
+        return self._groups[key]
+
+    def _grouped(self, arm: str, reference: str, metric: MetricName) -> Groups:
+        values = self.logarithms(metric)
+        ours, theirs = values.get(arm, {}), values.get(reference, {})
+        restarts: dict[int, list[float]] = {}
+        for number in sorted(ours.keys() & theirs.keys()):
+            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
+        return tuple(map(tuple, restarts.values()))
+
+    def generations(self, arm: str, reference: str, metric: MetricName) -> int:
+        """Return in how many generations an arm and the reference have a complete round."""
+        values = self.logarithms(metric)
+        both = values.get(arm, {}).keys() & values.get(reference, {}).keys()
+        return len({number[:2] for number in both})
+
+    def spread(self, reference: str, metric: MetricName, prior: Spread | None = None) -> Spread:
+        """Return how far restarts scatter, pooled over all arms, the control among them."""
+        arms = (arm for arm in self.logarithms(metric) if arm != reference)
+        return spread((self.groups(arm, reference, metric) for arm in arms), prior)
+
+    def evidence(  # noqa: PLR0913 — each is a choice of its own
+        self,
+        arm: str,
+        reference: str,
+        metric: MetricName,
+        *,
+        prior: Spread | None = None,
+        is_strict: bool = False,
+        is_looked: bool = True,
+    ) -> RoundEvidence | None:
+        """Return what the rounds of an arm say; None without a complete one."""
+        groups = self.groups(arm, reference, metric)
+        if not groups:
+            return None
+        return RoundEvidence(
+            groups=groups,
+            spread=self.spread(reference, metric, prior),
+            generations=self.generations(arm, reference, metric),
+            is_strict=is_strict,
+            is_looked=is_looked,
+        )
+
+    def mean(self, arm: str, reference: str, metric: MetricName) -> Contrast | None:
+        """Return the log ratio of the sums over all complete rounds, None without one.
+
+        That of `stretch` is the one of wall less the one of net, so that both add up to it.
+        """
+        names: tuple[MetricName, ...] = ("wall", "net") if metric == "stretch" else (metric,)
+        known = [self._sums.get(name, {}).get(one) for name in names for one in (arm, reference)]
+        if not all(known):
+            return None
+        maps = [one for one in known if one]
+        complete = sorted(set.intersection(*(set(one) for one in maps)))
+        if not complete:
+            return None
+        return ratio_of_sums([np.asarray([one[key] for key in complete]) for one in maps])
 
     def estimate(self, arm: str, reference: str, metric: MetricName) -> Estimated:
-        """Return the paired log ratios of an arm and its balanced units, as `estimate` does."""
-        key = (arm, reference, metric)
-        if key not in self._estimates:
-            self._estimates[key] = self._estimated(arm, reference, metric)
-        return self._estimates[key]
+        """Return the paired log ratios of the processes of an arm, and one value each.
 
-    def _estimated(self, arm: str, reference: str, metric: MetricName) -> Estimated:
+        Nothing where a time was below one tick of the clock in a complete round: the rounds that
+        happened to meet a tick would be a biased choice.
+        """
         if _has_zeros(self._processes, {arm, reference}, METRICS[metric]):
             return {}, ()
-        pairs = self.pairs(arm, reference, metric)
-        if metric == "stretch":
-            wall, net = (self.estimate(arm, reference, name) for name in ("wall", "net"))
-            if _rounds(wall[0]) == _rounds(net[0]):
-                return pairs, _subtracted(wall[1], net[1])
+        pairs = paired(self.logarithms(metric), arm=arm, reference=reference)
         return pairs, units(pairs)
 
 
-def estimate(
-    blocks: Iterable[Measured], *, arm: str, reference: str, metric: MetricName
-) -> Estimated:
-    """Return the paired log ratios of an arm and its balanced units.
-
-    Units of `stretch` are those of wall − net: log(wall) = log(net) + log(stretch) then holds for
-    what is reported as it does for each block, though a median or a trimmed mean is not additive.
-    """
-    taken = {arm, reference, reference + CONTROL_SUFFIX}
-    readings = Readings(block for block in blocks if block.arm in taken)
-    return readings.estimate(arm, reference, metric)
-
-
-def _has_zeros(runs: tuple[ProcessRun, ...], arms: set[str], read: Read) -> bool:
-    """Tell whether a complete round of processes has no ratio, since a time was below one tick.
-
-    The rounds that happened to meet a tick would then be a biased choice.
-    """
+def _has_zeros(runs: Sequence[ProcessRun], arms: set[str], read: Read) -> bool:
     of_arms = [run for run in runs if run.arm in arms]
+    if not of_arms:
+        return False
     complete = set.intersection(*({r.number for r in of_arms if r.arm == arm} for arm in arms))
     return any(run.number in complete and not read(run) for run in of_arms)
 
 
-def _rounds(pairs: Pairs) -> list[list[int]]:
-    return [[len(rounds) for rounds in generations.values()] for generations in pairs.values()]
-
-
-def _subtracted(minuends: Units, subtrahends: Units) -> Units:
-    return tuple(
-        tuple(a - b for a, b in zip(one, other, strict=True))
-        for one, other in zip(minuends, subtrahends, strict=True)
-    )
-
-
-def look(
-    blocks: tuple[Measured, ...], arms: tuple[str, ...], *, reference: str, design: Design, m: int
+def look(  # noqa: PLR0913 — a look is at all of this
+    readings: Readings,
+    arms: tuple[str, ...],
+    *,
+    reference: str,
+    design: Design,
+    m: int,
+    is_looked: bool = True,
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
-    metric, _ = primary_metric(blocks, threads=design.threads)
-    readings = Readings(blocks)
-    return {
-        arm: printed_interval(
-            readings.estimate(arm, reference, metric)[1],
-            comparisons=m,
-            is_strict=design.preset == "strict",
-            is_screening=design.screen,
-        )
+    metric, _ = readings.primary(threads=design.threads)
+    is_strict = design.preset == "strict"
+    if readings.is_program:
+        return {
+            arm: printed_interval(
+                readings.estimate(arm, reference, metric)[1],
+                comparisons=m,
+                is_strict=is_strict,
+                is_screening=design.screen,
+            )
+            for arm in arms
+        }
+    alpha = ALPHA if design.screen else ALPHA / max(1, m)
+    found = {
+        arm: readings.evidence(arm, reference, metric, is_strict=is_strict, is_looked=is_looked)
         for arm in arms
     }
+    return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in found.items()}

@@ -58,6 +58,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     needed: int | None = None  # that a verdict needs,
     planned: int | None = None  # that were planned where these are more,
     missing: int | None = None  # and that are missing before there is an interval
+    spread: float | None = None  # of restarts, as a log ratio, where it asks for more of them
     control_end: float | None = None  # log ratio by which the reference differs from itself
     metrics: tuple[str, str] | None = None  # that the two runs were judged on
 
@@ -70,12 +71,28 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     level: float  # of the interval before it was widened for looking, e.g. 0.98
-    unit: Literal["restart", "generation", "process"]
+    unit: Literal["round", "restart", "generation", "process"]
     restarts: int
     generations: int
     rounds: int
     is_widened: bool  # for several comparisons and for looking
-    is_pooled: bool = False  # its restart variance is that of all cells of the run
+
+
+class Tail(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a step is slow, above 1.5 times the median of its arm, here and in the reference.
+
+    Shares of steps from 0 to 1, and ratios to the median; the interval of the difference of shares
+    is at 95 % and not widened.
+    """
+
+    share: float
+    reference_share: float
+    difference_low: float | None = None
+    difference_high: float | None = None
+    slow_ratio: float | None = None  # median of the slow steps ÷ median of all, in the arm
+    p90_log_ratio: float | None = None  # of the 90th percentiles, arm ÷ reference
+    p90_low: float | None = None
+    p90_high: float | None = None
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,11 +199,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     is_confounded: bool = False
     # Keys of `differences` that may explain it, the likeliest first; None: no facts to compare.
     candidates: tuple[str, ...] | None = None
-    primary: Estimate | None = None  # on `net`, or on `wall` where net is not defined
-    secondary: tuple[Estimate, ...] = ()  # wall, stretch, cpu, gpu: not widened
+    # The typical step, on `net`, or on `wall` where net is not defined; a process of a command.
+    primary: Estimate | None = None
+    mean: Estimate | None = None  # of all steps on the same metric, with everything in
+    is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step
+    tail: Tail | None = None
+    secondary: tuple[Estimate, ...] = ()  # means of wall, stretch, cpu, gpu: not widened
     reason: Reason | None = None  # why it failed, was not run, or is inconclusive
     forecast_s: float | None = None  # more seconds of measuring that would decide
-    forecast_generations: int | None = None
+    forecast_restarts: int | None = None  # or processes
     control_failed: bool = False  # then only claims beyond `noise_floor` were kept
     failure: Failure | None = None
 
@@ -243,6 +264,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
     drifts: tuple[Drift, ...] = ()  # every one that was tested
     dropped_blocks: int = 0  # their clocks jumped
+    restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
     waited_s: float = 0.0  # for a quiet machine
     cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step
 

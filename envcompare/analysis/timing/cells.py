@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +32,10 @@ from envcompare.run_folder.records import (
     RunRecord,
 )
 from envcompare.run_folder.results import waited_s
-from envcompare.stats.intervals import CONTROL_LEVEL, Interval, interval
+from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
 from envcompare.stats.metrics import Estimated, MetricName, Readings, primary_metric, wall_ns
-from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, trend
+from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
+from envcompare.stats.typical import RoundEvidence, Spread
 
 _SKIPPED = "the run ended before this cell"
 
@@ -100,9 +102,35 @@ class CellData:
         """Return what the metrics read from the blocks."""
         return Readings(self.blocks)
 
+    @property
+    def is_looked(self) -> bool:
+        """Tell whether the printed intervals pay for looks while measuring.
+
+        They do not where the budget ended the cell no later than the first look.
+        """
+        least = self.run.design.min_restarts
+        return not (self.stopped_by == "budget" and self.readings.restarts <= least)
+
     def estimate(self, arm: str, metric: MetricName) -> Estimated:
-        """Return the paired log ratios of an arm to the reference, and its balanced units."""
+        """Return the paired log ratios of a command's processes, and one value each."""
         return self.readings.estimate(arm, self.reference.id, metric)
+
+    def evidence(self, arm: str, metric: MetricName) -> Evidence | RoundEvidence | None:
+        """Return what an arm's rounds say of its ratio to the reference; None without any."""
+        if self.is_program:
+            return gather(self.estimate(arm, metric)[1], always_restarts=self.is_strict)
+        return self.readings.evidence(
+            arm,
+            self.reference.id,
+            metric,
+            is_strict=self.is_strict,
+            is_looked=self.is_looked,
+        )
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Return how far the restarts of this cell scatter beyond their rounds."""
+        return self.readings.spread(self.reference.id, self.metric[0])
 
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
         """Return the measured blocks or processes of an arm, warm-up left out."""
@@ -135,7 +163,7 @@ def to_estimate(
     data: CellData, arm: str, *, metric: MetricName, ratio: Interval, is_widened: bool
 ) -> Estimate:
     """Write an interval as the record that comparison.json keeps."""
-    pairs, _ = data.estimate(arm, metric)
+    groups = data.readings.groups(arm, data.reference.id, metric)
     return Estimate(
         metric=metric,
         log_ratio=ratio.mean,
@@ -145,7 +173,7 @@ def to_estimate(
         unit="process" if data.is_program else ratio.unit,
         restarts=ratio.restarts,
         generations=ratio.generations,
-        rounds=sum(len(rounds) for gens in pairs.values() for rounds in gens.values()),
+        rounds=sum(map(len, groups)),
         is_widened=is_widened,
     )
 
@@ -153,12 +181,33 @@ def to_estimate(
 def plain_estimate(
     data: CellData, arm: str, *, metric: MetricName, level: float
 ) -> Estimate | None:
-    """Return the estimate of an arm on a metric at `level`, not widened; None without pairs."""
-    _, groups = data.estimate(arm, metric)
-    ratio = interval(groups, level=level, always_restarts=data.is_strict)
-    if ratio is None:
+    """Return the estimate of an arm on a metric at `level`, not widened; None without rounds."""
+    evidence = data.evidence(arm, metric)
+    if evidence is None:
         return None
+    ratio = evidence.interval(level=level)
     return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=False)
+
+
+def mean_estimate(
+    data: CellData, arm: str, *, metric: MetricName, level: float, is_widened: bool = False
+) -> Estimate | None:
+    """Return the estimate of the mean, with all steps in; None without rounds of both arms.
+
+    That of `stretch` is the one of wall less that of net.
+    """
+    reference = data.reference.id
+    found = data.readings.mean(arm, reference, metric)
+    if found is None:
+        return None
+    groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
+    ratio = found.interval(
+        level=level,
+        spread=data.spread,
+        groups=groups,
+        generations=data.readings.generations(arm, reference, "wall"),
+    )
+    return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=is_widened)
 
 
 def _noise_floor(data: CellData) -> Estimate | None:
@@ -217,6 +266,7 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
+        restart_spread=math.sqrt(data.spread.variance) if blocks else None,
         waited_s=waited_s(data.guard_events),
         cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
     )
@@ -329,7 +379,7 @@ def _find_drifts(
         arm: trend(
             [
                 rounds
-                for found in readings.pairs(arm, reference, metric).values()
+                for found in paired(known, arm=arm, reference=reference).values()
                 for rounds in found.values()
             ]
         )

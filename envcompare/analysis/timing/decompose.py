@@ -7,16 +7,18 @@ image changes one thing at a time, so the log ratios of its two steps sum to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from envcompare.analysis.model.comparison import Decomposition, Estimate
 from envcompare.analysis.timing.cells import CellData
-from envcompare.run_folder.records import CONTROL_SUFFIX, ArmRecord, Measured
-from envcompare.stats.intervals import interval
-from envcompare.stats.metrics import METRICS, estimate
+from envcompare.run_folder.records import ArmRecord
+from envcompare.stats.intervals import Interval, interval
+from envcompare.stats.pairs import Round
+from envcompare.stats.typical import contrast
 
 LEVEL = 0.95
 
@@ -65,15 +67,21 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
     failures = [data.failure(arm) for arm in arms]
     if any(failure is not None and failure.phase == "checksum" for failure in failures):
         return None  # arms that do not do the same work have no ratio
-    blocks = _complete(data, arms)
-    times = {arm: _log_times(data, blocks, arm, base=corners.base) for arm in arms[1:]}
-    whole, isolated = times[corners.arm], times[corners.host_arm]
-    total = _estimate(data, blocks, whole)
-    environment = _estimate(data, blocks, isolated)
-    stack = _estimate(data, blocks, whole - isolated)
+    rounds = _complete(data, arms)
+    place = {arm: number for number, arm in enumerate(arms)}
+
+    def part(**signs: int) -> Estimate | None:
+        weights = [0] * len(arms)
+        for corner, sign in signs.items():
+            weights[place[getattr(corners, corner)]] = sign
+        return _estimate(data, rounds, weights)
+
+    total = part(arm=1, base=-1)
+    environment = part(host_arm=1, base=-1)
+    stack = part(arm=1, host_arm=-1)
     if total is None or environment is None or stack is None:
         return None
-    other = times[corners.base_image] if corners.base_image else None
+    has_both = bool(corners.base_image)
     return Decomposition(
         cell=data.cell.id,
         host=data.cell.host,
@@ -83,56 +91,57 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
         total=total,
         environment=environment,
         stack=stack,
-        environment_by_image=None if other is None else _estimate(data, blocks, whole - other),
-        stack_by_base=None if other is None else _estimate(data, blocks, other),
-        interaction=None if other is None else _estimate(data, blocks, whole - isolated - other),
+        environment_by_image=part(arm=1, base_image=-1) if has_both else None,
+        stack_by_base=part(base_image=1, base=-1) if has_both else None,
+        interaction=part(arm=1, host_arm=-1, base_image=-1, base=1) if has_both else None,
     )
 
 
-def _complete(data: CellData, arms: tuple[str, ...]) -> tuple[Measured, ...]:
-    """Return the blocks of the rounds in which every corner has a value.
-
-    Only then do all parts rest on the same rounds, and sum. The control of the base goes with it,
-    as in every other estimate.
-    """
-    read = METRICS[data.metric[0]]
-    blocks = [b for arm in arms for b in data.arm_blocks(arm) if (read(b) or 0) > 0]
-    seen: dict[tuple[int, int, int], set[str]] = {}
-    for block in blocks:
-        seen.setdefault(_round(block), set()).add(block.arm)
-    twins = (b for arm in arms for b in data.arm_blocks(arm + CONTROL_SUFFIX))
-    return tuple(
-        block for block in (*blocks, *twins) if len(seen.get(_round(block), ())) == len(arms)
-    )
+Rounds = dict[Round, tuple[float, ...]]
+"""Logarithms of the typical steps of all corners, by round."""
 
 
-def _round(block: Measured) -> tuple[int, int, int]:
-    return block.restart, block.generation, block.round
+def _complete(data: CellData, arms: tuple[str, ...]) -> Rounds:
+    """Return the rounds in which every corner has a value: only then do all parts sum."""
+    known = data.readings.logarithms(data.metric[0])
+    complete = set.intersection(*(set(known.get(arm, {})) for arm in arms))
+    return {number: tuple(known[arm][number] for arm in arms) for number in sorted(complete)}
 
 
-def _log_times(data: CellData, blocks: tuple[Measured, ...], arm: str, *, base: str) -> np.ndarray:
-    """Return ln(time in the arm ÷ time in the base), one value a generation, by restart."""
-    _, groups = estimate(blocks, arm=arm, reference=base, metric=data.metric[0])
-    return np.asarray(groups, dtype=float)
-
-
-def _estimate(data: CellData, blocks: tuple[Measured, ...], values: np.ndarray) -> Estimate | None:
-    ratio = interval(
-        tuple(tuple(restart) for restart in values.tolist()),
-        level=LEVEL,
-        always_restarts=data.is_strict,
-    )
-    if ratio is None:
+def _estimate(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Estimate | None:
+    """Return a sum of corners whose signs sum to 0, with its interval."""
+    if not rounds:
         return None
+    ratio = _interval(data, rounds, weights)
     return Estimate(
         metric=data.metric[0],
         log_ratio=ratio.mean,
         low=ratio.low,
         high=ratio.high,
         level=ratio.level,
-        unit=ratio.unit,
+        unit="process" if data.is_program else ratio.unit,
         restarts=ratio.restarts,
         generations=ratio.generations,
-        rounds=len({_round(block) for block in blocks}),
+        rounds=len(rounds),
         is_widened=False,
+    )
+
+
+def _interval(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Interval:
+    logarithms = np.asarray(list(rounds.values()), dtype=float).T
+    values = np.asarray(weights, dtype=float) @ logarithms
+    groups: dict[int, list[float]] = {}
+    for number, value in zip(rounds, values.tolist(), strict=True):
+        groups.setdefault(number[0], []).append(value)
+    if data.is_program:
+        found = interval(tuple((value,) for value in values.tolist()), level=LEVEL)
+        assert found is not None
+        return found
+    size = sum(abs(weight) for weight in weights) / 2  # two differences vary twice as much
+    spread = replace(data.spread, variance=data.spread.variance * size)
+    return contrast(logarithms, weights).interval(
+        level=LEVEL,
+        spread=spread,
+        groups=tuple(map(tuple, groups.values())),
+        generations=len({number[:2] for number in rounds}),
     )

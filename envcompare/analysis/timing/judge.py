@@ -19,24 +19,22 @@ from envcompare.analysis.model.comparison import (
     Outcome,
     Reason,
 )
-from envcompare.analysis.timing.cells import CellData, plain_estimate, to_estimate
-from envcompare.run_folder.records import ArmRecord, Design
-from envcompare.stats.intervals import (
-    ALPHA,
-    Evidence,
-    Interval,
-    gather,
-    generations_needed,
-    interval,
-    printed,
+from envcompare.analysis.timing.cells import (
+    CellData,
+    mean_estimate,
+    plain_estimate,
+    to_estimate,
 )
+from envcompare.analysis.timing.tails import tail
+from envcompare.run_folder.records import ArmRecord, Design
+from envcompare.run_folder.results import count_comparisons
+from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Interval, restarts_needed
 from envcompare.stats.metrics import MetricName
-from envcompare.stats.multiplicity import gather_pooled, screen
-from envcompare.stats.pairs import Units
+from envcompare.stats.multiplicity import screen
+from envcompare.stats.typical import MIN_RESTARTS, TYPICAL_SHARE, WIDE_RESTARTS
 from envcompare.stats.verdicts import verdict
 
 Key = tuple[str, str]  # cell, arm
-RULES = frozenset({"target", "equivalent", "decided"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,36 +42,25 @@ class Primary:
     """The printed interval of one comparison, and how it came about."""
 
     interval: Interval
-    is_pooled: bool = False  # its restart variance is that of all cells
     is_selected: bool = True  # by the screen; without one every comparison is
 
 
 def primaries(cells: Iterable[CellData], design: Design, *, m: int) -> dict[Key, Primary]:
     """Return the primary of each measured arm under comparison; `m` comparisons were planned."""
-    data = tuple(cells)
-    groups = {
-        (one.cell.id, arm.id): _units(one, arm.id)
-        for one in data
+    evidence = {
+        (one.cell.id, arm.id): one.evidence(arm.id, one.metric[0])
+        for one in cells
         for arm in one.run.arms
         if not (arm.is_reference or arm.is_control or _did_other_work(one, arm.id))
     }
-    alike = {(one.cell.id, arm.id): _kind(one, arm.id) for one in data for arm in one.run.arms}
-    is_strict = design.preset == "strict"
-    evidence = {key: gather(units, always_restarts=is_strict) for key, units in groups.items()}
-    # what a rule stopped keeps the interval that the rule saw
-    open_cells = {one.cell.id for one in data if one.stopped_by not in RULES}
-    shared = {} if is_strict else _pooled(groups, alike)
-    pooled = {key for key, one in shared.items() if key[0] in open_cells and one != evidence[key]}
-    evidence |= {key: shared[key] for key in pooled}
     measured = {key: one for key, one in evidence.items() if one is not None}
     if not design.screen:
         return {
-            key: Primary(interval=printed(one, alpha=ALPHA / m), is_pooled=key in pooled)
-            for key, one in measured.items()
+            key: Primary(interval=one.printed(alpha=ALPHA / m)) for key, one in measured.items()
         }
     screened = screen(tuple(measured.values()), planned=m)
     return {
-        key: Primary(interval=one.interval, is_pooled=key in pooled, is_selected=one.is_selected)
+        key: Primary(interval=one.interval, is_selected=one.is_selected)
         for key, one in zip(measured, screened, strict=True)
     }
 
@@ -83,29 +70,8 @@ def _did_other_work(data: CellData, arm: str) -> bool:
     return failure is not None and failure.phase == "checksum"
 
 
-def _kind(data: CellData, arm: str) -> tuple[str, MetricName]:
-    """Return what cells share that may be pooled; commands of the user's need not be alike."""
-    return (f"{data.cell.id} {arm}" if data.is_program else arm), data.metric[0]
-
-
-def _units(data: CellData, arm: str) -> Units:
-    metric, _ = data.metric
-    return data.estimate(arm, metric)[1]
-
-
-def _pooled(
-    groups: dict[Key, Units], alike: dict[Key, tuple[str, MetricName]]
-) -> dict[Key, Evidence | None]:
-    """Pool over the cells of an arm that were judged on the same metric."""
-    pooled: dict[Key, Evidence | None] = {}
-    for kind in dict.fromkeys(alike[key] for key in groups):
-        keys = [key for key in groups if alike[key] == kind]
-        pooled |= zip(keys, gather_pooled([groups[key] for key in keys]), strict=True)
-    return pooled
-
-
 # Fewer launches cannot tell an environment from its luck. A plan may aim at more, to be narrower.
-MIN_RESTARTS = 4
+MIN_PASSES = 4  # of the processes of a plain command
 PLAIN_LEVEL = 0.95
 _READ_AS_ZERO = 0.0005  # of a log ratio: changes are printed with one decimal of a percent
 _SECONDARY: tuple[MetricName, ...] = ("net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real")
@@ -125,10 +91,8 @@ def judge(
 
 
 def _control(data: CellData, arm: ArmRecord) -> Primary | None:
-    metric, _ = data.metric
-    _, groups = data.estimate(arm.id, metric)
-    ratio = interval(groups, level=PLAIN_LEVEL, always_restarts=data.is_strict)
-    return None if ratio is None else Primary(interval=ratio)
+    evidence = data.evidence(arm.id, data.metric[0])
+    return None if evidence is None else Primary(interval=evidence.interval(level=PLAIN_LEVEL))
 
 
 def _base(data: CellData, arm: ArmRecord) -> Comparison:
@@ -164,55 +128,93 @@ def _without_result(data: CellData, arm: ArmRecord, cell: CellSummary) -> Compar
 
 def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Primary) -> Comparison:
     metric, _ = data.metric
-    primary = msgspec.structs.replace(
-        to_estimate(
-            data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
-        ),
-        is_pooled=settled.is_pooled,
+    primary = to_estimate(
+        data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
     )
+    mean = _mean(data, arm)
     outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
     if outcome in {"slower", "faster"} and not settled.is_selected:
         outcome, reason = "inconclusive", Reason(kind="not-selected")
+    by_mean = None
+    if reason is None and outcome in {"equivalent", "inconclusive"}:
+        by_mean = _outcome_of_mean(data, mean)
+    outcome = by_mean or outcome
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_generations(data, settled.interval) if is_open else None
+    more = _more_restarts(data, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
+    estimate = plain_estimate if data.is_program else mean_estimate
     others = (
-        plain_estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
+        estimate(data, arm.id, metric=name, level=PLAIN_LEVEL)
         for name in _SECONDARY
         if name != metric
     )
     return msgspec.structs.replace(
         _base(data, arm),
         outcome=outcome,
-        leaning=leaning(primary.log_ratio),
+        leaning=leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
         primary=primary,
+        mean=mean,
+        is_by_mean=by_mean is not None,
+        tail=tail(data, arm.id),
         secondary=tuple(other for other in others if other is not None),
         reason=reason,
-        forecast_generations=more,
-        forecast_s=None if more is None else more * _seconds_a_generation(cell),
+        forecast_restarts=more,
+        forecast_s=None if more is None else more * _seconds_a_restart(cell),
         control_failed=control_failed and not arm.is_control,
     )
 
 
+def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
+    """Return the mean of all steps, at the level that the typical step leaves to it."""
+    if data.is_program:
+        return None
+    design = data.run.design
+    planned = 1 if design.screen else count_comparisons(data.run.arms, len(data.run.cells))
+    level = PLAIN_LEVEL if arm.is_control else 1 - (1 - TYPICAL_SHARE) * ALPHA / max(1, planned)
+    return mean_estimate(
+        data, arm.id, metric=data.metric[0], level=level, is_widened=not arm.is_control
+    )
+
+
+def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
+    """Return whether the mean is slower or faster; None where it is neither.
+
+    Its own A/A control must not differ as much.
+    """
+    if mean is None or mean.restarts < _least_restarts(data) or data.run.design.screen:
+        return None
+    outcome = verdict(mean.low, mean.high, margin=data.run.design.margin)
+    if outcome not in {"slower", "faster"}:
+        return None
+    control = next((arm.id for arm in data.run.arms if arm.is_control), None)
+    floor = control and mean_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+    end = failed_control_end(floor or None, least=_least_restarts(data))
+    return None if end is not None and abs(mean.log_ratio) <= end else outcome
+
+
 def _least_restarts(data: CellData) -> int:
     design = data.run.design
-    return least_restarts(preset=design.preset, planned=design.min_restarts)
+    least = least_restarts(
+        preset=design.preset, planned=design.min_restarts, is_program=data.is_program
+    )
+    is_wide = not data.is_program and data.spread.is_wide
+    return max(least, WIDE_RESTARTS) if is_wide else least
 
 
-def least_restarts(*, preset: str, planned: int) -> int:
+def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
     """Return how many restarts a verdict needs; strict means the number it planned."""
-    return planned if preset == "strict" else MIN_RESTARTS
+    least = MIN_PASSES if is_program else MIN_RESTARTS
+    return max(planned, least) if preset == "strict" else least
 
 
-def _more_generations(data: CellData, ratio: Interval) -> int | None:
+def _more_restarts(data: CellData, ratio: Interval) -> int | None:
     """Forecast what is missing, the restarts below the least number included; None: no telling."""
-    per_restart = ratio.generations // ratio.restarts
-    missing = max(0, _least_restarts(data) - ratio.restarts) * per_restart
-    needed = generations_needed(ratio, margin=data.run.design.margin)
+    missing = max(0, _least_restarts(data) - ratio.restarts)
+    needed = restarts_needed(ratio, margin=data.run.design.margin)
     if needed is None:
         return None
-    return max(missing, needed - ratio.generations, 1)
+    return max(missing, needed - ratio.restarts, 1)
 
 
 def _outcome(
@@ -223,7 +225,7 @@ def _outcome(
         return "inconclusive", _too_few(data, primary, least), False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
-    end = failed_control_end(floor)
+    end = failed_control_end(floor, least=least)
     if end is None:
         return outcome, None, False
     if outcome != "inconclusive" and claimed(outcome, primary.log_ratio, margin=margin) <= end:
@@ -245,14 +247,24 @@ def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
         needed=least,
         planned=planned if planned > least else None,
         missing=max(1, 2 - primary.restarts) if primary.low is None else None,
+        spread=_wide(data),
     )
 
 
-def failed_control_end(floor: Estimate | None) -> float | None:
-    """Return the far end of the control's 99 % interval where that excludes 0, else None."""
+def _wide(data: CellData) -> float | None:
+    """Return how far the restarts scatter where that asks for more of them."""
+    is_wide = not data.is_program and data.spread.is_wide
+    return math.sqrt(data.spread.variance) if is_wide else None
+
+
+def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:
+    """Return the far end of the control's 99 % interval where that excludes 0, else None.
+
+    Below the `least` restarts of a verdict it says nothing.
+    """
     if floor is None or floor.low is None or floor.high is None:
         return None
-    if floor.restarts < MIN_RESTARTS or floor.low <= 0 <= floor.high:
+    if floor.restarts < least or floor.low <= 0 <= floor.high:
         return None
     return max(abs(floor.low), abs(floor.high))
 
@@ -264,5 +276,5 @@ def leaning(log_ratio: float) -> Leaning:
     return "slower" if log_ratio > 0 else "faster"
 
 
-def _seconds_a_generation(cell: CellSummary) -> float:
-    return cell.elapsed_s / max(1, cell.generations)
+def _seconds_a_restart(cell: CellSummary) -> float:
+    return cell.elapsed_s / max(1, cell.restarts)

@@ -307,16 +307,22 @@ def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
     """Return why no claim can rest on the interval of a run; None where one can."""
     primary = comparison.primary
     assert primary is not None
-    needed = least_restarts(preset=run.preset, planned=run.min_restarts)
+    needed = _least(run, comparison)
     if primary.restarts < needed or primary.low is None or primary.high is None:
         return comparison.reason or Reason(kind="no-interval")
     return None
 
 
+def _least(run: RunComparison, comparison: Comparison) -> int:
+    is_program = comparison.primary is not None and comparison.primary.unit == "process"
+    return least_restarts(preset=run.preset, planned=run.min_restarts, is_program=is_program)
+
+
 def _floor(run: RunComparison, comparison: Comparison) -> float | None:
     """Return the far end of the control of a cell where it failed."""
     floors = (cell.noise_floor for cell in run.cells if cell.id == comparison.cell)
-    return failed_control_end(next(floors, None))
+    least = _least(run, comparison)
+    return failed_control_end(next(floors, None), least=least)
 
 
 def _remarks(moments: Moments) -> Iterable[str]:

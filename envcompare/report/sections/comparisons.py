@@ -176,9 +176,9 @@ def _replication(primary: Estimate | None) -> str:
         return ""
     if primary.unit == "process":
         return f"{counted(primary.rounds, 'round')} of whole processes"
-    generations = counted(primary.generations, "generation")
+    rounds = counted(primary.rounds, "round")
     unit = ", unit restart" if primary.unit == "restart" else ""
-    return f"{generations} in {counted(primary.restarts, 'restart')}{unit}"
+    return f"{rounds} in {counted(primary.restarts, 'restart')}{unit}"
 
 
 def step_times(run: RunComparison, words: Verdict) -> str:

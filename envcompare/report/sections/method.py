@@ -47,7 +47,7 @@ from envcompare.text import counted, one_line, shortened
 _STOPS: Final = {
     "target": "the interval was narrow enough",
     "equivalent": "the interval lay inside the margin",
-    "decided": "the confidence sequence excluded 0",
+    "decided": "a difference was found",
     "budget": "the budget was spent",
     "failure": "a failure",
     "interrupted": "the run was interrupted",
@@ -64,15 +64,12 @@ _GLOSSARY: Final[dict[str, str]] = {
     "arm": "one environment with its stack, taking part in a comparison",
     "cell": "a workload with its parameters on a host; inside it all arms are compared",
     "block, round": "steps run without a pause; one block of every arm in random order",
-    "generation": (
-        "the time between two fresh starts of the workers: the unit of replication, unless "
-        "restarts differ more"
+    "generation": "the workers' model and data made anew, and what is measured with them",
+    "restart": "all arms started anew by their engines, for one generation",
+    "typical step": (
+        "the lower quartile of the steps of a block: what most steps take, whatever a few met"
     ),
-    "restart": (
-        "all arms started anew by their engines, for a few generations: the unit where restarts "
-        "differ more than those"
-    ),
-    "net": "wall time without the wait for a CPU that other processes held",
+    "net": "time without the wait for a CPU that other processes or the hypervisor held",
     "stretch": "wall time ÷ net time: how much waiting stretched the clock",
     "A/A control": (
         "the reference measured a second time under another label: shows what the run cannot see"

@@ -140,7 +140,7 @@ def piece_words(run: RunComparison) -> str:
 
 def unit_word(primary: Estimate | None) -> str:
     """Return what an interval is made of, as a word to be counted."""
-    return "round" if primary is not None and primary.unit == "process" else "generation"
+    return "round" if primary is not None and primary.unit == "process" else "restart"
 
 
 def _joined(run: RunComparison, step: str, process: str) -> str:

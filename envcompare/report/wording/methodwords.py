@@ -21,7 +21,7 @@ from envcompare.report.wording.labels import cell_labels, has_programs, has_step
 from envcompare.report.wording.profilewords import ONE_PROFILE, is_timed
 from envcompare.report.wording.verdicts import margin_sentence
 from envcompare.run_folder.records import CONTROL_SUFFIX
-from envcompare.stats.intervals import MIN_GENERATIONS, REBUILD_RESTARTS
+from envcompare.stats.intervals import MIN_PROCESSES
 from envcompare.text import counted, one_line, sentence, visible
 
 _MOST_CELLS: Final = 5
@@ -46,7 +46,7 @@ _IMPORTED: Final = (
 
 
 def replication_sentence(run: RunComparison) -> str:
-    """Say what the intervals are made of: generations in restarts, never single steps."""
+    """Say what the intervals are made of: paired rounds, and restarts."""
     primaries = [one.primary for one in run.compared if one.primary is not None]
     if not primaries:
         return "There is no interval: no comparison was measured."
@@ -56,15 +56,12 @@ def replication_sentence(run: RunComparison) -> str:
     if len(processes) == len(primaries):
         return f"Intervals come from {_range(processes, 'round')} of whole processes a cell."
     primaries = [one for one in primaries if one.unit != "process"]
-    generations = _range([one.generations for one in primaries], "generation")
+    rounds = _range([one.rounds for one in primaries], "round")
     restarts = _range([one.restarts for one in primaries], "restart")
     beside = f"; of commands, from {_range(processes, 'round')} of processes" if processes else ""
-    coarse = sum(one.unit == "restart" for one in primaries)
-    where = f" in {coarse} of {len(primaries)} comparisons" * (coarse < len(primaries))
-    units = f"; the units are means of restarts{where}" * bool(coarse)
     return (
-        f"Intervals come from {generations} a cell (fresh starts of the workers, in {restarts}), "
-        f"not from the steps inside them{units}{beside}."
+        f"Intervals come from {rounds} a cell, in which all arms take turns, in {restarts} of "
+        f"their workers{beside}."
     )
 
 
@@ -228,7 +225,7 @@ def method_sentences(run: RunComparison) -> tuple[str, ...]:
         *wheel_sentences(run),
         *host_sentences(run),
         _stabilising(run),
-        _twice(run),
+        _estimate(run),
         _PROGRAMS * has_programs(run),
         *_guard_sentences(run),
     )
@@ -247,15 +244,19 @@ def _stabilising(run: RunComparison) -> str:
     )
 
 
-def _twice(run: RunComparison) -> str:
-    """Say what the control is used for besides being looked at."""
-    has_control = any(one.is_control for one in run.comparisons)
-    if not has_control or all(one.is_control for one in run.comparisons):
+def _estimate(run: RunComparison) -> str:
+    """Say what is estimated, and what stands beside it."""
+    if not has_steps(run):
         return ""
-    reference = run.reference_arm
+    spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
+    found = f" (here {percent(max(spreads))} %)" if spreads else ""
     return (
-        f"In each round the time of {reference} is the geometric mean of {reference} and its "
-        "control, which narrows every other interval, by an eighth where all are equally noisy."
+        "A ratio is that of the typical step: the lower quartile of the steps of a block, paired "
+        "with the reference's in each round, and the median over all rounds. Its interval adds to "
+        f"the scatter of the rounds how far restarts scatter beyond them{found}. The mean of all "
+        "steps and the share of slow ones stand beside it with intervals of their own. With one "
+        "thread on a CPU the time of a step is its CPU time, and the time a quota stopped it: what "
+        "neighbours and the hypervisor took is left out."
     )
 
 
@@ -266,27 +267,26 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
     stop = (
         f"Intervals are checked {_looks(run)}. "
         "Measuring a cell stops once each of its intervals has a half-width of "
-        f"{margin_percent(run.target)} or less, {inside}is decided: a confidence sequence, which "
-        "holds however often it is checked, excludes 0, and the printed interval is the union of "
-        f"both. It stops after {duration(run.budget_s)} in any case."
+        f"{margin_percent(run.target)} or less, {inside}{_far(run)}. It stops after "
+        f"{duration(run.budget_s)} in any case."
     )
     strict = "Only restarts are units (preset strict)." * (run.preset == "strict")
-    is_pooled = any(one.primary is not None and one.primary.is_pooled for one in run.comparisons)
-    pooled = (
-        "Where the budget ended a cell, the variance between its restarts is the mean over all "
-        "cells of its environment." * is_pooled
+    return stop, strict
+
+
+def _far(run: RunComparison) -> str:
+    """Say when a difference ends a cell."""
+    if has_steps(run):
+        return "lies farther from 0 than 1.2 times its half-width"
+    return (
+        "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
+        "and the printed interval is the union of both"
     )
-    if is_pooled and run.host_differences:
-        pooled += " These are cells of hosts with different software as well."
-    return stop, strict, pooled
 
 
 def _looks(run: RunComparison) -> str:
     """Say when the intervals of a cell are looked at: rounds where there are no restarts."""
     if not has_steps(run):
-        return f"after each round, from {max(run.min_restarts, MIN_GENERATIONS)} rounds on"
-    rebuilt = max(run.min_restarts, REBUILD_RESTARTS)
-    return (
-        f"after each restart, from {counted(run.min_restarts, 'restart')} and {MIN_GENERATIONS} "
-        f"generations on ({rebuilt} restarts where generations are rebuilt and not forked)"
-    )
+        return f"after each round, from {max(run.min_restarts, MIN_PROCESSES)} rounds on"
+    doubled = [2**power for power in range(20) if 2**power > run.min_restarts]
+    return f"after {run.min_restarts}, {doubled[0]}, {doubled[1]} … restarts and at the end"

@@ -52,7 +52,8 @@ _NO_CANDIDATE: Final = (
     "Besides the environment itself, envcompare found no possible cause in what it records."
 )
 _MOST_CANDIDATES: Final = 3
-_HOPELESS: Final = 1000  # generations; a forecast beyond is no number to plan with
+_LEAST_TAIL: Final = 0.002  # of the steps; fewer slow ones explain no difference
+_HOPELESS: Final = 1000  # restarts; a forecast beyond is no number to plan with
 _REASONS: Final[dict[ReasonKind, str]] = {
     "no-complete-round": "no round was complete",
     "not-selected": "among this many comparisons the screen does not count it as a difference",
@@ -82,7 +83,7 @@ class Verdict:
     interval: str = ""  # "+8.0 to +8.7 %"
     log_ratio: float | None = None
     is_confounded: bool = False
-    remarks: tuple[str, ...] = ()  # whether the control failed, a reason beside the sentence
+    remarks: tuple[str, ...] = ()  # where mean and tail part from it, whether the control failed
 
     @property
     def text(self) -> str:
@@ -112,7 +113,7 @@ class Verdict:
 
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     """Return the words of one comparison; `margin` is the fraction fixed before the run."""
-    primary, amount, ends = comparison.primary, "", ""
+    primary, amount, ends = deciding(comparison), "", ""
     if comparison.outcome in MOVED:
         amount = unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
         ends = unsigned_interval(primary.low, primary.high) if primary else "no interval"
@@ -132,8 +133,13 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         interval=signed_interval(primary.low, primary.high) if primary else "",
         log_ratio=primary.log_ratio if primary else None,
         is_confounded=comparison.is_confounded and primary is not None,
-        remarks=tuple(visible(text) for text in _remarks(comparison)),
+        remarks=tuple(visible(text) for text in _remarks(comparison, margin)),
     )
+
+
+def deciding(comparison: Comparison) -> Estimate | None:
+    """Return the estimate that the outcome rests on: the typical step, or else the mean."""
+    return comparison.mean if comparison.is_by_mean else comparison.primary
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -160,7 +166,7 @@ def clock_sentence(comparison: Comparison) -> str:
     line = f"Wall time: {estimate_text(wall)}"
     if stretch is not None:
         line += f"; waiting for a CPU (stretch): {estimate_text(stretch)}"
-    return f"{line}; not widened."
+    return f"{line}; means of all steps, not widened."
 
 
 def confounder_sentence(
@@ -317,7 +323,8 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
     match comparison.outcome:
         case "equivalent":
             primary = comparison.primary
-            return REAL_INSIDE * (primary is not None and excludes_zero(primary.low, primary.high))
+            is_real = primary is not None and excludes_zero(primary.low, primary.high)
+            return REAL_INSIDE * is_real
         case "inconclusive":
             return _forecast(comparison, is_brief=is_brief)
         case "failed":
@@ -330,13 +337,13 @@ def _remark(comparison: Comparison, *, is_brief: bool = False) -> str:
 
 
 def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
-    generations = comparison.primary.generations if comparison.primary else 0
-    ran = "" if is_brief else f" (ran {generations})"
     word = unit_word(comparison.primary)
-    if (comparison.forecast_generations or 0) >= _HOPELESS:
+    count = comparison.primary.restarts if comparison.primary else 0
+    ran = "" if is_brief else f" (ran {count})"
+    if (comparison.forecast_restarts or 0) >= _HOPELESS:
         return f"thousands more {word}s would be needed{ran}"
-    if comparison.forecast_generations:
-        more = counted(comparison.forecast_generations, f"more {word}")
+    if comparison.forecast_restarts:
+        more = counted(comparison.forecast_restarts, f"more {word}")
         time = f" ({rough_time(comparison.forecast_s)})" if comparison.forecast_s else ""
         return f"about {more}{time} would decide{ran}"
     if comparison.forecast_s:
@@ -344,14 +351,66 @@ def _forecast(comparison: Comparison, *, is_brief: bool) -> str:
     return _reason(comparison) or f"how much more would decide is not known{ran}"
 
 
-def _remarks(comparison: Comparison) -> tuple[str, ...]:
-    """Return whether the control failed, and a reason that the sentence does not give."""
-    is_forecast = bool(comparison.forecast_generations or comparison.forecast_s)
+def mean_sentence(comparison: Comparison, *, margin: float) -> str:
+    """Say where the mean of all steps, or their tail, parts from the typical step; else nothing."""
+    return "; ".join(filter(None, (_mean(comparison, margin), _tail(comparison))))
+
+
+def _mean(comparison: Comparison, margin: float) -> str:
+    mean, primary = comparison.mean, comparison.primary
+    if mean is None or primary is None or comparison.is_control:
+        return ""
+    if comparison.is_by_mean:
+        return f"this is the mean of all steps; typical step: {estimate_text(primary)}"
+    if comparison.outcome == "equivalent" and not _is_inside(mean, margin):
+        return f"typical step; the mean is undecided: {estimate_text(mean)}"
+    if comparison.outcome in MOVED and excludes_zero(mean.low, mean.high):
+        parts = (mean.log_ratio > 0) != (primary.log_ratio > 0)
+        return f"but the mean of all steps: {estimate_text(mean)}" if parts else ""
+    return ""
+
+
+def _is_inside(estimate: Estimate, margin: float) -> bool:
+    band = math.log1p(margin)
+    low, high = estimate.low, estimate.high
+    return low is not None and high is not None and -band < low and high < band
+
+
+def _tail(comparison: Comparison) -> str:
+    """Say that steps which take far longer than usual are more, or fewer, than in the reference."""
+    tail = comparison.tail
+    if tail is None or comparison.is_control:
+        return ""
+    if not excludes_zero(tail.difference_low, tail.difference_high):
+        return ""
+    more = tail.share - tail.reference_share
+    if abs(more) < _LEAST_TAIL or (tail.slow_ratio is None and more > 0):
+        return ""
+    if more > 0:
+        times = f"{tail.slow_ratio:.2g} times as long as usual"
+        return f"one step in {_one_in(tail.share)} takes {times} ({_against(tail.reference_share)})"
+    here = f"one in {_one_in(tail.share)}" if tail.share else "none"
+    return f"fewer slow steps: {here}, and {_against(tail.reference_share)}"
+
+
+def _one_in(share: float) -> str:
+    return f"{1 / share:.2g}" if share > 0.095 else f"{1 / share:.0f}"
+
+
+def _against(share: float) -> str:
+    return f"one in {_one_in(share)} in the reference" if share else "none in the reference"
+
+
+def _remarks(comparison: Comparison, margin: float) -> tuple[str, ...]:
+    """Return what parts from the typical step, whether the control failed, and another reason."""
+    is_forecast = bool(comparison.forecast_restarts or comparison.forecast_s)
     is_beside = comparison.outcome in {*MOVED, "equivalent"} or (
         comparison.outcome == "inconclusive" and is_forecast
     )
     reason = _reason(comparison)
-    return (*["control failed"] * comparison.control_failed, *[reason] * bool(reason and is_beside))
+    parts = mean_sentence(comparison, margin=margin)
+    failed = "control failed" * comparison.control_failed
+    return tuple(filter(None, (parts, failed, reason * is_beside)))
 
 
 def _consequence(outcomes: frozenset[Outcome]) -> str:

@@ -1,0 +1,279 @@
+"""The typical ratio of two arms, and its interval: rounds first, then what restarts add to them.
+
+A log ratio is ln(time in the arm ÷ time in the reference) of one round; those of all restarts are
+pooled, and their median is the estimate. Its variance has two parts. That of the rounds comes from
+the order statistics around the median (David and Nagaraja 2003, Order Statistics, section 7.1),
+taken as normal at the level that they reach:
+
+    w(α) = [(x₍N+1−l₎ − x₍l₎) ÷ (2 z_l)]²,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
+
+with l the α/2 quantile of Binomial(N, ½). That of the restarts is what the sums U of scores by
+restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), pooled over the comparisons
+of a cell and shrunk towards a prior τ₀² of d₀ degrees of freedom:
+
+    τ² = (d₀ τ₀² + d max(0, mean e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
+    half-width² = z² w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
+
+n being the rounds of a restart, so that the last factor is 1 ÷ R where all have as many.
+The p comparisons share a reference, so that each but the first adds half. The scores are the log
+ratios clipped to the middle fifth of all (their 40 % and 60 % order statistics) and centred.
+docs/measurement.md says how often such an interval covers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from envcompare.stats.intervals import LOOK_FACTOR, Interval, student_factor
+
+MIN_ROUNDS = 12  # below that no interval
+MIN_RESTARTS = 2
+PRIOR_SPREAD = 0.0075  # τ₀, of restarts of the hosts on which the procedure was tried
+PRIOR_WEIGHT = 4.0  # d₀, degrees of freedom
+LEAST_SPREAD = 0.003  # a host is not believed to be calmer
+WIDE_SPREAD = 0.01  # restarts that scatter more need Student t on their own values
+WIDE_RESTARTS = 6  # and so many of them
+TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mean
+DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
+STRETCHES = 8  # in order of time, of which a jackknife leaves one out
+_LEAST_P, _HALVINGS = 1e-12, 40
+_CLIPPED = 0.4  # of the rounds at each side
+
+Groups = tuple[tuple[float, ...], ...]
+"""Log ratios of the complete rounds in their order, by restart."""
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far restarts of a cell scatter beyond their rounds: a variance of log ratios."""
+
+    variance: float = PRIOR_SPREAD**2
+    df: float = PRIOR_WEIGHT
+    own_variance: float = 0.0  # of the cell alone, not below 0, and how much it rests on
+    own_df: float = 0.0
+
+    @property
+    def is_wide(self) -> bool:
+        """Tell whether restarts scatter so far that only their own values are honest."""
+        return self.variance >= WIDE_SPREAD**2
+
+
+def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread:
+    """Return the restart spread of a cell, pooled over its comparisons and shrunk to the prior."""
+    prior = prior or Spread()
+    known = [groups for groups in comparisons if _is_enough(groups)]
+    if not known:
+        return prior
+    own = max(0.0, float(np.mean([_excess(groups) for groups in known])))
+    restarts = float(np.median([len(groups) for groups in known]))
+    df = (restarts - 1) * (1 + (len(known) - 1) / 2)
+    variance = (prior.df * prior.variance + df * own) / (prior.df + df)
+    return Spread(variance=variance, df=prior.df + df, own_variance=own, own_df=df)
+
+
+def _is_enough(groups: Groups) -> bool:
+    return len(groups) >= MIN_RESTARTS and sum(map(len, groups)) >= MIN_ROUNDS
+
+
+def _excess(groups: Groups) -> float:
+    """Return e, the variance of a restart beyond that of its rounds; it may be below 0."""
+    values = np.concatenate([np.asarray(one) for one in groups])
+    restarts, clipped = len(groups), math.floor(_CLIPPED * values.size)
+    ordered = np.sort(values)
+    scores = np.clip(values, ordered[clipped], ordered[values.size - clipped - 1])
+    scores -= scores.mean()
+    ends = np.cumsum([0, *map(len, groups)])
+    sums = np.add.reduceat(scores, ends[:-1]) / (values.size - 2 * clipped)
+    between = restarts / (restarts - 1) * float(np.sum(sums**2))
+    return restarts * (between - median_variance(ordered, alpha=0.05))
+
+
+def median_variance(ordered: Floats, *, alpha: float) -> float:
+    """Return w(α), the variance of the median of ascending values taken as independent."""
+    place, score = _order(ordered.size, alpha)
+    width = ordered[ordered.size - place] - ordered[place - 1]
+    return (float(width) / (2 * score)) ** 2
+
+
+@lru_cache(maxsize=4096)
+def _order(count: int, alpha: float) -> tuple[int, float]:
+    """Return l, counted from 1, and z_l."""
+    place = 1
+    while place < count // 2 and special.bdtr(place, count, 0.5) < alpha / 2:
+        place += 1
+    return place, -float(special.ndtri(special.bdtr(place - 1, count, 0.5)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEvidence:
+    """What the rounds of one comparison say before a level is chosen."""
+
+    groups: Groups
+    spread: Spread
+    generations: int
+    is_strict: bool = False  # always Student t on restarts
+    is_looked: bool = True  # more than one look was planned, for which the interval pays
+
+    @property
+    def mean(self) -> float:
+        """Return the estimate, the median log ratio over all rounds."""
+        return float(np.median([value for one in self.groups for value in one]))
+
+    @property
+    def is_by_restart(self) -> bool:
+        """Tell whether the interval rests on restarts alone."""
+        return self.is_strict or (self.spread.is_wide and len(self.groups) >= WIDE_RESTARTS)
+
+    @property
+    def p_value(self) -> float:
+        """Return the smallest error at which the printed interval would still exclude 0."""
+        low, high = math.log(_LEAST_P), 0.0
+        if abs(self.mean) <= self.printed(alpha=1.0).half_width:
+            return 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            excludes = abs(self.mean) > self.printed(alpha=math.exp(middle)).half_width
+            low, high = (low, middle) if excludes else (middle, high)
+        return math.exp(high)
+
+    def printed(self, *, alpha: float) -> Interval:
+        """Return the interval a verdict rests on, with an error of `alpha` over all looks.
+
+        The share of the mean is taken off.
+        """
+        factor = LOOK_FACTOR if self.is_looked else 1.0
+        return self.interval(level=1 - TYPICAL_SHARE * alpha, factor=factor)
+
+    def interval(self, *, level: float, factor: float = 1.0) -> Interval:
+        """Return the estimate with its interval, `factor` times as wide."""
+        centre, half = self._half_width(level)
+        return Interval(
+            mean=centre,
+            half_width=factor * half,
+            unit="restart" if self.is_by_restart else "round",
+            restarts=len(self.groups),
+            generations=self.generations,
+            level=level,
+            is_decided=self.is_looked and abs(centre) > DECIDED_FACTOR * factor * half,
+        )
+
+    def _half_width(self, level: float) -> tuple[float, float]:
+        if self.is_by_restart:
+            return _by_restart(self.groups, level)
+        if not _is_enough(self.groups):
+            return self.mean, math.inf
+        alpha = 1 - level
+        ordered = np.sort([value for one in self.groups for value in one])
+        rounds = special.ndtri(1 - alpha / 2) ** 2 * median_variance(ordered, alpha=alpha)
+        student = student_factor(self.spread.df, level)
+        restarts = student**2 * self.spread.variance * _concentration(self.groups)
+        return float(np.median(ordered)), math.sqrt(rounds + restarts)
+
+
+def _concentration(groups: Groups) -> float:
+    """Return Σ (n ÷ N)² of the rounds of restarts: one that was cut short averages out less."""
+    counts = np.asarray([len(one) for one in groups], dtype=float)
+    return float(np.sum((counts / counts.sum()) ** 2))
+
+
+def _by_restart(groups: Groups, level: float) -> tuple[float, float]:
+    """Return the mean of the medians of restarts with at least 12 rounds, and Student's width."""
+    medians = np.asarray([np.median(one) for one in groups if len(one) >= MIN_ROUNDS])
+    if medians.size < MIN_RESTARTS:
+        values = [value for one in groups for value in one]
+        return float(np.median(values)), math.inf
+    error = float(medians.std(ddof=1)) / math.sqrt(medians.size)
+    return float(medians.mean()), student_factor(medians.size - 1, level) * error
+
+
+def spread_of_rounds(groups: Groups) -> float | None:
+    """Return the standard deviation of a round as the median sees it; None below 12 rounds."""
+    values = np.sort([value for one in groups for value in one])
+    if values.size < MIN_ROUNDS:
+        return None
+    return math.sqrt(values.size * median_variance(values, alpha=0.05))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """An estimate and its jackknife over stretches of time."""
+
+    mean: float
+    error: float  # standard error; infinite with fewer rounds than stretches
+    df: float
+
+    def interval(
+        self, *, level: float, spread: Spread, groups: Groups, generations: int
+    ) -> Interval:
+        """Return it with Student's interval, widened for what restarts of these rounds add."""
+        half = math.inf
+        if math.isfinite(self.error) and _is_enough(groups):
+            own = student_factor(self.df, level) * self.error
+            more = student_factor(spread.df, level) ** 2 * spread.variance * _concentration(groups)
+            half = math.sqrt(own**2 + more)
+        return Interval(
+            mean=self.mean,
+            half_width=half,
+            unit="round",
+            restarts=len(groups),
+            generations=generations,
+            level=level,
+        )
+
+
+def jackknife(estimate: Sequence[float], whole: float) -> Contrast:
+    """Return the whole with the error that estimates without one stretch each tell.
+
+    Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 11.2.
+    """
+    without = np.asarray(estimate, dtype=float)
+    count = without.size
+    if count < 2:
+        return Contrast(mean=whole, error=math.inf, df=1)
+    scatter = float(np.sum((without - without.mean()) ** 2))
+    return Contrast(mean=whole, error=math.sqrt((count - 1) / count * scatter), df=count - 1)
+
+
+def contrast(logarithms: Floats, weights: Sequence[float]) -> Contrast:
+    """Return a sum of arms with weights that sum to 0, of logarithms of shape arm × round.
+
+    Each arm is the median of what it has above the mean of its round, so that contrasts that add up
+    do so here too.
+    """
+    signs = np.asarray(weights, dtype=float)
+
+    def weighted(columns: Floats) -> float:
+        return float(signs @ np.median(columns - columns.mean(axis=0), axis=1))
+
+    return stretched(logarithms, weighted)
+
+
+def ratio_of_sums(times: Sequence[Floats]) -> Contrast:
+    """Return the mean log ratio of sums, with everything in: ln Σa − ln Σb of `times` a and b.
+
+    Four arrays are a ratio of ratios, a/b ÷ c/d. All hold the rounds in their order.
+    """
+    signs = np.asarray([1, -1, -1, 1][: len(times)])
+    data = np.vstack([np.asarray(one, dtype=float) for one in times])
+
+    def log_ratio(columns: Floats) -> float:
+        return float(signs @ np.log(columns.sum(axis=1)))
+
+    return stretched(data, log_ratio)
+
+
+def stretched(data: Floats, estimate: Callable[[Floats], float]) -> Contrast:
+    """Return an estimate of columns in their order, with its jackknife over 8 stretches."""
+    count = data.shape[1]
+    if count < STRETCHES:
+        return jackknife((), estimate(data))
+    stretches = np.array_split(np.arange(count), STRETCHES)
+    return jackknife([estimate(np.delete(data, one, axis=1)) for one in stretches], estimate(data))
