@@ -277,8 +277,8 @@ def list_() -> None:
     "texts",
     multiple=True,
     metavar="GATE",
-    help="Exit 1 if this applies: slower:2%, faster:2%, inconclusive, confounded, failed; separate "
-    "several with commas, or repeat the option.",
+    help="Exit 1 if this applies: slower:2%, unproven:2%, faster:2%, inconclusive, confounded, "
+    "failed; separate several with commas, or repeat the option.",
 )
 @click.option(
     "--format",
@@ -299,10 +299,12 @@ def compare(
     """Check a run against gates, or show how the ratios of two runs differ; write nothing.
 
     \b
-    envcompare compare results/RUN --fail-on slower:2%    exit 1 where an arm is slower by more
+    envcompare compare results/RUN --fail-on unproven:2%  exit 1 unless shown to be less than 2 %
     envcompare compare results/BEFORE results/AFTER       did docker ÷ vm change in between?
 
-    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict.
+    slower:2% applies if the whole interval lies beyond 2 %, slower alone if that is the verdict,
+    unproven:2% unless the whole interval lies below 2 %: use it where an upgrade has to show that
+    it costs nothing. An inconclusive comparison passes slower:2%.
     With two runs, gates judge the change of each ratio to the reference, never a time, because
     conditions change from run to run. Exit 3 or 4 if a gate could not judge everything, for
     example what only BEFORE contains, or if a run is incomplete.

@@ -272,3 +272,44 @@ def test_hostile_names_stay_on_their_line() -> None:
     text = gate_blocks(results)[0].strong
     assert "\n" not in text
     assert "⟨U+202E⟩" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(-0.5, 1.5, None), (-0.5, 3.0, "hit"), (-30, 29, "hit"), (0.5, 1.5, None), (2.5, 4, "hit")],
+)
+def test_unproven_hits_unless_the_whole_interval_lies_below(
+    low: float, high: float, expected: str | None
+) -> None:
+    """What was measured too little does not pass it, as it passes slower:2%."""
+    assert found("unproven:2%", claim(low, high)) == expected
+
+
+def test_withdrawn_claim_is_unproven() -> None:
+    """A control that failed leaves nothing shown, however narrow the interval."""
+    withdrawn = claim(-0.5, 0.5, outcome="inconclusive", reason="the control failed")
+    assert found("unproven:2%", withdrawn) == "hit"
+
+
+def test_unproven_cannot_judge_what_was_not_measured() -> None:
+    """An arm that failed has shown nothing, and is no regression either."""
+    assert found("unproven:2%", claim(None, None, outcome="failed")) == "unjudged"
+
+
+def test_unproven_needs_a_percentage() -> None:
+    """Without one there is nothing to lie below."""
+    with pytest.raises(ConfigError):
+        parse_gates(("unproven",))
+
+
+def test_gate_says_how_much_time_would_decide() -> None:
+    """Half as wide takes four times as long: three minutes more."""
+    assert "about 3 min more of measuring would decide" in sentence(
+        "unproven:2%", claim(-3.92, 4.04, log_ratio=0.0, elapsed_s=60.0)
+    )
+
+
+def test_slower_is_hit_by_the_mean_as_well() -> None:
+    """One step in fifty that takes three times as long moves no typical step."""
+    one = claim(-0.5, 0.5, outcome="slower", mean_low=0.025, mean_high=0.06)
+    assert found("slower:2%", one) == "hit"

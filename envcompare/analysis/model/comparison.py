@@ -378,7 +378,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-GateState = Literal["slower", "faster", "inconclusive", "confounded", "failed"]
+GateState = Literal["slower", "faster", "unproven", "inconclusive", "confounded", "failed"]
 Finding = Literal["hit", "open", "unjudged"]
 
 
@@ -393,6 +393,7 @@ class GateFinding(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     reasons: tuple[Reason, ...] = ()
+    forecast_s: float | None = None  # more seconds of measuring that would decide
     sentence: str = ""
 
 

@@ -1,7 +1,8 @@
 """Gates: what makes `envcompare compare` fail, from its grammar to what it finds.
 
-`slower:2%` hits where the whole printed interval lies beyond 2 %, and never where a claim was
-withdrawn. What could not be judged is found as well: it must not pass in silence.
+`slower:2%` hits where the whole printed interval, of the typical step or of the mean, lies beyond
+2 %, and never where a claim was withdrawn. `unproven:2%` hits unless the whole interval lies below
+2 %: what was measured too little does not pass it. What could not be judged is found as well.
 """
 
 from __future__ import annotations
@@ -28,12 +29,19 @@ from envcompare.analysis.model.comparison import (
 from envcompare.errors import ConfigError, Phase, UnusableError, exit_code_of
 
 _SPEEDS: Final[tuple[GateState, ...]] = ("slower", "faster")
+_BOUNDED: Final[tuple[GateState, ...]] = (*_SPEEDS, "unproven")
 _STATES: Final[tuple[GateState, ...]] = ("inconclusive", "confounded", "failed")
-_MOST: Final[dict[GateState, float]] = {"slower": 1000.0, "faster": 99.0}  # percent
+_MOST: Final[dict[GateState, float]] = {
+    "slower": 1000.0,
+    "faster": 99.0,
+    "unproven": 1000.0,
+}  # percent
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
+_MOST_TIMES: Final = 30.0  # narrower than now; a forecast beyond is no number to plan with
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
-    "slower, slower:2%, faster, faster:2%, inconclusive, confounded and failed, several with commas"
+    "slower, slower:2%, unproven:2%, faster, faster:2%, inconclusive, confounded and failed, "
+    "several with commas"
 )
 
 
@@ -58,7 +66,7 @@ class Gate:
     def bound(self) -> float:
         """Return the log ratio beyond which it hits, above 0 for slower and below for faster."""
         share = (self.percent or 0.0) / 100
-        return math.log1p(share) if self.state == "slower" else math.log1p(-share)
+        return math.log1p(-share) if self.state == "faster" else math.log1p(share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,9 @@ class Claim:
     log_ratio: float | None = None
     low: float | None = None
     high: float | None = None
+    mean_low: float | None = None  # of the mean of all steps
+    mean_high: float | None = None
+    elapsed_s: float | None = None  # that its cell took, where it is one of one run
     is_firm: bool = True  # no failed control speaks against a claim inside the margin
     is_confounded: bool = False
     is_described: bool = True  # there are the fingerprints in which confounders could be found
@@ -94,8 +105,8 @@ def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
 
 def _gate(item: str) -> Gate:
     state, colon, amount = item.partition(":")
-    for known in _SPEEDS:
-        if state == known:
+    for known in _BOUNDED:
+        if state == known and (colon or known in _SPEEDS):
             return Gate(state=known, percent=_percent(item, known, amount) if colon else None)
     for named in _STATES:
         if item == named:
@@ -120,10 +131,13 @@ def _refused(item: str, details: str) -> ConfigError:
 def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     """Return what gates read of a run; the control compares nothing and is left out."""
     described = {(one.host, one.arm) for one in run.arms if one.facts}
+    elapsed = {cell.id: cell.elapsed_s for cell in run.cells}
     return tuple(
         _claim(
             one,
             one.primary,
+            mean=one.mean,
+            elapsed_s=elapsed.get(one.cell),
             is_described={(one.host, one.arm), (one.host, run.reference_arm)} <= described,
             reasons=(one.reason,) if one.reason else (),
             phase=phase_of(run, one),
@@ -132,10 +146,12 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     )
 
 
-def _claim(
+def _claim(  # noqa: PLR0913 — each is a part of the claim
     judged: Comparison | Change,
     ratio: Estimate | Change | None,
     *,
+    mean: Estimate | None = None,
+    elapsed_s: float | None = None,
     is_described: bool,
     reasons: tuple[Reason, ...],
     phase: Phase | None,
@@ -147,6 +163,9 @@ def _claim(
         log_ratio=ratio.log_ratio if ratio else None,
         low=ratio.low if ratio else None,
         high=ratio.high if ratio else None,
+        mean_low=mean.low if mean else None,
+        mean_high=mean.high if mean else None,
+        elapsed_s=elapsed_s,
         is_firm=not judged.control_failed,
         is_confounded=judged.is_confounded,
         is_described=is_described,
@@ -225,6 +244,7 @@ def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
             low=one.low,
             high=one.high,
             reasons=_reasons(gate, one),
+            forecast_s=_forecast_s(gate, one),
         )
         for one in claims
         if (finding := _finding(gate, one)) is not None
@@ -252,6 +272,8 @@ def _finding(gate: Gate, claim: Claim) -> Finding | None:
         return "hit" if is_unmeasured or claim.failure else None
     if is_unmeasured or (gate.is_of_speed and None in (claim.low, claim.high)):
         return "unjudged"
+    if gate.state == "unproven":
+        return None if _is_proven(gate, claim) else "hit"
     if gate.is_of_speed:
         return "hit" if _is_beyond(gate, claim) else "open" if _is_open(gate, claim) else None
     if gate.state == "confounded" and not (claim.is_confounded or claim.is_described):
@@ -265,8 +287,34 @@ def _is_beyond(gate: Gate, claim: Claim) -> bool:
     if gate.percent is None or claim.low is None or claim.high is None:
         return claim.outcome == gate.state
     stands = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
-    is_far = claim.low > gate.bound if gate.state == "slower" else claim.high < gate.bound
-    return stands and is_far
+    if gate.state == "slower":
+        ends = (claim.low, claim.mean_low)
+        return stands and any(end is not None and end > gate.bound for end in ends)
+    ends = (claim.high, claim.mean_high)
+    return stands and any(end is not None and end < gate.bound for end in ends)
+
+
+def _is_proven(gate: Gate, claim: Claim) -> bool:
+    """Say whether all of the interval lies below the bound, and nothing speaks against it."""
+    if claim.high is None or claim.outcome == "slower":
+        return False
+    is_withdrawn = claim.outcome == "inconclusive" and bool(claim.reasons)
+    return claim.high < gate.bound and not is_withdrawn
+
+
+def _forecast_s(gate: Gate, claim: Claim) -> float | None:
+    """Forecast how many more seconds would decide on which side of the bound a ratio lies.
+
+    Widths fall with the root of the time. None where the time is not known, or nothing is open.
+    """
+    if gate.state not in ("slower", "faster", "unproven") or not claim.elapsed_s:
+        return None
+    if claim.low is None or claim.high is None or claim.log_ratio is None:
+        return None
+    half, reach = (claim.high - claim.low) / 2, abs(gate.bound - claim.log_ratio)
+    if half <= reach or reach < half / _MOST_TIMES:
+        return None
+    return claim.elapsed_s * ((half / reach) ** 2 - 1)
 
 
 def _is_open(gate: Gate, claim: Claim) -> bool:

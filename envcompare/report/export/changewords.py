@@ -24,6 +24,7 @@ from envcompare.report.format.numbers import (
     NOT_MEASURED,
     listed,
     margin_percent,
+    rough_time,
     signed_interval,
     signed_percent,
     unsigned_interval,
@@ -170,6 +171,9 @@ def _hit(state: str, finding: GateFinding, naming: _Naming) -> str:
             is_whole = finding.outcome in {"failed", "not-run"}
             what = _LACKS[finding.outcome] if is_whole else "failed before the end of its cell"
             return f"{name} {what} ({_reason(finding)})"
+        case "unproven":
+            far = "has no interval" if finding.high is None else f"has {_interval(finding)}"
+            return f"{name} {far}: that all of it lies below is not shown{_more(finding)}"
         case _:
             near = finding.low if state == "slower" else finding.high
             least = "" if near is None else f"; at least {unsigned_percent(near)}"
@@ -180,11 +184,20 @@ def _open(gate: GateResult, finding: GateFinding, naming: _Naming) -> str:
     """Say how far beyond the bound a comparison may lie all the same."""
     if finding.outcome != "inconclusive":
         figures = f"{naming.name(finding)} has {_interval(finding)}"
-        return f"{figures}: that all of it is beyond {gate.percent or 0:.12g}% is not shown"
+        beyond = f"that all of it is beyond {gate.percent or 0:.12g}% is not shown"
+        return f"{figures}: {beyond}{_more(finding)}"
     hint = "" if "inconclusive" in naming.gates else (
         "; add --fail-on inconclusive to fail on it"
     )  # fmt: skip
-    return f"{naming.name(finding)} is inconclusive and {_reach(gate.state, finding)}{hint}"
+    reach = _reach(gate.state, finding)
+    return f"{naming.name(finding)} is inconclusive and {reach}{_more(finding)}{hint}"
+
+
+def _more(finding: GateFinding) -> str:
+    """Say how much more measuring would decide, where that can be told."""
+    if finding.forecast_s is None:
+        return ""
+    return f"; about {rough_time(finding.forecast_s)} more of measuring would decide"
 
 
 def _reach(state: str, finding: GateFinding) -> str:
