@@ -2,13 +2,14 @@
 
 Each thing is made from nothing, in a cache of its own, and then asked for again: wheelhouse and
 venv on this machine, the image by its engine, the SIF in each compression on a lab host. `--room`
-takes the steps of one variant once each and watches the disk; with its software a run on the CPU
-of this machine ends it.
+takes the steps of one variant once each and watches the disk; with its software two runs on a CPU
+end it, here and on the host.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -46,7 +47,7 @@ DISK = "/"  # of the caches and of every engine: lab hosts keep theirs in volume
 SAMPLED_EVERY_S = 0.1
 RUN_LIMIT_S = 900.0
 RUN = (
-    *("--device", "cpu", "--variant", "cu128", "--python", "3.11", "--envs", "vm,docker"),
+    *("--device", "cpu", "--variant", "cu128", "--python", "3.11"),
     *("--workloads", "cnn", "--budget", "120"),
 )
 REQUIREMENTS = bundled.workloads() / "requirements" / "cu130.in"
@@ -104,9 +105,14 @@ limit, and what that work wrote is in the figures.
   which `envcompare doctor` and `envcompare build` say what is lacking before a download. Those for
   a SIF and for an image on its way are reckoned from copies that exist at once, not measured.
 """
-RUN_TEXT = """
-With it `{command}`
-on this machine, which has no GPU, ended with exit code {exit_code} after {seconds:.0f} s.
+RUNS_SECTION = """
+### Runs with it on a CPU
+
+Neither machine has a GPU. After the steps above each command was run once, and found all made:
+
+| command | s | exit code | verdicts |
+|---|---:|---:|---|
+{runs}
 """
 
 
@@ -126,6 +132,7 @@ class Making:
     """Of what the software is made, and where the SIFs are."""
 
     host: Transport
+    ssh_config: Path  # by which the host is found
     python: str
     base: str
     requirements: Path
@@ -180,7 +187,9 @@ def main(  # noqa: PLR0913 — an option each
 ) -> None:
     """Make everything once, unless that was done, and write the page."""
     transport = connect(parse_hosts((host,))[0], options=SshOptions(config=ssh_config))
-    making = Making(host=transport, python=python, base=base, requirements=requirements)
+    making = Making(
+        host=transport, ssh_config=ssh_config, python=python, base=base, requirements=requirements
+    )
     if not (places.results / RAW).exists():
         watch = Watch.begin()
         with _own_cache():
@@ -303,9 +312,12 @@ def _measure_room(making: Making) -> dict[str, Any]:
 
     built, third = _room("image, with what its build keeps", build, lambda made: made.size_bytes)
     rows = [first, second, third]
+    run(HERE, Command(argv=("docker", "builder", "prune", "--force")))  # room for what follows
+    remote = ("--hosts", making.host.name, "--ssh-config", str(making.ssh_config))
     try:
-        run_there = _run_on_cpu(making)
+        runs = [_run_on_cpu(making, "--envs", "vm,docker")]
         rows += _rooms_of_host(making, built)
+        runs.append(_run_on_cpu(making, "--envs", "docker,singularity", *remote))
     finally:
         shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
         for where in (HERE, making.host):
@@ -315,7 +327,7 @@ def _measure_room(making: Making) -> dict[str, Any]:
         "packed_bytes": wheels.amount.packed_bytes,
         "unpacked_bytes": wheels.amount.unpacked_bytes,
         "rows": [asdict(row) for row in rows],
-        "run": run_there,
+        "runs": runs,
         "conditions": [watch.conditions()],
     }
 
@@ -339,18 +351,33 @@ def _rooms_of_host(making: Making, built: Image) -> Iterator[Room]:
     yield _room("image, sent to the host", send, lambda made: made.size_bytes)[1]
 
 
-def _run_on_cpu(making: Making) -> dict[str, Any]:
-    """Run a workload with the software on this machine; say how, and how it ended."""
+def _run_on_cpu(making: Making, *where: str) -> dict[str, Any]:
+    """Run a workload with the software; say how, how it ended, and with which verdicts."""
+    words = ("run", *where, *RUN, "--base-image", making.base)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
-        words = ("run", *RUN, "--base-image", making.base)
         argv = (sys.executable, "-m", "envcompare", *words, "--out", out)
         done = run(HERE, Command(argv=argv), timeout_s=RUN_LIMIT_S)
+        seconds = time.monotonic() - began
+        verdicts = _verdicts(Path(out))
+    click.echo(done.stdout + done.stderr)
     return {
         "command": f"envcompare {' '.join(words)}",
         "exit_code": done.exit_code,
-        "seconds": time.monotonic() - began,
+        "seconds": seconds,
+        "verdicts": verdicts,
     }
+
+
+def _verdicts(out: Path) -> list[dict[str, Any]]:
+    """Return the verdict on each arm of the run folder in `out`; none where it has no analysis."""
+    return [
+        {name: one[name] for name in ("arm", "outcome")}
+        | {name: (one["primary"] or {}).get(name) for name in ("log_ratio", "low", "high")}
+        for path in out.glob("*/comparison.json")
+        for one in json.loads(path.read_text(encoding="utf-8"))["comparisons"]
+        if not one["is_control"]
+    ]
 
 
 def _room(what: str, make: Callable[[], T], size: Callable[[T], int]) -> tuple[T, Room]:
@@ -431,7 +458,24 @@ def _room_section(content: dict[str, Any]) -> str:
         unpacked=content["unpacked_bytes"] / 1e9,
         rooms="\n".join(rows),
     )
-    return section + RUN_TEXT.format(**content["run"]) if content.get("run") else section
+    runs = [
+        f"| `{one['command']}` | {one['seconds']:.0f} | {one['exit_code']} | "
+        f"{'; '.join(map(_verdict, one['verdicts']))} |"
+        for one in content.get("runs", ())
+    ]
+    return section + RUNS_SECTION.format(runs="\n".join(runs)) if runs else section
+
+
+def _verdict(one: dict[str, Any]) -> str:
+    """Return the words of a verdict and, where it has one, the interval that it rests on."""
+    said = f"{one['arm']} {one['outcome']}"
+    if one["low"] is None or one["high"] is None:
+        return said
+    mean, low, high = (
+        f"{100 * math.expm1(one[name]):+.1f} %".replace("-", "−")
+        for name in ("log_ratio", "low", "high")
+    )
+    return f"{said}, {mean} ({low} to {high})"
 
 
 if __name__ == "__main__":
