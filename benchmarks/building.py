@@ -100,15 +100,21 @@ limit, and what that work wrote is in the figures.
   cache was off, and takes the size of the wheels again where it is on.
 - A build leaves more than the image: BuildKit keeps the wheels twice and what was installed once
   (`docker builder prune` removes that).
+- The SIF was made on the SSH host, whose engine did not have the image yet: an archive of the image
+  is sent and lies there while Apptainer takes its layers, unpacks them, and packs the SIF.
+- The engine here writes the image it sends to temporary files, and the engine there the archive it
+  loads: with two disks each has its part of the most.
 - The size of a venv and of an image is that of their files; a file takes whole blocks of a disk.
-- From these figures `envcompare/stack/room.py` has its multiples for wheels, venv and image, by
-  which `envcompare doctor` and `envcompare build` say what is lacking before a download. Those for
-  a SIF and for an image on its way are reckoned from copies that exist at once, not measured.
+- From these figures `envcompare/stack/room.py` has its multiples, by which `envcompare doctor` and
+  `envcompare build` say what is lacking before a download. Two things are reckoned, not measured:
+  how an image on its way divides over two disks, and a SIF made from the host's own engine.
 """
 RUNS_SECTION = """
 ### Runs with it on a CPU
 
-Neither machine has a GPU. After the steps above each command was run once, and found all made:
+Neither machine has a GPU. Each command was run once, with what the steps above had made. The
+verdicts are shown without the cautions of their reports: the base image is of a newer Debian than
+this machine, so vm and docker have different C libraries.
 
 | command | s | exit code | verdicts |
 |---|---:|---:|---|
@@ -312,7 +318,7 @@ def _measure_room(making: Making) -> dict[str, Any]:
 
     built, third = _room("image, with what its build keeps", build, lambda made: made.size_bytes)
     rows = [first, second, third]
-    run(HERE, Command(argv=("docker", "builder", "prune", "--force")))  # room for what follows
+    _remove_build_cache()  # what follows needs the room
     remote = ("--hosts", making.host.name, "--ssh-config", str(making.ssh_config))
     try:
         runs = [_run_on_cpu(making, "--envs", "vm,docker")]
@@ -322,6 +328,7 @@ def _measure_room(making: Making) -> dict[str, Any]:
         shell(making.host, 'rm -rf -- "$1"', f"{cache.host_cache(making.host)}/{built.key}")
         for where in (HERE, making.host):
             run(where, Command(argv=("docker", "image", "rm", "--force", built.id)))
+        _remove_build_cache()  # which no longer shares its layers with the image
     return {
         "wheels": len(wheels.sums),
         "packed_bytes": wheels.amount.packed_bytes,
@@ -330,6 +337,10 @@ def _measure_room(making: Making) -> dict[str, Any]:
         "runs": runs,
         "conditions": [watch.conditions()],
     }
+
+
+def _remove_build_cache() -> None:
+    run(HERE, Command(argv=("docker", "builder", "prune", "--force")))
 
 
 def _rooms_of_host(making: Making, built: Image) -> Iterator[Room]:
@@ -461,9 +472,9 @@ def _room_section(content: dict[str, Any]) -> str:
     runs = [
         f"| `{one['command']}` | {one['seconds']:.0f} | {one['exit_code']} | "
         f"{'; '.join(map(_verdict, one['verdicts']))} |"
-        for one in content.get("runs", ())
+        for one in content["runs"]
     ]
-    return section + RUNS_SECTION.format(runs="\n".join(runs)) if runs else section
+    return section + RUNS_SECTION.format(runs="\n".join(runs))
 
 
 def _verdict(one: dict[str, Any]) -> str:
