@@ -69,6 +69,8 @@ def needs(request: Request) -> tuple[room.Need, ...]:
         store = ImageStore(engine=request.builder, transport=there)
         steps += room.image_needs(store, "received image")
     if "sif" in kinds:
+        if is_remote and "image" not in kinds:  # else it is made from the engine of the host
+            steps.append(room.Need(step="archive", transport=there, path=cache))
         steps.append(room.Need(step="sif", transport=there, path=cache))
     return tuple(steps)
 

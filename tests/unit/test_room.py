@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,18 +10,36 @@ from pathlib import Path
 
 import pytest
 
-from envcompare.config.arms import Traits
+from bookkeeping import RESULTS
+from envcompare.config.arms import SoftwareKind, Traits
 from envcompare.environments.registry import ENVIRONMENTS, IMAGE_BUILDER
 from envcompare.environments.software import needs
 from envcompare.errors import StackError
 from envcompare.stack import Progress, Request, room
 from envcompare.stack.cache import disk_of
-from envcompare.transport.local import LOCAL
+from envcompare.transport.local import LOCAL, LocalTransport
 
 GB = 1_000_000_000
+MEASURED: dict[str, tuple[room.StepName, ...]] = {
+    "wheels": ("wheels",),
+    "venv": ("venv",),
+    "image, with what its build keeps": ("image",),
+    "SIF, zstd": ("archive", "sif"),
+    "image, sent to the host": ("sent image", "received image"),
+}
+"""The rows of the benchmark, and the steps that each took on one disk; the last one's is left."""
 _SMALL = """
 mount -t tmpfs -o size=32m tmpfs "$1" && cd / && shift && exec "$@"
 """
+
+
+class OtherHost(LocalTransport):
+    """This machine under the name of a host."""
+
+    @property
+    def name(self) -> str:
+        """Name the host."""
+        return "gpu01"
 
 
 def say_free(folder: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
@@ -68,6 +87,19 @@ def test_the_stack_with_cuda_needs_several_times_that_for_the_cpu() -> None:
     """A disk that is enough for the one is not said to be enough for the other."""
     cpu, cuda = room.expected("cpu"), room.expected("cu128")
     assert cuda.peak_bytes("venv") > 5 * cpu.peak_bytes("venv")
+
+
+def test_as_much_is_reckoned_as_was_measured() -> None:
+    """No step of the benchmark left more, or took more for a while, than what it was to take."""
+    kept = json.loads((RESULTS / "building-cu128.json").read_text(encoding="utf-8"))
+    rows = {row["what"]: row for row in kept["rows"]}
+    assert rows.keys() == MEASURED.keys()
+    packed, unpacked = kept["packed_bytes"], kept["unpacked_bytes"]
+    amount = room.Amount(packed_bytes=packed, unpacked_bytes=unpacked)
+    for what, steps in MEASURED.items():
+        (disk,) = room.survey(of(*steps), amount)
+        assert rows[what]["kept_bytes"] <= amount.kept_bytes(steps[-1]), what
+        assert rows[what]["peak_bytes"] <= disk.needed_bytes, what
 
 
 @pytest.mark.parametrize("lacking", [0, 1024 * 1024])
@@ -128,6 +160,22 @@ def test_the_wheels_are_counted_on_this_machine_and_the_venv_on_the_host() -> No
         beside=("venv",),
     )
     assert [need.step for need in needs(request)] == ["wheels", "venv"]
+
+
+def test_the_archive_of_an_image_is_counted_where_no_engine_of_the_host_has_it() -> None:
+    """A SIF beside an image on the same host is made from the image there."""
+
+    def steps(*kinds: SoftwareKind) -> list[room.StepName]:
+        request = Request(
+            transport=OtherHost(),
+            progress=Progress(print),
+            builder=IMAGE_BUILDER.engine,
+            beside=kinds,
+        )
+        return [need.step for need in needs(request)]
+
+    assert steps("sif")[-2:] == ["archive", "sif"]
+    assert "archive" not in steps("image", "sif")
 
 
 def test_a_small_disk_is_refused_before_anything_is_downloaded(tmp_path: Path) -> None:
