@@ -65,6 +65,7 @@ class Experiment:
     cold_start: bool
     profile: ProfileChoice
     quiet_gate: bool
+    noise_memory: bool
     quiet_pressure: float
     quiet_load: float | None
     stabilise: bool

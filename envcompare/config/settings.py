@@ -220,6 +220,10 @@ class Settings(
         bool | None,
         Option("Fix the allocator's thresholds and the hash seed in every arm.", default=True),
     ] = None
+    noise_memory: Annotated[
+        bool | None,
+        Option("Use and keep what A/A controls on this host tell of its noise.", default=True),
+    ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ from envcompare.run_folder.records import (
     event_now,
 )
 from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import Spread
 
 _ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
 # What glibc frees goes back above two thresholds, which adapt to what a process happened to free
@@ -90,6 +91,7 @@ class CellContext:
     deadline: float  # time.monotonic() at which the budget of the cell is spent
     waited_s: float = 0.0  # for a quiet machine, before an interruption
     has_gpu: bool = False  # which the workload is to use
+    noise: Spread = field(default_factory=Spread)  # how far restarts are expected to scatter here
 
     @property
     def remaining_s(self) -> float:

@@ -44,7 +44,7 @@ from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings
-from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, spread_of_rounds
+from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, Spread, spread, spread_of_rounds
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -160,6 +160,12 @@ class Lockstep:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
 
+    def noise(self) -> Spread:
+        """Return how far the restarts of the A/A control alone scattered; nothing without one."""
+        metric, _ = self.readings.primary(threads=self.context.design.threads)
+        context = self.context
+        return spread([self.readings.groups(context.control, context.reference, metric)])
+
     def costs(self, launch_s: float, rounds_s: list[float]) -> Costs:
         """Return what this restart has cost, with what the rounds of all tell."""
         reference = self.context.reference
@@ -167,7 +173,7 @@ class Lockstep:
         arms = (arm for arm in self.roster.arms if arm != reference)
         groups = (self.readings.groups(arm, reference, metric) for arm in arms)
         known = [one for one in map(spread_of_rounds, groups) if one is not None]
-        between = self.readings.spread(reference, metric).variance
+        between = self.readings.spread(reference, metric, self.context.noise).variance
         return Costs(
             launch_s=launch_s,
             # not of one round alone: a neighbour may have met that one

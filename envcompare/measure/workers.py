@@ -81,6 +81,7 @@ class Roster:
             reference=context.reference,
             design=context.design,
             m=context.comparisons,
+            prior=context.noise,
             is_looked=is_looked,
         )
 

@@ -285,6 +285,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     quiet_pressure: float = 10.0  # percent of the time in which a task waits for a CPU
     quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
+    noise_memory: bool = False
     screen: bool = False
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")

@@ -408,6 +408,10 @@ def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started")
     return sum(after.t - before.t for before, after in pairs if after.what != beginning)
 
 
+EXPECTED_SPREAD = "expected_spread"
+"""Of a `calibrated` event: the standard deviation of log ratios that a restart was to add."""
+
+
 def waited_s(events: Iterable[Event]) -> float:
     """Return the seconds that a cell waited for a quiet machine, those before a resumption too."""
     waits = (e.values.get("seconds") for e in events if e.what == "waited")

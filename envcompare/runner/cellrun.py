@@ -24,6 +24,7 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.noise import recall, remember
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
@@ -54,8 +55,9 @@ from envcompare.run_folder.records import (
     Taken,
     event_now,
 )
-from envcompare.run_folder.results import RunFolder, elapsed_s, waited_s
+from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, waited_s
 from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import Spread
 from envcompare.transport.hosts import HostSpec
 
 _NO_STEPS = Lacking(
@@ -144,16 +146,35 @@ class CellRun:
         roster = self._roster(context)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
         lockstep = Lockstep(context, roster, blocks, self._tuning())
+        if EXPECTED_SPREAD not in lockstep.tuning:
+            deviation = math.sqrt(context.noise.variance)
+            context.note("calibrated", values={EXPECTED_SPREAD: deviation})
         stopped_by = self._stopped_by()
         if not stopped_by:
             self._measure_startup(context, roster)
             with self._sampling(context):
                 lockstep.measure()
             stopped_by = lockstep.stopped_by or ""
+            self._learn(lockstep)
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
         self._profile(context, roster)
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
+
+    def _expected(self) -> Spread:
+        """Return how far restarts are expected to scatter on this host, the same when resumed."""
+        if EXPECTED_SPREAD in self._tuning():
+            return Spread(variance=self._tuning()[EXPECTED_SPREAD] ** 2)
+        if not self.job.plan.design.noise_memory:
+            return Spread()
+        return recall(self.session.transport, self.session.cache).spread
+
+    def _learn(self, lockstep: Lockstep) -> None:
+        """Keep what the A/A control of this cell tells of the noise of the host."""
+        noise = lockstep.noise()
+        if noise.own_df and self.job.plan.design.noise_memory:
+            known = recall(self.session.transport, self.session.cache)
+            remember(self.session.transport, self.session.cache, known.with_cell(noise))
 
     def _run_program(self, context: CellContext, program: Program) -> tuple[CellState, str]:
         roster = self._roster(context)
@@ -369,6 +390,7 @@ class CellRun:
             deadline=time.monotonic() + design.budget_s - elapsed_s(self.prior_events),
             waited_s=waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
+            noise=Spread() if workload.program is not None else self._expected(),
         )
 
     def _launch(

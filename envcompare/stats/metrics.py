@@ -14,6 +14,7 @@ import numpy as np
 
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
+from envcompare.stats.oddworkers import OddRestart, odd_restarts
 from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, paired, units
 from envcompare.stats.typical import Contrast, Groups, RoundEvidence, Spread, ratio_of_sums, spread
 
@@ -174,6 +175,7 @@ class Readings:
         self._restarts: set[int] = set()
         self._processes: list[ProcessRun] = []
         self._groups: dict[tuple[str, str, MetricName], Groups] = {}
+        self._odd: tuple[OddRestart, ...] | None = None
         for sample in samples:
             self.add(sample)
 
@@ -182,6 +184,7 @@ class Readings:
         if sample.warmup or sample.status != "ok":
             return
         self._groups.clear()
+        self._odd = None
         number = (sample.restart, sample.generation, sample.round)
         self._kinds.add(_kind(sample))
         self._restarts.add(sample.restart)
@@ -216,6 +219,23 @@ class Readings:
         """Return the logarithms of the typical step by arm and round."""
         return self._typical.get(metric, {})
 
+    @property
+    def odd(self) -> tuple[OddRestart, ...]:
+        """Return the restarts that no estimate takes in, since a worker was far off in them."""
+        if self._odd is None:
+            values = self.logarithms("net") or self.logarithms("wall")
+            self._odd = () if self.is_program else odd_restarts(values)
+        return self._odd
+
+    def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:
+        """Return the rounds that all of these have, odd restarts left out, in their order."""
+        known = [one for one in values if one]
+        if len(known) < len(values):
+            return []
+        odd = {one.restart for one in self.odd}
+        both = set.intersection(*(set(one) for one in known))
+        return sorted(number for number in both if number[0] not in odd)
+
     def groups(self, arm: str, reference: str, metric: MetricName) -> Groups:
         """Return the log ratios of an arm's typical step in its complete rounds, by restart."""
         key = (arm, reference, metric)
@@ -227,15 +247,15 @@ class Readings:
         values = self.logarithms(metric)
         ours, theirs = values.get(arm, {}), values.get(reference, {})
         restarts: dict[int, list[float]] = {}
-        for number in sorted(ours.keys() & theirs.keys()):
+        for number in self._complete(ours, theirs):
             restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
         return tuple(map(tuple, restarts.values()))
 
     def generations(self, arm: str, reference: str, metric: MetricName) -> int:
         """Return in how many generations an arm and the reference have a complete round."""
         values = self.logarithms(metric)
-        both = values.get(arm, {}).keys() & values.get(reference, {}).keys()
-        return len({number[:2] for number in both})
+        complete = self._complete(values.get(arm), values.get(reference))
+        return len({number[:2] for number in complete})
 
     def spread(self, reference: str, metric: MetricName, prior: Spread | None = None) -> Spread:
         """Return how far restarts scatter, pooled over all arms, the control among them."""
@@ -271,13 +291,17 @@ class Readings:
         """
         names: tuple[MetricName, ...] = ("wall", "net") if metric == "stretch" else (metric,)
         known = [self._sums.get(name, {}).get(one) for name in names for one in (arm, reference)]
-        if not all(known):
-            return None
-        maps = [one for one in known if one]
-        complete = sorted(set.intersection(*(set(one) for one in maps)))
+        complete = self._complete(*known)
         if not complete:
             return None
-        return ratio_of_sums([np.asarray([one[key] for key in complete]) for one in maps])
+        return ratio_of_sums(
+            [np.asarray([one[key] for key in complete]) for one in known if one is not None]
+        )
+
+    def complete_rounds(self, arms: Iterable[str], metric: MetricName) -> tuple[Round, ...]:
+        """Return the rounds in which all of these arms have a value."""
+        values = self.logarithms(metric)
+        return tuple(self._complete(*(values.get(arm) for arm in arms)))
 
     def estimate(self, arm: str, reference: str, metric: MetricName) -> Estimated:
         """Return the paired log ratios of the processes of an arm, and one value each.
@@ -306,6 +330,7 @@ def look(  # noqa: PLR0913 — a look is at all of this
     reference: str,
     design: Design,
     m: int,
+    prior: Spread | None = None,
     is_looked: bool = True,
 ) -> dict[str, Interval | None]:
     """Return the printed interval of each arm on the primary metric; m planned comparisons."""
@@ -323,7 +348,9 @@ def look(  # noqa: PLR0913 — a look is at all of this
         }
     alpha = ALPHA if design.screen else ALPHA / max(1, m)
     found = {
-        arm: readings.evidence(arm, reference, metric, is_strict=is_strict, is_looked=is_looked)
+        arm: readings.evidence(
+            arm, reference, metric, prior=prior, is_strict=is_strict, is_looked=is_looked
+        )
         for arm in arms
     }
     return {arm: None if one is None else one.printed(alpha=alpha) for arm, one in found.items()}

@@ -57,7 +57,7 @@ class Spread:
 
     variance: float = PRIOR_SPREAD**2
     df: float = PRIOR_WEIGHT
-    own_variance: float = 0.0  # of the cell alone, not below 0, and how much it rests on
+    own_excess: float = 0.0  # of the cell alone, below 0 by chance, and how much it rests on
     own_df: float = 0.0
 
     @property
@@ -72,11 +72,11 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
     known = [groups for groups in comparisons if _is_enough(groups)]
     if not known:
         return prior
-    own = max(0.0, float(np.mean([_excess(groups) for groups in known])))
+    own = float(np.mean([_excess(groups) for groups in known]))
     restarts = float(np.median([len(groups) for groups in known]))
     df = (restarts - 1) * (1 + (len(known) - 1) / 2)
-    variance = (prior.df * prior.variance + df * own) / (prior.df + df)
-    return Spread(variance=variance, df=prior.df + df, own_variance=own, own_df=df)
+    variance = (prior.df * prior.variance + df * max(0.0, own)) / (prior.df + df)
+    return Spread(variance=variance, df=prior.df + df, own_excess=own, own_df=df)
 
 
 def _is_enough(groups: Groups) -> bool:

@@ -235,6 +235,14 @@ class Decomposition(msgspec.Struct, frozen=True, kw_only=True):
     interaction: Estimate | None = None
 
 
+class OddWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that was far off for a whole restart."""
+
+    restart: int
+    arm: str
+    log_ratio: float  # of its time to what it usually takes against the other arms
+
+
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in one cell."""
 
@@ -264,6 +272,7 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
     step_edges_s: tuple[float, ...] = ()  # of the histograms of all arms; few steps lie beyond
     drifts: tuple[Drift, ...] = ()  # every one that was tested
     dropped_blocks: int = 0  # their clocks jumped
+    odd_restarts: tuple[OddWorker, ...] = ()  # left out in all arms
     restart_spread: float | None = None  # standard deviation of what a restart adds, as reckoned
     waited_s: float = 0.0  # for a quiet machine
     cautions: tuple[str, ...] = ()  # sentences noted while measuring, each with a next step

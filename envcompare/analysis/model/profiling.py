@@ -18,7 +18,7 @@ from envcompare.run_folder.records import FactDifference
 Part = Literal[
     "gemm", "attention", "element-wise", "reduction", "normalisation", "rnn", "other-kernels",
     "communication", "memcpy", "memset", "idle", "cpu", "user", "system", "wait",
-    "throttled", "rest",
+    "throttled", "stolen", "rest",
 ]  # fmt: skip
 Basis = Literal["gpu-trace", "timing"]
 Agreement = Literal["reference", "equal", "differs", "unknown"]

@@ -4,8 +4,8 @@ Whole nanoseconds throughout: parts are rounded one after the other so that they
 the rounded whole, and their changes to its change.
 
 Without a GPU the parts are of the time on the clock: means over all measured blocks, since means
-add up where medians do not; a verdict rests on paired ratios and may differ by what its trimming
-leaves out.
+add up where medians do not; a verdict rests on the typical step and may differ by what slow steps
+take.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ LABELS: Final[dict[Part, str]] = {
     "system": "on a CPU, inside the kernel",
     "wait": "waiting for a CPU that others held",
     "throttled": "stopped by a CPU quota",
+    "stolen": "taken by the hypervisor, or by interrupts",
     "rest": "rest",
 }
 
@@ -281,7 +282,10 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
     cpu = sum(sum(block.cpu_ns) for block in blocks) / steps
     rules = (_ONE_THREAD if cpu <= left * _CLOCKS_APART else _MANY_THREADS,)
     parts: dict[Part, float] = _on_cpu(min(cpu, left), modes)
-    parts |= {"wait": waited, "throttled": quota, "rest": max(0.0, left - cpu)}
+    rest = max(0.0, left - cpu)
+    # who never gave the CPU up, waited for none and was not stopped, was not let run all the same
+    is_busy = all(block.voluntary_switches == 0 for block in blocks)
+    parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
     return Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)
 
 

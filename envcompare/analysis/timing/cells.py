@@ -17,6 +17,7 @@ from envcompare.analysis.model.comparison import (
     CellSummary,
     Drift,
     Estimate,
+    OddWorker,
     StepTimes,
     StoppedBy,
 )
@@ -31,7 +32,7 @@ from envcompare.run_folder.records import (
     ProcessRun,
     RunRecord,
 )
-from envcompare.run_folder.results import waited_s
+from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
 from envcompare.stats.metrics import Estimated, MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
@@ -123,6 +124,7 @@ class CellData:
             arm,
             self.reference.id,
             metric,
+            prior=self.expected,
             is_strict=self.is_strict,
             is_looked=self.is_looked,
         )
@@ -130,7 +132,14 @@ class CellData:
     @cached_property
     def spread(self) -> Spread:
         """Return how far the restarts of this cell scatter beyond their rounds."""
-        return self.readings.spread(self.reference.id, self.metric[0])
+        return self.readings.spread(self.reference.id, self.metric[0], self.expected)
+
+    @cached_property
+    def expected(self) -> Spread:
+        """Return how far restarts were expected to scatter, as the looks took it."""
+        noted = (e.values.get(EXPECTED_SPREAD) for e in self.events if e.what == "calibrated")
+        values = [one for one in noted if isinstance(one, float) and 0 < one < 1]
+        return Spread(variance=values[0] ** 2) if values else Spread()
 
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
         """Return the measured blocks or processes of an arm, warm-up left out."""
@@ -266,6 +275,10 @@ def summarise_cell(data: CellData) -> CellSummary:
             metric=metric,
         ),
         dropped_blocks=sum(b.status == "dropped" for b in data.blocks),
+        odd_restarts=tuple(
+            OddWorker(restart=one.restart, arm=one.arm, log_ratio=one.log_ratio)
+            for one in data.readings.odd
+        ),
         restart_spread=math.sqrt(data.spread.variance) if blocks else None,
         waited_s=waited_s(data.guard_events),
         cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),

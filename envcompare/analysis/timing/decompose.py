@@ -104,8 +104,8 @@ Rounds = dict[Round, tuple[float, ...]]
 def _complete(data: CellData, arms: tuple[str, ...]) -> Rounds:
     """Return the rounds in which every corner has a value: only then do all parts sum."""
     known = data.readings.logarithms(data.metric[0])
-    complete = set.intersection(*(set(known.get(arm, {})) for arm in arms))
-    return {number: tuple(known[arm][number] for arm in arms) for number in sorted(complete)}
+    complete = data.readings.complete_rounds(arms, data.metric[0])
+    return {number: tuple(known[arm][number] for arm in arms) for number in complete}
 
 
 def _estimate(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Estimate | None:

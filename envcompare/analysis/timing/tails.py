@@ -30,7 +30,12 @@ def tail(data: CellData, arm: str) -> Tail | None:
     if data.is_program or arm == data.reference.id:
         return None
     ours, theirs = (_by_round(data, one) for one in (arm, data.reference.id))
-    complete = sorted(ours.keys() & theirs.keys())
+    both_arms = (arm, data.reference.id)
+    complete = [
+        number
+        for number in data.readings.complete_rounds(both_arms, data.metric[0])
+        if number in ours and number in theirs
+    ]
     both = [[one[key] for key in complete] for one in (ours, theirs)]
     if len(complete) < STRETCHES or min(sum(map(len, one)) for one in both) < _LEAST_STEPS:
         return None

@@ -65,6 +65,7 @@ _PART_COLOURS: Final[dict[PartName, tuple[int, bool]]] = {  # place in the palet
     "system": (1, False),
     "wait": (3, False),
     "throttled": (5, False),
+    "stolen": (6, True),
     "rest": (6, True),
 }
 Parts = dict[str, StartupPart]

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from envcompare.analysis.model.comparison import CellSummary, Drift, Estimate, RunComparison
+from envcompare.analysis.model.comparison import (
+    CellSummary,
+    Drift,
+    Estimate,
+    OddWorker,
+    RunComparison,
+)
 from envcompare.fingerprint.identity import BOOT, change_text, is_unverified, subject
 from envcompare.report.format.numbers import (
     change,
@@ -107,8 +113,17 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
         for drift in _detected(cell, is_ratio=True)
     )
     noted = ((cell.id, sentence(one_line(text))) for cell in run.cells for text in cell.cautions)
-    texts = of_cells(run, (*drifts, *noted), among=len(run.cells))
+    odd = ((cell.id, _odd_worker(one)) for cell in run.cells for one in cell.odd_restarts)
+    texts = of_cells(run, (*drifts, *noted, *odd), among=len(run.cells))
     return tuple(f"⚠ {text}" for text in texts)
+
+
+def _odd_worker(one: OddWorker) -> str:
+    return (
+        f"in restart {one.restart} the worker of {one.arm} was {signed_percent(one.log_ratio)} off "
+        "from its usual time against the other arms for as long as it lived: no estimate takes in "
+        "this restart, in any arm."
+    )
 
 
 def _guard_sentences(run: RunComparison) -> Iterator[str]:
