@@ -212,7 +212,8 @@ def mean_estimate(
     groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
     ratio = found.interval(
         level=level,
-        spread=data.spread,
+        # what neighbours take is nothing that a restart adds to
+        spread=Spread(variance=0.0) if metric == "stretch" else data.spread,
         groups=groups,
         generations=data.readings.generations(arm, reference, "wall"),
     )
