@@ -70,7 +70,7 @@ def expected_block_s(first_step_s: float) -> float:
 
     A block of more than the fewest steps was calibrated.
     """
-    return max(QUOTA_BLOCK_S, MIN_STEPS * first_step_s)
+    return max(BLOCK_S, MIN_STEPS * first_step_s)
 
 
 def warmup_steps(steps: int, block_s: float) -> int:
@@ -284,11 +284,13 @@ def plan_restarts(
     return RestartPlan(restarts=restarts, measuring_s=left_s / restarts - costs.launch_s)
 
 
-def plan_text(plan: RestartPlan, costs: Costs, *, remaining_s: float, missing: int) -> str:
+def plan_text(
+    plan: RestartPlan, costs: Costs, *, remaining_s: float, budget_s: float, missing: int
+) -> str:
     """Say how many restarts fit, from which costs, and what more budget would do."""
-    more_s = (missing - plan.restarts) * (costs.launch_s + LEAST_MEASURING_S)
+    needed_s = budget_s + (missing - plan.restarts) * (costs.launch_s + LEAST_MEASURING_S)
     enough = (
-        f"; {missing} are needed: give --budget {_roughly(more_s)} s more"
+        f"; {missing} are needed: give --budget {_roughly(needed_s)} or more"
         if plan.restarts < missing
         else ""
     )

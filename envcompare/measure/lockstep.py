@@ -44,7 +44,7 @@ from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings
-from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, Spread, spread, spread_of_rounds
+from envcompare.stats.typical import MIN_ROUNDS, Spread, spread, spread_of_rounds
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -170,16 +170,17 @@ class Lockstep:
         """Return what this restart has cost, with what the rounds of all tell."""
         reference = self.context.reference
         metric, _ = self.readings.primary(threads=self.context.design.threads)
-        arms = (arm for arm in self.roster.arms if arm != reference)
+        arms = [arm for arm in self.roster.arms if arm != reference]
         groups = (self.readings.groups(arm, reference, metric) for arm in arms)
         known = [one for one in map(spread_of_rounds, groups) if one is not None]
-        between = self.readings.spread(reference, metric, self.context.noise).variance
+        noise = self.context.noise
+        between = [self.readings.spread(a, reference, metric, noise).variance for a in arms]
         return Costs(
             launch_s=launch_s,
             # not of one round alone: a neighbour may have met that one
             round_s=statistics.median(rounds_s),
             round_spread=statistics.median(known) if known else _USUAL_SPREAD,
-            restart_spread=math.sqrt(between) if between else PRIOR_SPREAD,
+            restart_spread=math.sqrt(statistics.median(between)),
         )
 
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:
@@ -187,7 +188,8 @@ class Lockstep:
         plan = self._plan(costs, spent_s=spent_s)
         if is_first and self._is_planned_aloud():
             left_s, missing = self.context.remaining_s, self._min_restarts
-            text = plan_text(plan, costs, remaining_s=left_s, missing=missing)
+            budget_s = self.context.design.budget_s
+            text = plan_text(plan, costs, remaining_s=left_s, budget_s=budget_s, missing=missing)
             self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
         return plan.measuring_s
 

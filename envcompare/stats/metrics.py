@@ -16,7 +16,15 @@ from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
 from envcompare.stats.oddworkers import OddRestart, odd_restarts
 from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, paired, units
-from envcompare.stats.typical import Contrast, Groups, RoundEvidence, Spread, ratio_of_sums, spread
+from envcompare.stats.typical import (
+    Contrast,
+    Groups,
+    RoundEvidence,
+    Spread,
+    own_spread,
+    ratio_of_sums,
+    spread,
+)
 
 MetricName = Literal["net", "wall", "stretch", "cpu", "gpu", "user", "sys", "real"]
 Estimated = tuple[Pairs, Units]
@@ -257,10 +265,13 @@ class Readings:
         complete = self._complete(values.get(arm), values.get(reference))
         return len({number[:2] for number in complete})
 
-    def spread(self, reference: str, metric: MetricName, prior: Spread | None = None) -> Spread:
-        """Return how far restarts scatter, pooled over all arms, the control among them."""
-        arms = (arm for arm in self.logarithms(metric) if arm != reference)
-        return spread((self.groups(arm, reference, metric) for arm in arms), prior)
+    def spread(
+        self, arm: str, reference: str, metric: MetricName, prior: Spread | None = None
+    ) -> Spread:
+        """Return how far restarts scatter: pooled over all arms, or of this one where wider."""
+        arms = (one for one in self.logarithms(metric) if one != reference)
+        pooled = spread((self.groups(one, reference, metric) for one in arms), prior)
+        return own_spread(self.groups(arm, reference, metric), pooled, prior)
 
     def evidence(  # noqa: PLR0913 — each is a choice of its own
         self,
@@ -278,7 +289,7 @@ class Readings:
             return None
         return RoundEvidence(
             groups=groups,
-            spread=self.spread(reference, metric, prior),
+            spread=self.spread(arm, reference, metric, prior),
             generations=self.generations(arm, reference, metric),
             is_strict=is_strict,
             is_looked=is_looked,

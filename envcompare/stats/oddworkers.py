@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envcompare.stats.pairs import Logarithms, Round
+from envcompare.stats.typical import median_error
 
 LEAST_OFF = math.log(1.1)
 _ERRORS = 5.0
@@ -71,9 +72,7 @@ def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
     usual = float(np.median(list(medians.values())))
     far: dict[int, float] = {}
     for restart, kept in offsets.items():
-        low, high = np.quantile(kept, (0.25, 0.75))
-        error = 0.93 * float(high - low) / math.sqrt(len(kept))  # of a median, were it normal
         off = medians[restart] - usual
-        if abs(off) > max(LEAST_OFF, _ERRORS * error):
+        if abs(off) > max(LEAST_OFF, _ERRORS * median_error(np.asarray(kept))):
             far[restart] = off
     return far

@@ -8,10 +8,10 @@ taken as normal at the level that they reach:
     w(α) = [(x₍N+1−l₎ − x₍l₎) ÷ (2 z_l)]²,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
 
 with l the α/2 quantile of Binomial(N, ½). That of the restarts is what the sums U of scores by
-restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), pooled over the comparisons
-of a cell and shrunk towards a prior τ₀² of d₀ degrees of freedom:
+restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), the median over the comparisons
+of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
 
-    τ² = (d₀ τ₀² + d max(0, mean e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
+    τ² = (d₀ τ₀² + d max(0, e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
     half-width² = z² w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
 
 n being the rounds of a restart, so that the last factor is 1 ÷ R where all have as many.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +44,8 @@ TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mea
 DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
 STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
+_ROUNDS_FOR_QUARTILES = 4  # of a restart
+_ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
 
 Groups = tuple[tuple[float, ...], ...]
@@ -72,11 +74,37 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
     known = [groups for groups in comparisons if _is_enough(groups)]
     if not known:
         return prior
-    own = float(np.mean([_excess(groups) for groups in known]))
+    # the median, so that one environment whose restarts scatter does not widen the others
+    own = float(np.median([_excess(groups) for groups in known]))
     restarts = float(np.median([len(groups) for groups in known]))
     df = (restarts - 1) * (1 + (len(known) - 1) / 2)
     variance = (prior.df * prior.variance + df * max(0.0, own)) / (prior.df + df)
     return Spread(variance=variance, df=prior.df + df, own_excess=own, own_df=df)
+
+
+def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> Spread:
+    """Return the restart spread of one comparison: that of its cell, or its own where wider.
+
+    Restarts of one environment may scatter where those of the others do not. Its own is the
+    variance of the medians of restarts beyond the errors that the quartiles of their rounds give
+    them, shrunk to the prior as the pooled one is.
+    """
+    prior = prior or Spread()
+    values = [np.asarray(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
+    if len(values) < MIN_RESTARTS:
+        return pooled
+    medians = np.asarray([np.median(one) for one in values])
+    errors = [median_error(one) ** 2 for one in values]
+    own = max(0.0, float(medians.var(ddof=1)) - float(np.mean(errors)))
+    df = prior.df + len(values) - 1
+    variance = (prior.df * prior.variance + (len(values) - 1) * own) / df
+    return replace(pooled, variance=variance, df=df) if variance > pooled.variance else pooled
+
+
+def median_error(values: Floats) -> float:
+    """Return the standard error of the median of values, by their quartiles as if normal."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return 0.93 * float(high - low) / math.sqrt(values.size)
 
 
 def _is_enough(groups: Groups) -> bool:
@@ -185,8 +213,8 @@ def _concentration(groups: Groups) -> float:
 
 
 def _by_restart(groups: Groups, level: float) -> tuple[float, float]:
-    """Return the mean of the medians of restarts with at least 12 rounds, and Student's width."""
-    medians = np.asarray([np.median(one) for one in groups if len(one) >= MIN_ROUNDS])
+    """Return the mean of the medians of restarts with at least 6 rounds, and Student's width."""
+    medians = np.asarray([np.median(one) for one in groups if len(one) >= _ROUNDS_FOR_MEDIAN])
     if medians.size < MIN_RESTARTS:
         values = [value for one in groups for value in one]
         return float(np.median(values)), math.inf

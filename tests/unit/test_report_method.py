@@ -23,22 +23,21 @@ def told(run: RunComparison) -> str:
     return next(text for text in method_sentences(run) if "Intervals are checked" in text)
 
 
-@pytest.mark.parametrize(("least", "rebuilt"), [(4, 8), (10, 10)])
-def test_first_look_is_told_with_all_it_waits_for(least: int, rebuilt: int) -> None:
-    """Restarts and generations, and more restarts where generations are rebuilt."""
+@pytest.mark.parametrize(("least", "looks"), [(2, "2, 4, 8"), (4, "4, 8, 16"), (6, "6, 8, 16")])
+def test_looks_are_told_from_the_first_on(least: int, looks: str) -> None:
+    """The least number of restarts, then doublings."""
     text = told(msgspec.structs.replace(EXAMPLE, min_restarts=least))
-    assert f"from {least} restarts and 8 generations on" in text
-    assert f"({rebuilt} restarts where generations are rebuilt" in text
+    assert f"checked after {looks} … restarts and at the end" in text
 
 
 def test_first_look_at_a_command_is_told_in_rounds() -> None:
-    """A plain command has no generation."""
+    """A plain command has no restarts."""
     cells = tuple(
         msgspec.structs.replace(one, processes=30, is_program=True) for one in EXAMPLE.cells
     )
     text = told(msgspec.structs.replace(EXAMPLE, cells=cells, min_restarts=4))
     assert "after each round, from 8 rounds on" in text
-    assert "rebuilt" not in text
+    assert "restarts and at the end" not in text
 
 
 def of_units(**changes: object) -> RunComparison:
@@ -51,10 +50,13 @@ def of_units(**changes: object) -> RunComparison:
     return msgspec.structs.replace(EXAMPLE, comparisons=found)
 
 
-def test_restarts_are_named_where_they_are_the_units() -> None:
+def test_rounds_and_restarts_are_named() -> None:
     """A reader learns what the intervals are made of, and never that it is steps."""
-    assert "not from the steps inside them." in replication_sentence(of_units(unit="generation"))
-    assert "; the units are means of restarts." in replication_sentence(of_units(unit="restart"))
+    text = replication_sentence(of_units(unit="round"))
+    assert text.startswith(
+        "Intervals come from 32 to 48 rounds a cell, in which all arms take turns"
+    )
+    assert text.endswith("in 4 to 6 restarts of their workers.")
 
 
 def test_nothing_is_said_of_intervals_where_there_are_none() -> None:

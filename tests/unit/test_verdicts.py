@@ -107,7 +107,7 @@ def test_an_interval_that_says_nothing_has_no_long_numbers() -> None:
     """Two generations on a busy machine give neither six digits nor a forecast to plan with."""
     wide = estimate(-7.8, -99.99, 287685.1, generations=2)
     one = verdict(
-        comparison("inconclusive", wide, forecast_generations=19826), label="cnn", margin=0.02
+        comparison("inconclusive", wide, forecast_restarts=19826), label="cnn", margin=0.02
     )
     assert one.interval == "−100.0 to over +1000 %"
     assert one.text == "inconclusive; thousands more generations would be needed (ran 2)"

@@ -53,10 +53,10 @@ def test_every_record_of_an_older_folder_is_read_as_one_of_the_newest_schema(
     assert {record.schema for record in records} == {SCHEMA}
 
 
-def test_an_older_folder_leads_to_the_numbers_that_were_drawn_from_it_then(
+def test_an_older_folder_leads_to_the_numbers_that_are_kept_beside_it(
     folder: RunFolder,
 ) -> None:
-    """The comparison beside it was written by the envcompare that wrote the folder."""
+    """The comparison is that of today's estimator: what reads the older version shows."""
     # the last digits are those of numpy and scipy
     digits = lambda text: float(f"{float(text):.12g}")  # noqa: E731
     kept = (folder.path / "comparison.json").read_text()

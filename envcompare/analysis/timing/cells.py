@@ -129,10 +129,9 @@ class CellData:
             is_looked=self.is_looked,
         )
 
-    @cached_property
-    def spread(self) -> Spread:
-        """Return how far the restarts of this cell scatter beyond their rounds."""
-        return self.readings.spread(self.reference.id, self.metric[0], self.expected)
+    def spread(self, arm: str) -> Spread:
+        """Return how far restarts scatter beyond their rounds, for the comparison of an arm."""
+        return self.readings.spread(arm, self.reference.id, self.metric[0], self.expected)
 
     @cached_property
     def expected(self) -> Spread:
@@ -213,7 +212,7 @@ def mean_estimate(
     ratio = found.interval(
         level=level,
         # what neighbours take is nothing that a restart adds to
-        spread=Spread(variance=0.0) if metric == "stretch" else data.spread,
+        spread=Spread(variance=0.0) if metric == "stretch" else data.spread(arm),
         groups=groups,
         generations=data.readings.generations(arm, reference, "wall"),
     )
@@ -280,10 +279,17 @@ def summarise_cell(data: CellData) -> CellSummary:
             OddWorker(restart=one.restart, arm=one.arm, log_ratio=one.log_ratio)
             for one in data.readings.odd
         ),
-        restart_spread=math.sqrt(data.spread.variance) if blocks else None,
+        restart_spread=_widest_spread(data) if blocks else None,
         waited_s=waited_s(data.guard_events),
         cautions=tuple(dict.fromkeys(e.text for e in data.guard_events if e.what == "caution")),
     )
+
+
+def _widest_spread(data: CellData) -> float | None:
+    """Return how far the restarts of the arm scatter that scatters most."""
+    arms = [arm.id for arm in data.run.arms if not arm.is_reference]
+    variances = [data.spread(arm).variance for arm in arms]
+    return math.sqrt(max(variances)) if variances else None
 
 
 def _generation(data: CellData) -> tuple[Literal["", "fork", "rebuild"], str]:

@@ -74,7 +74,7 @@ def _decomposition(data: CellData, corners: Corners) -> Decomposition | None:
         weights = [0] * len(arms)
         for corner, sign in signs.items():
             weights[place[getattr(corners, corner)]] = sign
-        return _estimate(data, rounds, weights)
+        return _estimate(data, rounds, arms, weights)
 
     total = part(arm=1, base=-1)
     environment = part(host_arm=1, base=-1)
@@ -108,11 +108,13 @@ def _complete(data: CellData, arms: tuple[str, ...]) -> Rounds:
     return {number: tuple(known[arm][number] for arm in arms) for number in complete}
 
 
-def _estimate(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Estimate | None:
+def _estimate(
+    data: CellData, rounds: Rounds, arms: Sequence[str], weights: Sequence[int]
+) -> Estimate | None:
     """Return a sum of corners whose signs sum to 0, with its interval."""
     if not rounds:
         return None
-    ratio = _interval(data, rounds, weights)
+    ratio = _interval(data, rounds, arms, weights)
     return Estimate(
         metric=data.metric[0],
         log_ratio=ratio.mean,
@@ -127,7 +129,9 @@ def _estimate(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Estimat
     )
 
 
-def _interval(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Interval:
+def _interval(
+    data: CellData, rounds: Rounds, arms: Sequence[str], weights: Sequence[int]
+) -> Interval:
     logarithms = np.asarray(list(rounds.values()), dtype=float).T
     values = np.asarray(weights, dtype=float) @ logarithms
     groups: dict[int, list[float]] = {}
@@ -138,7 +142,8 @@ def _interval(data: CellData, rounds: Rounds, weights: Sequence[int]) -> Interva
         assert found is not None
         return found
     size = sum(abs(weight) for weight in weights) / 2  # two differences vary twice as much
-    spread = replace(data.spread, variance=data.spread.variance * size)
+    widest = max((data.spread(arm) for arm in arms), key=lambda one: one.variance)
+    spread = replace(widest, variance=widest.variance * size)
     return contrast(logarithms, weights).interval(
         level=LEVEL,
         spread=spread,

@@ -132,15 +132,15 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
     )
     mean = _mean(data, arm)
-    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
+    outcome, reason, control_failed = _outcome(data, arm.id, primary, cell.noise_floor)
     if outcome in {"slower", "faster"} and not settled.is_selected:
         outcome, reason = "inconclusive", Reason(kind="not-selected")
     by_mean = None
     if reason is None and outcome in {"equivalent", "inconclusive"}:
-        by_mean = _outcome_of_mean(data, mean)
+        by_mean = _outcome_of_mean(data, arm.id, mean)
     outcome = by_mean or outcome
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_restarts(data, settled.interval) if is_open else None
+    more = _more_restarts(data, arm.id, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
     estimate = plain_estimate if data.is_program else mean_estimate
@@ -177,28 +177,28 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
     )
 
 
-def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
+def _outcome_of_mean(data: CellData, arm: str, mean: Estimate | None) -> Outcome | None:
     """Return whether the mean is slower or faster; None where it is neither.
 
     Its own A/A control must not differ as much.
     """
-    if mean is None or mean.restarts < _least_restarts(data) or data.run.design.screen:
+    if mean is None or mean.restarts < _least_restarts(data, arm) or data.run.design.screen:
         return None
     outcome = verdict(mean.low, mean.high, margin=data.run.design.margin)
     if outcome not in {"slower", "faster"}:
         return None
     control = next((arm.id for arm in data.run.arms if arm.is_control), None)
     floor = control and mean_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
-    end = failed_control_end(floor or None, least=_least_restarts(data))
+    end = failed_control_end(floor or None, least=_least_restarts(data, arm))
     return None if end is not None and abs(mean.log_ratio) <= end else outcome
 
 
-def _least_restarts(data: CellData) -> int:
+def _least_restarts(data: CellData, arm: str) -> int:
     design = data.run.design
     least = least_restarts(
         preset=design.preset, planned=design.min_restarts, is_program=data.is_program
     )
-    is_wide = not data.is_program and data.spread.is_wide
+    is_wide = not data.is_program and data.spread(arm).is_wide
     return max(least, WIDE_RESTARTS) if is_wide else least
 
 
@@ -208,9 +208,9 @@ def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
     return max(planned, least) if preset == "strict" else least
 
 
-def _more_restarts(data: CellData, ratio: Interval) -> int | None:
+def _more_restarts(data: CellData, arm: str, ratio: Interval) -> int | None:
     """Forecast what is missing, the restarts below the least number included; None: no telling."""
-    missing = max(0, _least_restarts(data) - ratio.restarts)
+    missing = max(0, _least_restarts(data, arm) - ratio.restarts)
     needed = restarts_needed(ratio, margin=data.run.design.margin)
     if needed is None:
         return None
@@ -218,11 +218,11 @@ def _more_restarts(data: CellData, ratio: Interval) -> int | None:
 
 
 def _outcome(
-    data: CellData, primary: Estimate, floor: Estimate | None
+    data: CellData, arm: str, primary: Estimate, floor: Estimate | None
 ) -> tuple[Outcome, Reason | None, bool]:
-    least = _least_restarts(data)
+    least = _least_restarts(data, arm)
     if primary.restarts < least:
-        return "inconclusive", _too_few(data, primary, least), False
+        return "inconclusive", _too_few(data, arm, primary, least), False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
     end = failed_control_end(floor, least=least)
@@ -238,7 +238,7 @@ def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
     return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
 
 
-def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
+def _too_few(data: CellData, arm: str, primary: Estimate, least: int) -> Reason:
     planned = data.run.design.min_restarts
     return Reason(
         kind="too-few",
@@ -247,14 +247,16 @@ def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
         needed=least,
         planned=planned if planned > least else None,
         missing=max(1, 2 - primary.restarts) if primary.low is None else None,
-        spread=_wide(data),
+        spread=_wide(data, arm),
     )
 
 
-def _wide(data: CellData) -> float | None:
+def _wide(data: CellData, arm: str) -> float | None:
     """Return how far the restarts scatter where that asks for more of them."""
-    is_wide = not data.is_program and data.spread.is_wide
-    return math.sqrt(data.spread.variance) if is_wide else None
+    if data.is_program:
+        return None
+    spread = data.spread(arm)
+    return math.sqrt(spread.variance) if spread.is_wide else None
 
 
 def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:

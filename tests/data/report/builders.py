@@ -80,9 +80,7 @@ def headline(*comparisons: Comparison, **fields: Any) -> Headline:
 SLOWER = comparison("slower", estimate(8.4, 8.0, 8.7))
 FASTER = comparison("faster", estimate(-4.5, -4.8, -4.2))
 EQUAL = comparison("equivalent", estimate(0.3, -0.2, 0.8))
-OPEN = comparison(
-    "inconclusive", estimate(1.1, -0.9, 3.1), leaning="slower", forecast_generations=11
-)
+OPEN = comparison("inconclusive", estimate(1.1, -0.9, 3.1), leaning="slower", forecast_restarts=11)
 
 
 def on(workload: str, one: Comparison, **fields: Any) -> Comparison:
@@ -159,7 +157,7 @@ def random_comparisons(
         leaning=lean,  # type: ignore[arg-type]
         primary=primary,
         secondary=tuple(draw(random_estimates(metric)) for metric in ("wall", "stretch", "cpu")),
-        forecast_generations=draw(st.none() | st.integers(1, 400)),
+        forecast_restarts=draw(st.none() | st.integers(1, 400)),
         control_failed=draw(st.booleans()),
         **fields,
     )
