@@ -44,7 +44,7 @@ from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings
-from envcompare.stats.typical import MIN_ROUNDS, Spread, spread, spread_of_rounds
+from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, Spread, spread, spread_of_rounds
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -180,7 +180,7 @@ class Lockstep:
             # not of one round alone: a neighbour may have met that one
             round_s=statistics.median(rounds_s),
             round_spread=statistics.median(known) if known else _USUAL_SPREAD,
-            restart_spread=math.sqrt(statistics.median(between)),
+            restart_spread=math.sqrt(statistics.median(between)) if between else PRIOR_SPREAD,
         )
 
     def measuring_s(self, costs: Costs, *, spent_s: float, is_first: bool) -> float:

@@ -64,7 +64,7 @@ from tests.data.report.builders import (
             headline(OPEN),
             (
                 "docker against vm is inconclusive, leaning slower in cnn "
-                "(+1.1 %, −0.9 to +3.1 %); about 11 more generations would decide (ran 8)."
+                "(+1.1 %, −0.9 to +3.1 %); about 11 more restarts would decide (ran 4)."
             ),
         ),
         (

@@ -44,13 +44,13 @@ def sentence(one: Comparison, margin: float = 0.02) -> str:
         ),
         (
             OPEN,
-            "inconclusive, leaning slower; about 11 more generations would decide (ran 8)",
+            "inconclusive, leaning slower; about 11 more restarts would decide (ran 4)",
         ),
         (
             comparison(
                 "inconclusive", estimate(-1.1, -3.1, 0.9), leaning="faster", forecast_s=94.2
             ),
-            "inconclusive, leaning faster; about 90 s more would decide (ran 8)",
+            "inconclusive, leaning faster; about 90 s more would decide (ran 4)",
         ),
         (
             comparison("inconclusive", estimate(0.0, None, None), reason="only one restart ran"),
@@ -104,13 +104,13 @@ def test_a_value_has_its_sign_where_the_way_is_open() -> None:
 
 
 def test_an_interval_that_says_nothing_has_no_long_numbers() -> None:
-    """Two generations on a busy machine give neither six digits nor a forecast to plan with."""
-    wide = estimate(-7.8, -99.99, 287685.1, generations=2)
+    """Two restarts on a busy machine give neither six digits nor a forecast to plan with."""
+    wide = estimate(-7.8, -99.99, 287685.1, restarts=2)
     one = verdict(
         comparison("inconclusive", wide, forecast_restarts=19826), label="cnn", margin=0.02
     )
     assert one.interval == "−100.0 to over +1000 %"
-    assert one.text == "inconclusive; thousands more generations would be needed (ran 2)"
+    assert one.text == "inconclusive; thousands more restarts would be needed (ran 2)"
 
 
 def test_what_was_not_measured_has_no_number() -> None:
@@ -131,7 +131,7 @@ def test_the_clock_sentence_splits_the_clock_into_work_and_waiting() -> None:
     )
     assert clock_sentence(one) == (
         "Wall time: +9.1 % (+7.0 to +11.2 %); waiting for a CPU (stretch): "
-        "+0.6 % (−1.2 to +2.5 %); not widened."
+        "+0.6 % (−1.2 to +2.5 %); means of all steps, not widened."
     )
 
 

@@ -292,7 +292,7 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
 def _far(run: RunComparison) -> str:
     """Say when a difference ends a cell."""
     if has_steps(run):
-        return "lies farther from 0 than 1.2 times its half-width"
+        return "lies farther from 0 than its half-width and a fifth of it"
     return (
         "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
         "and the printed interval is the union of both"
