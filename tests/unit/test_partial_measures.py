@@ -13,7 +13,7 @@ from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import reasons_text, verdict
 from envcompare.run_folder.records import Event, ProcessRun
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.metrics import MetricName, estimate
+from envcompare.stats.metrics import MetricName, Readings
 
 
 def docker(path: Path, *, restarts: int, min_restarts: int = 4) -> Comparison:
@@ -66,5 +66,5 @@ def test_time_below_a_tick_in_a_complete_round_gives_no_ratio(
     runs.append(process("vm", 6, sys_ns=0))
     if zero:
         runs[3] = process("docker", 1, sys_ns=0)
-    pairs, groups = estimate(runs, arm="docker", reference="vm", metric=metric)
+    pairs, groups = Readings(runs).estimate("docker", "vm", metric)
     assert (len(pairs), len(groups)) == (rounds, rounds)

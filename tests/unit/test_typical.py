@@ -34,9 +34,7 @@ restarts_of_rounds = st.lists(
 
 def evidence(groups: Groups, **changes: bool) -> RoundEvidence:
     """Return what the rounds of a comparison alone in its cell say."""
-    return RoundEvidence(
-        groups=groups, spread=spread([groups]), generations=len(groups), **changes
-    )
+    return RoundEvidence(groups=groups, spread=spread([groups]), generations=len(groups), **changes)
 
 
 def drawn(*sizes: int, seed: int = 1, mean: float = 0.0, restart: float = 0.0) -> Groups:
