@@ -124,7 +124,7 @@ class RoundEvidence:
 
     @property
     def mean(self) -> float:
-        """Return the estimate, the median log ratio over all rounds."""
+        """Return the median log ratio over all rounds."""
         return float(np.median([value for one in self.groups for value in one]))
 
     @property
@@ -133,16 +133,27 @@ class RoundEvidence:
         return self.is_strict or (self.spread.is_wide and len(self.groups) >= WIDE_RESTARTS)
 
     @property
+    def _units(self) -> Groups:
+        """Return the restarts that count: as units of their own those with enough rounds."""
+        if not self.is_by_restart:
+            return self.groups
+        return tuple(one for one in self.groups if len(one) >= MIN_ROUNDS)
+
+    @property
     def p_value(self) -> float:
         """Return the smallest error at which the printed interval would still exclude 0."""
         low, high = math.log(_LEAST_P), 0.0
-        if abs(self.mean) <= self.printed(alpha=1.0).half_width:
+        if not self._excludes_zero(alpha=1.0):
             return 1.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            excludes = abs(self.mean) > self.printed(alpha=math.exp(middle)).half_width
+            excludes = self._excludes_zero(alpha=math.exp(middle))
             low, high = (low, middle) if excludes else (middle, high)
         return math.exp(high)
+
+    def _excludes_zero(self, *, alpha: float) -> bool:
+        found = self.printed(alpha=alpha)
+        return abs(found.mean) > found.half_width
 
     def printed(self, *, alpha: float) -> Interval:
         """Return the interval a verdict rests on, with an error of `alpha` over all looks.
@@ -159,7 +170,7 @@ class RoundEvidence:
             mean=centre,
             half_width=factor * half,
             unit="restart" if self.is_by_restart else "round",
-            restarts=len(self.groups),
+            restarts=len(self._units),
             generations=self.generations,
             level=level,
             is_decided=self.is_looked and abs(centre) > DECIDED_FACTOR * factor * half,
@@ -167,7 +178,7 @@ class RoundEvidence:
 
     def _half_width(self, level: float) -> tuple[float, float]:
         if self.is_by_restart:
-            return _by_restart(self.groups, level)
+            return _by_restart(self._units, level, default=self.mean)
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
@@ -184,12 +195,11 @@ def _concentration(groups: Groups) -> float:
     return float(np.sum((counts / counts.sum()) ** 2))
 
 
-def _by_restart(groups: Groups, level: float) -> tuple[float, float]:
-    """Return the mean of the medians of restarts with at least 12 rounds, and Student's width."""
-    medians = np.asarray([np.median(one) for one in groups if len(one) >= MIN_ROUNDS])
+def _by_restart(groups: Groups, level: float, *, default: float) -> tuple[float, float]:
+    """Return the mean of the medians of restarts, and Student's width; `default` without one."""
+    medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
-        values = [value for one in groups for value in one]
-        return float(np.median(values)), math.inf
+        return default, math.inf
     error = float(medians.std(ddof=1)) / math.sqrt(medians.size)
     return float(medians.mean()), student_factor(medians.size - 1, level) * error
 
