@@ -85,16 +85,12 @@ _MEASURED: Final = {
         "yes or no",
         "More than the environment differs, so the cause of a difference cannot be told apart",
     ),
-    "control_failed": Column(
-        "yes or no", "The control differs from the reference, so only claims beyond it were kept"
-    ),
+    "control_failed": Column("yes or no", "The control failed: only claims beyond it were kept"),
     "metric": Column(
         "text", "What was compared, or the quantity of an imported profile; empty without a value"
     ),
     "is_primary": Column("yes or no", "The verdict rests on this metric"),
-    "is_widened": Column(
-        "yes or no", "The interval pays for several comparisons and for looking while measuring"
-    ),
+    "is_widened": Column("yes or no", "Its interval pays for several comparisons and for looks"),
     "ratio": Column(
         "number",
         "Time in the arm ÷ time in the reference: above 1 is slower; of a quantity the arm's ÷ "
@@ -107,7 +103,7 @@ _MEASURED: Final = {
     "log_ratio_high": Column("number", "Upper end of its interval"),
     "level": Column("number", "Level of the interval before it was widened for looking"),
     "margin": Column("number", "A ratio within 1 ± this is called equivalent"),
-    "unit": Column("text", "What the interval counts: restart, generation or process"),
+    "unit": Column("text", "What the interval counts: round, restart or process"),
     "restarts": Column("whole number", "Launches of the environments behind the estimate"),
     "generations": Column("whole number", "Fresh starts of the workers behind it"),
     "rounds": Column("whole number", "Passes through all arms behind it"),
@@ -140,7 +136,10 @@ _WHY: Final = {
     ),
     "failure": Column("text", "What failed, as it was recorded while measuring"),
 }
-COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY}
+_ESTIMATE: Final = {
+    "estimate_of": Column("text", "typical (step), mean (of all steps) or process; else missing"),
+}
+COMPARISONS: Final = {**_MEASURED, **_FAILED, **_WHY, **_ESTIMATE}
 """A row for each comparison and metric; the reference is no row, its times are columns."""
 
 SAMPLES: Final = {
@@ -355,8 +354,11 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
             continue
         row |= _of_times(times.get((comparison.cell, comparison.arm)), "")
         row |= _of_times(times.get((comparison.cell, run.reference_arm)), "reference_")
-        for estimate in (comparison.primary, *comparison.secondary):
-            yield row | _of_estimate(estimate) | {"is_primary": estimate is comparison.primary}
+        for estimate in filter(None, (comparison.primary, comparison.mean, *comparison.secondary)):
+            is_primary = estimate is comparison.primary
+            of = "typical" if is_primary else "mean"
+            of = "process" if estimate.unit == "process" else of
+            yield row | _of_estimate(estimate) | {"is_primary": is_primary, "estimate_of": of}
 
 
 def _of_run(run: RunComparison) -> Row:

@@ -44,7 +44,15 @@ from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings
-from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, Spread, spread, spread_of_rounds
+from envcompare.stats.typical import (
+    MIN_ROUNDS,
+    PRIOR_SPREAD,
+    ROUNDS_FOR_MEDIAN,
+    WIDE_RESTARTS,
+    Spread,
+    spread,
+    spread_of_rounds,
+)
 
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
@@ -96,15 +104,28 @@ class Lockstep:
         return self.roster.intervals(self.readings, is_looked=self._is_looked())
 
     def _is_looked(self) -> bool:
-        is_single = self.stopped_by == "budget" and self.readings.restarts <= self._min_restarts
-        return not is_single
+        planned = self.context.design.min_restarts
+        return not (self.stopped_by == "budget" and self.readings.restarts <= planned)
 
     @property
     def _min_restarts(self) -> int:
-        return self.context.design.min_restarts
+        planned = self.context.design.min_restarts
+        return max(planned, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else planned
+
+    @property
+    def least_rounds(self) -> int:
+        """Return how many rounds a restart has at least: enough for an interval.
+
+        The restarts of a cell share them, but for those that are units of their own.
+        """
+        design = self.context.design
+        if design.preset == "strict" or self.roster.is_wide(self.readings):
+            return ROUNDS_FOR_MEDIAN
+        return math.ceil(MIN_ROUNDS / max(1, design.min_restarts))
 
     def _is_done(self) -> bool:
-        self.stopped_by = self.roster.why_done(self.readings, min_restarts=self._min_restarts)
+        planned = self.context.design.min_restarts
+        self.stopped_by = self.roster.why_done(self.readings, min_restarts=planned)
         if self.stopped_by is None and self._costs is not None:
             plan = self._plan(self._costs)
             if plan.restarts < 1:
@@ -209,6 +230,7 @@ class _Rounds:
     _first_s: float | None = None  # of the first round
     _rounds_s: list[float] = field(default_factory=list)
     _measuring_s: float = math.inf
+    _least: int = 1
     _review_s: float = _FIRST_REVIEW_S
 
     def is_enough(self, round_s: float | None) -> bool:
@@ -230,11 +252,11 @@ class _Rounds:
             self._measuring_s = self.lockstep.measuring_s(
                 self.costs, spent_s=spent_s, is_first=is_first
             )
+            self._least = self.lockstep.least_rounds
             self._review_s = max(_FIRST_REVIEW_S, 2 * spent_s)
         if self.lockstep.context.remaining_s <= 0:
             return True
-        least = math.ceil(MIN_ROUNDS / max(1, self.lockstep.context.design.min_restarts))
-        return spent_s >= self._measuring_s and len(self._rounds_s) >= least
+        return spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ The controls of earlier cells on a host tell it too. `--no-noise-memory` neither
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from envcompare.stats.typical import (
     PRIOR_SPREAD,
     PRIOR_WEIGHT,
     Spread,
+    prior_of,
 )
 from envcompare.transport import Transport, make_folder, read_json, run, shell
 
@@ -38,7 +40,7 @@ class NoiseMemory(msgspec.Struct, frozen=True, kw_only=True):
         """Return the prior of a host: the shipped one, moved by what its controls showed."""
         weighted = PRIOR_WEIGHT * PRIOR_SPREAD**2 + self.variance_sum
         variance = weighted / (PRIOR_WEIGHT + self.df)
-        return Spread(variance=min(_MOST, max(LEAST_SPREAD**2, variance)))
+        return prior_of(math.sqrt(min(_MOST, max(LEAST_SPREAD**2, variance))))
 
     def with_cell(self, control: Spread) -> NoiseMemory:
         """Return what is remembered after a cell, of which the spread of the control alone."""

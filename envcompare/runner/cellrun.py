@@ -57,7 +57,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import EXPECTED_SPREAD, RunFolder, elapsed_s, waited_s
 from envcompare.stats.intervals import Interval
-from envcompare.stats.typical import Spread
+from envcompare.stats.typical import Spread, prior_of
 from envcompare.transport.hosts import HostSpec
 
 _NO_STEPS = Lacking(
@@ -164,7 +164,7 @@ class CellRun:
     def _expected(self) -> Spread:
         """Return how far restarts are expected to scatter on this host, the same when resumed."""
         if EXPECTED_SPREAD in self._tuning():
-            return Spread(variance=self._tuning()[EXPECTED_SPREAD] ** 2)
+            return prior_of(self._tuning()[EXPECTED_SPREAD])
         if not self.job.plan.design.noise_memory:
             return Spread()
         return recall(self.session.transport, self.session.cache).spread

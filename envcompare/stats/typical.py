@@ -8,8 +8,8 @@ taken as normal at the level that they reach:
     w(α) = [(x₍N+1−l₎ − x₍l₎) ÷ (2 z_l)]²,  z_l = −Φ⁻¹(P(Binomial(N, ½) ≤ l − 1))
 
 with l the α/2 quantile of Binomial(N, ½). That of the restarts is what the sums U of scores by
-restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), the median over the comparisons
-of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
+restart scatter beyond the rounds, V = R/(R − 1) Σ U² and e = R (V − w), the median over the
+comparisons of a cell, shrunk towards a prior τ₀² of d₀ degrees of freedom:
 
     τ² = (d₀ τ₀² + d max(0, e)) ÷ (d₀ + d),  d = (R − 1)(1 + (p − 1)/2)
     half-width² = z² w(α) + t²_{d₀+d} τ² Σ (n ÷ N)²
@@ -44,8 +44,9 @@ TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mea
 DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
 STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
+_DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
-_ROUNDS_FOR_MEDIAN = 6
+ROUNDS_FOR_MEDIAN = 6
 _CLIPPED = 0.4  # of the rounds at each side
 
 Groups = tuple[tuple[float, ...], ...]
@@ -61,11 +62,22 @@ class Spread:
     df: float = PRIOR_WEIGHT
     own_excess: float = 0.0  # of the cell alone, below 0 by chance, and how much it rests on
     own_df: float = 0.0
+    prior_variance: float = PRIOR_SPREAD**2
 
     @property
     def is_wide(self) -> bool:
-        """Tell whether restarts scatter so far that only their own values are honest."""
-        return self.variance >= WIDE_SPREAD**2
+        """Tell whether restarts scatter so far that only their own values are honest.
+
+        The host is known for it, or the cell shows it: a few restarts must show more.
+        """
+        if self.prior_variance >= WIDE_SPREAD**2:
+            return True
+        return self.own_df > 0 and self.variance >= WIDE_SPREAD**2 * (1 + _DOUBT / self.own_df)
+
+
+def prior_of(deviation: float) -> Spread:
+    """Return the prior of a host whose restarts are known to scatter so far."""
+    return Spread(variance=deviation**2, prior_variance=deviation**2)
 
 
 def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread:
@@ -79,7 +91,13 @@ def spread(comparisons: Iterable[Groups], prior: Spread | None = None) -> Spread
     restarts = float(np.median([len(groups) for groups in known]))
     df = (restarts - 1) * (1 + (len(known) - 1) / 2)
     variance = (prior.df * prior.variance + df * max(0.0, own)) / (prior.df + df)
-    return Spread(variance=variance, df=prior.df + df, own_excess=own, own_df=df)
+    return Spread(
+        variance=variance,
+        df=prior.df + df,
+        own_excess=own,
+        own_df=df,
+        prior_variance=prior.variance,
+    )
 
 
 def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> Spread:
@@ -96,9 +114,11 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     medians = np.asarray([np.median(one) for one in values])
     errors = [median_error(one) ** 2 for one in values]
     own = max(0.0, float(medians.var(ddof=1)) - float(np.mean(errors)))
-    df = prior.df + len(values) - 1
-    variance = (prior.df * prior.variance + (len(values) - 1) * own) / df
-    return replace(pooled, variance=variance, df=df) if variance > pooled.variance else pooled
+    own_df = len(values) - 1
+    variance = (prior.df * prior.variance + own_df * own) / (prior.df + own_df)
+    if variance <= pooled.variance:
+        return pooled
+    return replace(pooled, variance=variance, df=prior.df + own_df, own_df=own_df)
 
 
 def median_error(values: Floats) -> float:
@@ -152,7 +172,7 @@ class RoundEvidence:
 
     @property
     def mean(self) -> float:
-        """Return the estimate, the median log ratio over all rounds."""
+        """Return the median log ratio over all rounds."""
         return float(np.median([value for one in self.groups for value in one]))
 
     @property
@@ -161,16 +181,27 @@ class RoundEvidence:
         return self.is_strict or (self.spread.is_wide and len(self.groups) >= WIDE_RESTARTS)
 
     @property
+    def _units(self) -> Groups:
+        """Return the restarts that count: as units of their own those with enough rounds."""
+        if not self.is_by_restart:
+            return self.groups
+        return tuple(one for one in self.groups if len(one) >= ROUNDS_FOR_MEDIAN)
+
+    @property
     def p_value(self) -> float:
         """Return the smallest error at which the printed interval would still exclude 0."""
         low, high = math.log(_LEAST_P), 0.0
-        if abs(self.mean) <= self.printed(alpha=1.0).half_width:
+        if not self._excludes_zero(alpha=1.0):
             return 1.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            excludes = abs(self.mean) > self.printed(alpha=math.exp(middle)).half_width
+            excludes = self._excludes_zero(alpha=math.exp(middle))
             low, high = (low, middle) if excludes else (middle, high)
         return math.exp(high)
+
+    def _excludes_zero(self, *, alpha: float) -> bool:
+        found = self.printed(alpha=alpha)
+        return abs(found.mean) > found.half_width
 
     def printed(self, *, alpha: float) -> Interval:
         """Return the interval a verdict rests on, with an error of `alpha` over all looks.
@@ -187,7 +218,7 @@ class RoundEvidence:
             mean=centre,
             half_width=factor * half,
             unit="restart" if self.is_by_restart else "round",
-            restarts=len(self.groups),
+            restarts=len(self._units),
             generations=self.generations,
             level=level,
             is_decided=self.is_looked and abs(centre) > DECIDED_FACTOR * factor * half,
@@ -195,7 +226,7 @@ class RoundEvidence:
 
     def _half_width(self, level: float) -> tuple[float, float]:
         if self.is_by_restart:
-            return _by_restart(self.groups, level)
+            return _by_restart(self._units, level, default=self.mean)
         if not _is_enough(self.groups):
             return self.mean, math.inf
         alpha = 1 - level
@@ -212,12 +243,11 @@ def _concentration(groups: Groups) -> float:
     return float(np.sum((counts / counts.sum()) ** 2))
 
 
-def _by_restart(groups: Groups, level: float) -> tuple[float, float]:
-    """Return the mean of the medians of restarts with at least 6 rounds, and Student's width."""
-    medians = np.asarray([np.median(one) for one in groups if len(one) >= _ROUNDS_FOR_MEDIAN])
+def _by_restart(groups: Groups, level: float, *, default: float) -> tuple[float, float]:
+    """Return the mean of the medians of restarts, and Student's width; `default` without one."""
+    medians = np.asarray([np.median(one) for one in groups])
     if medians.size < MIN_RESTARTS:
-        values = [value for one in groups for value in one]
-        return float(np.median(values)), math.inf
+        return default, math.inf
     error = float(medians.std(ddof=1)) / math.sqrt(medians.size)
     return float(medians.mean()), student_factor(medians.size - 1, level) * error
 

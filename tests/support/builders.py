@@ -31,7 +31,7 @@ def block(**changes: Any) -> Block:
 
 
 def design(**changes: Any) -> Design:
-    """Return the design of the quick preset."""
+    """Return a design with the margins of the quick preset, and four restarts."""
     fields: dict[str, Any] = {
         "preset": "quick",
         "margin": 0.05,
@@ -82,4 +82,28 @@ def blocks(
                             wall_ns=(step,) * 3,
                         )
                     )
+    return tuple(found)
+
+
+def stepped(
+    arms: tuple[str, ...] = ("docker",), *, share: float = 0.0, factor: float = 1.0
+) -> tuple[Block, ...]:
+    """Return the blocks of a cell of equal arms but that in some a share of steps is slow.
+
+    Four restarts of 40 rounds of 5 steps, each of CPU time alone; a slow step takes `factor` times
+    as long, and comes at even distances.
+    """
+    draws = random.Random(3)
+    every = round(1 / share) if share else 0
+
+    def step_ns(arm: str, number: int) -> int:
+        is_slow = arm in arms and every and number % every == 0
+        return round(10_000_000 * draws.lognormvariate(0, 0.01) * (factor if is_slow else 1))
+
+    found = []
+    for number in range(160):
+        for arm in ("vm", "docker", "vm~control"):
+            times = tuple(step_ns(arm, 5 * number + step) for step in range(5))
+            at = {"arm": arm, "restart": number // 40, "round": number % 40}
+            found.append(block(**at, k=5, wall_ns=times, cpu_ns=times, voluntary_switches=0))
     return tuple(found)

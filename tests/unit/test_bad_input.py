@@ -39,11 +39,12 @@ def test_step_faster_than_the_clock_is_refused(tmp_path: Path) -> None:
 
 
 def test_short_steps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block never holds more than the most steps."""
+    """A block never holds more than the most steps, and needs no caution for being short."""
     monkeypatch.setattr(limits, "MAX_STEPS", 20)
     monkeypatch.setattr(limits, "BLOCK_S", 1000.0)
     found = tried(tmp_path, "Steady")
     assert found.comparison.cells[0].steps_per_block == 20
+    assert "a block lasts" not in found.cautions
 
 
 @pytest.mark.parametrize("step_s", [0.0, 1e-9, 1e-4, 0.01, 10.0])
@@ -80,6 +81,7 @@ def test_worker_killed_in_a_block_is_named(tmp_path: Path, name: str, brief: str
 def test_hung_worker_is_named_and_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is waited for as long as a block may take, not for ever."""
     monkeypatch.setattr(limits, "MIN_BLOCK_LIMIT_S", 3.0)
+    monkeypatch.setattr(limits, "QUOTA_BLOCK_S", 0.1)
     found = tried(tmp_path, "Hangs", budget_s=100.0)
     assert found.docker.outcome == "failed"
     assert "docker: no answer to `run` within 3 s | it hangs or waits" in found.failures()

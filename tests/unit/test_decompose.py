@@ -128,7 +128,10 @@ def test_an_image_of_the_users_own_is_split_without_the_second_path() -> None:
 
 
 def test_the_whole_is_the_change_that_the_verdict_rests_on() -> None:
-    """The same rounds and the same control: headline and parts never disagree."""
+    """The same rounds and typical steps: headline and parts agree far inside their intervals.
+
+    They need not be equal: medians of arms add up, and a median of ratios does not.
+    """
     host = msgspec.structs.replace(VM_HOST, is_reference=True)
     control = ArmRecord(id="vm-host~control", environment="vm", stack="host", is_control=True)
     arms = (host, DOCKER_HOST, DOCKER, control)
@@ -136,7 +139,28 @@ def test_the_whole_is_the_change_that_the_verdict_rests_on() -> None:
     data = cell_data(blocks(ratios, noise=0.05), arms)
     (split,) = decompose(data)
     for arm, part in (("docker", split.total), ("docker-host", split.environment)):
-        assert plain_estimate(data, arm, metric="net", level=0.95) == part
+        whole = plain_estimate(data, arm, metric="net", level=0.95)
+        assert whole is not None
+        assert whole.high is not None
+        assert part.high is not None
+        assert part.low is not None
+        assert part.low < whole.log_ratio < part.high
+        assert abs(part.log_ratio - whole.log_ratio) < (whole.high - whole.log_ratio) / 2
+        assert (part.rounds, part.restarts) == (whole.rounds, whole.restarts)
+
+
+def test_the_parts_pay_for_what_restarts_add_and_the_interaction_for_two_of_them() -> None:
+    """Equal rounds to the last bit leave the spread of restarts, twice for four arms."""
+    ratios = {"vm": 1.0, "docker": 1.2, "vm-host": 1.0, "docker-host": 1.1}
+    found = one(blocks(ratios, noise=0.0))
+    assert found.interaction is not None
+    widths = [
+        part.high - part.log_ratio
+        for part in (found.total, found.interaction)
+        if part.high is not None
+    ]
+    assert widths[0] > 0
+    assert widths[1] == pytest.approx(math.sqrt(2) * widths[0])
 
 
 def test_without_the_hosts_arms_there_is_nothing_to_split() -> None:

@@ -13,7 +13,7 @@ from envcompare.analysis.model.comparison import Comparison
 from envcompare.report.wording.verdicts import reasons_text, verdict
 from envcompare.run_folder.records import Event, ProcessRun
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.metrics import MetricName, estimate
+from envcompare.stats.metrics import MetricName, Readings
 
 
 def docker(path: Path, *, restarts: int, min_restarts: int = 4) -> Comparison:
@@ -33,18 +33,26 @@ def test_one_restart_promises_no_decision(tmp_path: Path) -> None:
     """Without an interval nobody knows how many more would decide."""
     found = docker(tmp_path, restarts=1)
     text = verdict(found, label="cnn", margin=0.05).text
-    assert (found.forecast_generations, found.forecast_s) == (None, None)
-    assert "1 of at least 4 restarts" in text
+    assert (found.forecast_restarts, found.forecast_s) == (None, None)
+    assert "1 of at least 2 restarts" in text
     assert "at least 1 more before there is an interval" in text
     assert "would decide" not in text
 
 
 def test_restarts_that_count_are_told_from_those_planned(tmp_path: Path) -> None:
-    """The verdict needs four, a preset or a generation may have aimed at more."""
-    reason = docker(tmp_path, restarts=3, min_restarts=6).reason
+    """The verdict needs two, a preset may have aimed at more."""
+    reason = docker(tmp_path, restarts=1, min_restarts=6).reason
     assert reason is not None
     text = reasons_text((reason,))
-    assert "3 of at least 4 restarts that a verdict needs (6 were planned)" in text
+    assert "1 of at least 2 restarts that a verdict needs (6 were planned)" in text
+
+
+def test_too_few_rounds_are_counted_as_such(tmp_path: Path) -> None:
+    """Three restarts of three rounds give no interval, and the reader learns why."""
+    found = docker(tmp_path, restarts=3)
+    assert found.outcome == "inconclusive"
+    assert found.reason is not None
+    assert "9 of at least 12 rounds that a verdict needs" in reasons_text((found.reason,))
 
 
 def process(arm: str, number: int, *, sys_ns: int) -> ProcessRun:
@@ -66,5 +74,5 @@ def test_time_below_a_tick_in_a_complete_round_gives_no_ratio(
     runs.append(process("vm", 6, sys_ns=0))
     if zero:
         runs[3] = process("docker", 1, sys_ns=0)
-    pairs, groups = estimate(runs, arm="docker", reference="vm", metric=metric)
+    pairs, groups = Readings(runs).estimate("docker", "vm", metric)
     assert (len(pairs), len(groups)) == (rounds, rounds)

@@ -165,11 +165,31 @@ def test_preset_sets_margin_target_and_budget(
     assert (made.margin, made.target, made.budget_s) == expected
 
 
-def test_four_comparisons_need_six_restarts() -> None:
-    """With many comparisons 3 degrees of freedom are too few."""
-    assert make_plan(experiment(), ("local",), accept_many=False).design.min_restarts == 6
-    one = experiment(envs="vm,docker", workloads="cnn")
-    assert make_plan(one, ("local",), accept_many=False).design.min_restarts == 4
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"preset": "quick"}, 2),
+        ({"budget": 119.0}, 2),
+        ({"budget": 120.0}, 4),
+        ({"preset": "default"}, 4),
+        ({"preset": "quick", "budget": 600.0}, 4),
+        ({"preset": "strict"}, 6),
+        ({"preset": "strict", "budget": 60.0}, 6),
+    ],
+)
+def test_least_number_of_restarts_follows_the_budget(flags: dict[str, Any], expected: int) -> None:
+    """A budget below two minutes holds few launches; strict asks for six whatever it is."""
+    assert make_plan(experiment(**flags), ("local",), accept_many=False).design.min_restarts == (
+        expected
+    )
+
+
+def test_many_comparisons_ask_for_no_more_restarts() -> None:
+    """The arms of a cell tell together how far restarts scatter."""
+    one = make_plan(experiment(envs="vm,docker", workloads="cnn"), ("local",), accept_many=False)
+    four = make_plan(experiment(), ("local",), accept_many=False)
+    assert (one.comparisons, four.comparisons) == (1, 4)
+    assert one.design.min_restarts == four.design.min_restarts
 
 
 def test_seed_is_drawn_and_kept_when_none_is_given() -> None:

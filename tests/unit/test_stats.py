@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import block, blocks
+from builders import block, blocks, design
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envcompare.stats.intervals import generations_needed, interval, printed_interval
-from envcompare.stats.metrics import METRICS, look, net_ns, primary_metric
+from envcompare.stats.intervals import Interval, interval, printed_interval, restarts_needed
+from envcompare.stats.metrics import METRICS, Readings, look, net_ns, primary_metric
 from envcompare.stats.pairs import pair, trimmed_mean, units
 from envcompare.stats.verdicts import verdict
 
@@ -156,11 +157,8 @@ def test_verdict_rests_on_wall_where_net_is_not_defined() -> None:
 @pytest.mark.parametrize("ratio", [0.9, 1.0, 1.1])
 def test_estimate_finds_the_injected_ratio(ratio: float) -> None:
     """Blocks that take `ratio` times as long give that ratio."""
-    from builders import design
-
-    found = look(
-        blocks({"vm": 1.0, "docker": ratio}), ("docker",), reference="vm", design=design(), m=1
-    )["docker"]
+    readings = Readings(blocks({"vm": 1.0, "docker": ratio}))
+    found = look(readings, ("docker",), reference="vm", design=design(), m=1)["docker"]
     assert found is not None
     assert found.low is not None
     assert found.high is not None
@@ -168,35 +166,59 @@ def test_estimate_finds_the_injected_ratio(ratio: float) -> None:
     assert found.half_width < 0.01
 
 
+def rounds(mean: float, half_width: float, *, restarts: int = 4) -> Interval:
+    """Return an interval over rounds of so many restarts."""
+    return Interval(
+        mean=mean, half_width=half_width, unit="round", restarts=restarts, generations=restarts,
+        level=0.96,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (rounds(0.0, 0.02), 5),  # (0.02 / ln 1.02)² = 1.02 times as many
+        (rounds(0.03, 0.06), 16),
+        (rounds(0.01, 0.04), 64),
+        (rounds(0.05, 0.02), 4),
+        (rounds(0.0, 1.5), None),
+        (rounds(0.0, math.inf), None),
+        (rounds(0.0, 0.02, restarts=1), None),
+    ],
+)
+def test_forecast_of_rounds_falls_with_the_root_of_the_restarts(
+    found: Interval, expected: int | None
+) -> None:
+    """A half-width below the way to 0, or to the far side of the margin, whichever is longer."""
+    assert restarts_needed(found, margin=0.02) == expected
+
+
 def test_forecast_asks_for_more_where_the_interval_is_wide() -> None:
-    """About how many generations would decide; at least those there are."""
-    groups = ((0.01, -0.02), (0.03, 0.0), (-0.02, 0.04), (0.02, -0.01))
+    """About how many processes would decide; at least those there are."""
+    groups = ((0.01,), (0.03,), (-0.02,), (0.02,), (-0.01,), (0.0,))
     found = printed_interval(groups, comparisons=1, is_strict=False)
     assert found is not None
-    needed = generations_needed(found, margin=0.01)
+    needed = restarts_needed(found, margin=0.01)
     assert needed is not None
-    assert needed > found.generations
+    assert needed > found.restarts
 
 
-def test_forecast_counts_whole_restarts() -> None:
-    """Nobody can run a part of one."""
-    generator = np.random.default_rng(2)
-    for _ in range(20):
-        groups = tuple(tuple(row) for row in generator.normal(0.005, 0.02, (5, 3)))
-        found = printed_interval(groups, comparisons=2, is_strict=False)
-        assert found is not None
-        needed = generations_needed(found, margin=0.02)
-        assert needed is not None
-        assert needed % 3 == 0
-        assert needed >= 15
+def test_forecast_of_restarts_falls_faster_as_students_factor_does() -> None:
+    """Few values owe much of their width to how few they are."""
+    over_rounds = rounds(0.0, 0.04)
+    over_restarts = replace(over_rounds, unit="restart")
+    few, many = (restarts_needed(one, margin=0.02) for one in (over_restarts, over_rounds))
+    assert few is not None
+    assert many is not None
+    assert 4 < few < many
 
 
 def test_forecast_is_nothing_more_where_the_interval_decides() -> None:
     """What is there is enough."""
-    groups = tuple((0.1 + n / 1000, 0.1 - n / 1000) for n in range(6))
+    groups = tuple((0.1 + n / 1000,) for n in range(6))
     found = printed_interval(groups, comparisons=1, is_strict=False)
     assert found is not None
-    assert generations_needed(found, margin=0.02) == found.generations
+    assert restarts_needed(found, margin=0.02) == found.restarts
 
 
 def test_strict_units_are_restarts_always() -> None:

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import random
+import math
 from dataclasses import replace
 
 import pytest
 from builders import design
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envcompare.measure.limits import (
-    MAX_ROUNDS,
-    MIN_ROUNDS,
+    BLOCK_S,
+    LEAST_MEASURING_S,
+    MAX_STEPS,
+    MOST_MEASURING_S,
+    QUOTA_BLOCK_S,
     Costs,
-    affordable_rounds,
-    generations_per_restart,
+    is_look,
+    measuring_s,
     plan_restarts,
     plan_text,
-    rounds_per_generation,
+    steps_a_block,
     stop_reason,
+    wanted_block_s,
 )
+from envcompare.measure.worker import Fact, Hello
 from envcompare.stats.intervals import Interval
-from envcompare.stats.pairs import Pairs
 
-COSTS = Costs(launch_s=10, generation_s=4, round_s=1)
-NARROW = Interval(
-    mean=0.0, half_width=0.02, unit="generation", restarts=4, generations=8, level=0.96
-)
+COSTS = Costs(launch_s=10, round_s=0.1)
+NARROW = Interval(mean=0.0, half_width=0.02, unit="round", restarts=4, generations=4, level=0.96)
 
 
 def reason(*intervals: Interval | None, **changes: float) -> str | None:
@@ -55,13 +59,10 @@ def test_arm_inside_the_margin_holds_no_cell_unless_precision_is_asked_for() -> 
     assert reason(replace(inside, mean=0.02)) is None
 
 
-@pytest.mark.parametrize("changes", [{"restarts": 3}, {"generations": 7}])
 @pytest.mark.parametrize("is_decided", [False, True])
-def test_no_rule_is_looked_at_before_enough_restarts_and_generations(
-    changes: dict[str, int], *, is_decided: bool
-) -> None:
+def test_no_rule_is_looked_at_before_enough_restarts(*, is_decided: bool) -> None:
     """A narrow interval of few launches is luck."""
-    assert reason(replace(NARROW, is_decided=is_decided, **changes)) is None
+    assert reason(replace(NARROW, is_decided=is_decided, restarts=3)) is None
 
 
 def test_nothing_measured_stops_nothing() -> None:
@@ -72,84 +73,123 @@ def test_nothing_measured_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("remaining_s", "expected"),
-    [(1000, 3), (100, 3), (72, 2), (60, 1), (10, 1)],
+    ("least", "expected"),
+    [(2, [2, 4, 8, 16, 32]), (4, [4, 8, 16, 32]), (6, [6, 8, 16, 32])],
 )
-def test_generations_repay_a_launch_and_leave_time_for_the_restarts_to_come(
-    remaining_s: float, expected: int
+def test_cell_is_looked_at_after_the_least_restarts_and_after_each_doubling(
+    least: int, expected: list[int]
 ) -> None:
-    """Three of 4 s repay a launch of 10 s; a small budget gets fewer, never none."""
-    found = generations_per_restart(COSTS, remaining_s=remaining_s, restarts_to_come=4)
-    assert found == expected
+    """More looks would ask for wider intervals."""
+    assert [restarts for restarts in range(40) if is_look(restarts, least)] == expected
 
 
 @pytest.mark.parametrize(
-    ("remaining_s", "restarts", "rounds"),
-    [(1000, 48, 6), (70, 4, 6), (67, 4, 5), (55, 4, 2), (50, 3, 2), (1, 1, 2)],
+    ("step_s", "steps"),
+    [(1e-5, MAX_STEPS), (1e-3, 20), (0.0066, 3), (0.009, 2), (0.02, 1), (0.09, 1), (5.0, 1)],
 )
-def test_plan_gives_up_rounds_for_restarts(remaining_s: float, restarts: int, rounds: int) -> None:
-    """Of 10 s a launch, 4 s a begin and 1 s a round, six rounds leave four restarts 70 s."""
-    plan = plan_restarts(COSTS, rounds=6, remaining_s=remaining_s, budget_s=90, restarts=4)
-    assert (plan.restarts, plan.rounds) == (restarts, rounds)
+def test_block_lasts_20_ms_and_has_a_step_at_least(step_s: float, steps: int) -> None:
+    """There are more rounds of short blocks, and each spreads hardly more."""
+    assert BLOCK_S == 0.02
+    assert steps_a_block(step_s) == steps
+
+
+def hello(**quota: Fact) -> Hello:
+    """Return what a worker said first, with the quota of its cgroup or without one."""
+    return Hello(
+        protocol=1, pid=1, entry_ns=0, now_ns=0, import_ns=0, data_ns=0, generation="fork",
+        device="cpu", batch=1, code_hash="",
+        fingerprint={f"cgroup.{name}": value for name, value in quota.items()},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hellos", "expected"),
+    [
+        ([], BLOCK_S),
+        ([hello(), hello(cpu_quota=1.0)], BLOCK_S),
+        ([hello(), hello(cpu_quota="max")], BLOCK_S),
+        ([hello(), hello(cpu_quota=0.5)], QUOTA_BLOCK_S),
+    ],
+)
+def test_blocks_are_longer_where_an_arm_has_less_than_a_cpu(
+    hellos: list[Hello], expected: float
+) -> None:
+    """In short turns it would never meet the quota that it meets in earnest."""
+    assert wanted_block_s(hellos) == expected
+    assert steps_a_block(0.003, block_s=QUOTA_BLOCK_S) == 100
+
+
+def test_restart_measures_for_as_long_as_its_launch_deserves() -> None:
+    """Four times the cost of a launch, or of a round, is worth twice the time."""
+    costs = replace(COSTS, round_spread=0.1)
+    here = measuring_s(costs)
+    assert LEAST_MEASURING_S < here < MOST_MEASURING_S / 2
+    assert measuring_s(replace(costs, launch_s=40)) == pytest.approx(2 * here)
+    assert measuring_s(replace(costs, round_s=0.4)) == pytest.approx(2 * here)
+    # z s ÷ t τ · √(L · round), z = 1.96 and t = 2.776 of the prior's 4 degrees of freedom
+    assert here == pytest.approx(1.96 / 2.776 * 0.1 / 0.0075 * math.sqrt(10 * 0.1), rel=1e-3)
+
+
+def test_restarts_that_scatter_measure_for_a_shorter_time() -> None:
+    """More rounds teach nothing of the next launch; never below 4 s, and never above 40 s."""
+    calm = replace(COSTS, round_spread=0.1)
+    assert measuring_s(replace(calm, restart_spread=0.015)) == pytest.approx(measuring_s(calm) / 2)
+    assert measuring_s(replace(calm, restart_spread=0.5)) == LEAST_MEASURING_S
+    assert measuring_s(replace(calm, round_spread=9.0)) == MOST_MEASURING_S
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "missing", "restarts", "each_s"),
+    [
+        (600, 4, 42, 600 / 42 - 10),  # as many as a launch of 10 s and 4.3 s of rounds fit
+        (60, 2, 4, 5.0),
+        (48, 4, 4, 2.0),  # those that are missing come first, and each measures for less
+        (40, 4, 3, 40 / 3 - 10),
+        (12, 2, 1, 2.0),
+        (10, 2, 0, 0.0),
+        (-1, 2, 0, 0.0),
+    ],
+)
+def test_plan_shares_what_is_left_among_the_restarts_to_come(
+    remaining_s: float, missing: int, restarts: int, each_s: float
+) -> None:
+    """All alike; none where what is left is not worth a launch."""
+    costs = replace(COSTS, round_spread=0.046)
+    plan = plan_restarts(costs, remaining_s=remaining_s, missing=missing)
+    assert (plan.restarts, plan.measuring_s) == (restarts, pytest.approx(each_s))
+
+
+@given(
+    launch_s=st.floats(0.1, 60),
+    round_s=st.floats(0.001, 5),
+    remaining_s=st.floats(-5, 2000),
+    missing=st.integers(0, 8),
+    is_launched=st.booleans(),
+)
+def test_plan_spends_what_is_left_and_not_more(
+    launch_s: float, round_s: float, remaining_s: float, missing: int, *, is_launched: bool
+) -> None:
+    """Launches and rounds of all restarts together are the rest of the budget."""
+    costs = Costs(launch_s=launch_s, round_s=round_s)
+    plan = plan_restarts(costs, remaining_s=remaining_s, missing=missing, is_launched=is_launched)
+    assert plan.restarts >= is_launched
+    if plan.restarts:
+        paid = (plan.restarts - is_launched) * launch_s
+        assert paid + plan.restarts * plan.measuring_s == pytest.approx(remaining_s, abs=1e-6)
+
+
+def test_restart_that_runs_is_planned_without_its_launch() -> None:
+    """Its workers are there: all that is left of a budget too small for another is for it."""
+    plan = plan_restarts(COSTS, remaining_s=6, missing=2, is_launched=True)
+    assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(6))
 
 
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
-    """What is needed is the budget with what four restarts of two rounds lack."""
-    plan = plan_restarts(COSTS, rounds=6, remaining_s=20, budget_s=30, restarts=4)
-    text = plan_text(plan, COSTS, remaining_s=20, restarts=4)
-    assert plan.needed_s == pytest.approx(30 + 3 * 17 + 3 - 20)
-    assert "2 restarts fit the 20 s left of the budget, with 2 rounds in a generation" in text
-    assert "a launch of all arms takes 10.0 s" in text
-    assert text.endswith("4 are needed: give --budget 70 or more")
-    enough = plan_restarts(COSTS, rounds=6, remaining_s=500, budget_s=600, restarts=4)
-    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, restarts=4)
-
-
-def drawn(*, within: float, between: float, effect: float = 0.0) -> Pairs:
-    """Draw 40 generations of 4 rounds with these spreads around an effect."""
-    generator = random.Random(5)
-    generations = {}
-    for number in range(40):
-        mean = generator.gauss(effect, between)
-        generations[number] = tuple(generator.gauss(mean, within) for _ in range(4))
-    return {0: generations}
-
-
-def test_generations_that_agree_get_many_rounds() -> None:
-    """Where starting anew adds no spread, rounds are the cheap replication."""
-    samples = [drawn(within=0.05, between=0.0)]
-    assert rounds_per_generation(samples, COSTS, rounds=4) == MAX_ROUNDS
-
-
-def test_generations_that_differ_get_few_rounds() -> None:
-    """Where starting anew is the spread, more rounds teach nothing."""
-    samples = [drawn(within=0.002, between=0.05)]
-    assert rounds_per_generation(samples, COSTS, rounds=4) == MIN_ROUNDS
-
-
-def test_difference_between_arms_is_no_spread_of_generations() -> None:
-    """An arm that is slower throughout leaves the number of rounds as it is."""
-    equal = [drawn(within=0.05, between=0.0), drawn(within=0.05, between=0.0)]
-    slower = [drawn(within=0.05, between=0.0), drawn(within=0.05, between=0.0, effect=0.5)]
-    assert rounds_per_generation(slower, COSTS, rounds=4) == rounds_per_generation(
-        equal, COSTS, rounds=4
-    )
-
-
-def test_rounds_stay_until_enough_is_known() -> None:
-    """Two generations tell nothing of the spread between them."""
-    assert rounds_per_generation([{0: {0: (0.1, 0.2), 1: (0.1, 0.3)}}], COSTS, rounds=3) == 3
-
-
-@pytest.mark.parametrize(
-    ("remaining_s", "restarts", "generations", "expected"),
-    [(100, 3, 7, 9), (58, 3, 7, 3), (10, 3, 7, -4), (100, 0, 0, MAX_ROUNDS)],
-)
-def test_rounds_leave_time_for_the_restarts_to_come(
-    remaining_s: float, restarts: int, generations: int, expected: int
-) -> None:
-    """Launches of 10 s and generations of 1 s come first; what is left is for rounds of 1 s."""
-    found = affordable_rounds(
-        COSTS, rounds=3, remaining_s=remaining_s, restarts=restarts, generations=generations
-    )
-    assert found == expected
+    """What is needed is a launch with 4 s of rounds for each that does not fit."""
+    plan = plan_restarts(COSTS, remaining_s=20, missing=4)
+    text = plan_text(plan, COSTS, remaining_s=20, missing=4)
+    assert "1 restart fits the 20 s left of the budget" in text
+    assert "a launch of all arms takes 10.0 s, and each measures for 10 s" in text
+    assert text.endswith("4 are needed: give --budget 50 s more")
+    enough = plan_restarts(COSTS, remaining_s=500, missing=4)
+    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, missing=4)

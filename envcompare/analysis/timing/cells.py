@@ -36,7 +36,7 @@ from envcompare.run_folder.results import EXPECTED_SPREAD, waited_s
 from envcompare.stats.intervals import CONTROL_LEVEL, Evidence, Interval, gather
 from envcompare.stats.metrics import Estimated, MetricName, Readings, primary_metric, wall_ns
 from envcompare.stats.pairs import DRIFT_LEVEL, Round, Trend, paired, trend
-from envcompare.stats.typical import RoundEvidence, Spread
+from envcompare.stats.typical import RoundEvidence, Spread, prior_of
 
 _SKIPPED = "the run ended before this cell"
 
@@ -138,7 +138,7 @@ class CellData:
         """Return how far restarts were expected to scatter, as the looks took it."""
         noted = (e.values.get(EXPECTED_SPREAD) for e in self.events if e.what == "calibrated")
         values = [one for one in noted if isinstance(one, float) and 0 < one < 1]
-        return Spread(variance=values[0] ** 2) if values else Spread()
+        return prior_of(values[0]) if values else Spread()
 
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
         """Return the measured blocks or processes of an arm, warm-up left out."""

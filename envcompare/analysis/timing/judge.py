@@ -31,7 +31,7 @@ from envcompare.run_folder.results import count_comparisons
 from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Interval, restarts_needed
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import MIN_RESTARTS, TYPICAL_SHARE, WIDE_RESTARTS
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, WIDE_RESTARTS
 from envcompare.stats.verdicts import verdict
 
 Key = tuple[str, str]  # cell, arm
@@ -223,6 +223,9 @@ def _outcome(
     least = _least_restarts(data, arm)
     if primary.restarts < least:
         return "inconclusive", _too_few(data, arm, primary, least), False
+    if primary.low is None and primary.rounds < MIN_ROUNDS:
+        few = Reason(kind="too-few", unit="round", counted=primary.rounds, needed=MIN_ROUNDS)
+        return "inconclusive", few, False
     margin = data.run.design.margin
     outcome: Outcome = verdict(primary.low, primary.high, margin=margin)
     end = failed_control_end(floor, least=least)

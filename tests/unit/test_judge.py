@@ -1,0 +1,165 @@
+"""What a verdict rests on: the typical step, the mean beside it, and enough looks and restarts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from benches import bench
+from builders import CELL, blocks, design, run_record, stepped
+from msgspec.structs import replace
+
+from envcompare.analysis.compare import compare_run
+from envcompare.analysis.model.comparison import Comparison
+from envcompare.measure.workers import Roster
+from envcompare.report.wording.verdicts import reasons_text
+from envcompare.run_folder.records import Block, Event
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.intervals import LOOK_FACTOR
+from envcompare.stats.metrics import Readings
+
+
+def judged(
+    folder: Path, found: tuple[Block, ...], *, stopped_by: str = "budget", **changes: object
+) -> Comparison:
+    """Return the comparison of docker in a run of one cell."""
+    made = RunFolder.create(folder, run_record(design=design(**changes)))
+    for sample in found:
+        made.append_sample(sample)
+    made.append_event(Event(t=1.0, what="stopped", host="local", cell=CELL, text=stopped_by))
+    made.close()
+    return next(one for one in compare_run(made).comparisons if one.arm == "docker")
+
+
+def half_width(comparison: Comparison) -> float:
+    """Return that of the interval a verdict rests on."""
+    assert comparison.primary is not None
+    assert comparison.primary.high is not None
+    return comparison.primary.high - comparison.primary.log_ratio
+
+
+def uneven(*ratios: float) -> tuple[Block, ...]:
+    """Return blocks of which docker takes another ratio in each restart."""
+    return tuple(
+        replace(one, wall_ns=tuple(round(ns * ratios[one.restart]) for ns in one.wall_ns))
+        if one.arm == "docker"
+        else one
+        for one in blocks(
+            {"vm": 1.0, "docker": 1.0, "vm~control": 1.0}, restarts=len(ratios), generations=5
+        )
+    )
+
+
+def test_slow_share_of_steps_is_slower_by_the_mean_alone(tmp_path: Path) -> None:
+    """One step in fifty takes three times as long: 4 % more time, and the same typical step."""
+    found = judged(tmp_path, stepped(share=0.02, factor=3.0), margin=0.02)
+    assert (found.outcome, found.is_by_mean, found.leaning) == ("slower", True, "slower")
+    assert found.primary is not None
+    assert found.mean is not None
+    assert found.mean.low is not None
+    assert abs(found.primary.log_ratio) < 0.003
+    assert found.mean.low > 0
+    assert found.tail is not None
+    assert found.tail.share == pytest.approx(0.02)
+
+
+def test_mean_inside_the_margin_leaves_the_verdict_to_the_typical_step(tmp_path: Path) -> None:
+    """4 % more time is less than the 10 % that matter."""
+    found = judged(tmp_path, stepped(share=0.02, factor=3.0), margin=0.1)
+    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+
+
+def test_equivalent_stays_so_where_the_mean_is_undecided(tmp_path: Path) -> None:
+    """A few steps that took very long say nothing of the next run."""
+    calm = stepped()
+    wild = tuple(
+        replace(one, wall_ns=(10**9, *one.wall_ns[1:]), cpu_ns=(10**9, *one.cpu_ns[1:]))
+        if one.arm == "docker" and (one.restart, one.round) == (1, 7)
+        else one
+        for one in calm
+    )
+    found = judged(tmp_path, wild)
+    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+    assert found.mean is not None
+    assert found.mean.low is not None
+    assert found.mean.low < 0 < math.log(1.05) < found.mean.log_ratio
+
+
+def test_mean_by_which_the_control_differs_too_decides_nothing(tmp_path: Path) -> None:
+    """What slows the reference against itself is none of the environment."""
+    found = judged(tmp_path, stepped(("docker", "vm~control"), share=0.1, factor=3.0))
+    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+
+
+def test_mean_decides_nothing_where_comparisons_are_screened(tmp_path: Path) -> None:
+    """Only what the screen selects may be called a difference."""
+    found = judged(tmp_path, stepped(share=0.1, factor=3.0), screen=True)
+    assert (found.outcome, found.is_by_mean) == ("equivalent", False)
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "min_restarts", "factor"),
+    [
+        ("budget", 4, 1.0),
+        ("budget", 6, 1.0),
+        ("budget", 2, LOOK_FACTOR),
+        ("target", 4, LOOK_FACTOR),
+    ],
+)
+def test_interval_pays_for_looks_but_where_the_budget_ended_the_cell_at_the_first(
+    tmp_path: Path, stopped_by: str, min_restarts: int, factor: float
+) -> None:
+    """A look after which nothing could go on is none."""
+    found = stepped()
+    here = judged(tmp_path / "a", found, stopped_by=stopped_by, min_restarts=min_restarts)
+    once = judged(tmp_path / "b", found, stopped_by="budget", min_restarts=4)
+    assert half_width(here) == pytest.approx(factor * half_width(once))
+
+
+def test_restarts_that_scatter_far_need_six_of_them(tmp_path: Path) -> None:
+    """The reason says how far they scatter; six have a verdict on their own values."""
+    four = judged(tmp_path / "a", uneven(1.2, 1.26, 1.21, 1.28))
+    assert (four.outcome, four.leaning) == ("inconclusive", "slower")
+    assert four.reason is not None
+    assert (four.reason.needed, four.reason.counted) == (6, 4)
+    assert four.reason.spread is not None
+    assert four.reason.spread > 0.01
+    assert "4 of at least 6 restarts" in reasons_text((four.reason,))
+    six = judged(tmp_path / "b", uneven(1.2, 1.26, 1.21, 1.28, 1.22, 1.25))
+    assert six.outcome == "slower"
+    assert six.primary is not None
+    assert six.primary.unit == "restart"
+
+
+def why_done(path: Path, found: tuple[Block, ...], *, min_restarts: int = 2) -> str | None:
+    """Return which rule ends a cell of which so much is read."""
+    made = bench(path, "own.py:Steady", min_restarts=min_restarts, target=1e-4)
+    return Roster(made).why_done(Readings(found), min_restarts=min_restarts)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "expected"),
+    [(1, None), (2, "decided"), (3, None), (4, "decided"), (5, None), (8, "decided")],
+)
+def test_measuring_ends_at_a_look_alone(
+    tmp_path: Path, restarts: int, expected: str | None
+) -> None:
+    """After 2, 4 and 8 restarts, although three would decide as well."""
+    found = blocks({"vm": 1.0, "docker": 1.6, "vm~control": 1.0}, restarts=restarts, noise=0.01)
+    assert why_done(tmp_path, found) == expected
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ((1.2, 1.26), None),
+        ((1.2, 1.26, 1.21, 1.28), None),
+        ((1.2, 1.26, 1.21, 1.28, 1.22, 1.25), "decided"),
+    ],
+)
+def test_measuring_goes_on_where_restarts_scatter_too_far_for_a_verdict(
+    tmp_path: Path, ratios: tuple[float, ...], expected: str | None
+) -> None:
+    """Else the cell ends with too few of them, however much of its budget is left."""
+    assert why_done(tmp_path, uneven(*ratios)) == expected

@@ -1,0 +1,355 @@
+"""The typical ratio of rounds and its interval: equivariant, honest, and wider where it must be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envcompare.stats.intervals import LOOK_FACTOR
+from envcompare.stats.typical import (
+    MIN_ROUNDS,
+    PRIOR_SPREAD,
+    PRIOR_WEIGHT,
+    WIDE_RESTARTS,
+    Groups,
+    RoundEvidence,
+    Spread,
+    contrast,
+    jackknife,
+    ratio_of_sums,
+    spread,
+    spread_of_rounds,
+)
+
+log_ratios = st.floats(-0.3, 0.3, allow_subnormal=False)
+restarts_of_rounds = st.lists(
+    st.lists(log_ratios, min_size=6, max_size=12).map(tuple), min_size=2, max_size=5
+).map(tuple)
+
+
+def evidence(groups: Groups, **changes: bool) -> RoundEvidence:
+    """Return what the rounds of a comparison alone in its cell say."""
+    return RoundEvidence(groups=groups, spread=spread([groups]), generations=len(groups), **changes)
+
+
+def drawn(*sizes: int, seed: int = 1, mean: float = 0.0, restart: float = 0.0) -> Groups:
+    """Draw restarts of so many rounds that scatter by 3 %, heavy tails among them."""
+    generator = np.random.default_rng(seed)
+    return tuple(
+        tuple(mean + generator.normal(0, restart) + 0.03 * generator.standard_t(3, size))
+        for size in sizes
+    )
+
+
+@given(restarts_of_rounds, st.floats(-0.5, 0.5))
+def test_shift_of_all_rounds_shifts_the_estimate_and_nothing_else(
+    groups: Groups, shift: float
+) -> None:
+    """An arm that is slower throughout has the interval of an equal one around another middle."""
+    here = evidence(groups).interval(level=0.95)
+    moved = tuple(tuple(value + shift for value in one) for one in groups)
+    there = evidence(moved).interval(level=0.95)
+    assert there.mean == pytest.approx(here.mean + shift, abs=1e-12)
+    assert there.half_width == pytest.approx(here.half_width, rel=1e-6, abs=1e-9)
+
+
+@given(restarts_of_rounds)
+def test_exchange_of_arm_and_reference_turns_the_sign_alone(groups: Groups) -> None:
+    """Who is the reference says nothing of how sure a difference is."""
+    here = evidence(groups).interval(level=0.95)
+    turned = evidence(tuple(tuple(-value for value in one) for one in groups))
+    there = turned.interval(level=0.95)
+    assert there.mean == pytest.approx(-here.mean, abs=1e-15)
+    assert there.half_width == pytest.approx(here.half_width, rel=1e-6, abs=1e-9)
+
+
+def test_estimate_is_the_median_over_all_rounds_of_all_restarts() -> None:
+    """The rounds are pooled first: a restart with more of them counts more."""
+    groups = ((0.0,) * 4, (0.1,) * 9)
+    assert evidence(groups).mean == 0.1
+
+
+def test_few_wild_rounds_leave_estimate_and_interval() -> None:
+    """A tenth of the rounds may be anything."""
+    calm = drawn(30, 30)
+    wild = ((*calm[0][:27], *[5.0] * 3), (*calm[1][:27], *[5.0] * 3))
+    here, there = (evidence(one).interval(level=0.95) for one in (calm, wild))
+    assert there.mean == pytest.approx(here.mean, abs=0.01)
+    assert there.half_width < 2 * here.half_width
+
+
+def covered(*sizes: int, restart: float, cells: int = 250) -> float:
+    """Return how often 95 % intervals of three equal arms hold 0; they share a reference."""
+    generator = np.random.default_rng(29)
+    hits = []
+    for _ in range(cells):
+        launched = [generator.normal(0, restart / math.sqrt(2), (4, 1)) for _ in sizes]
+        times = [
+            at_start + 0.03 * generator.standard_t(3, (4, size))
+            for at_start, size in zip(launched, sizes, strict=True)
+        ]
+        arms = [tuple(tuple(one[arm] - one[0]) for one in times) for arm in (1, 2, 3)]
+        common = spread(arms)
+        for groups in arms:
+            alone = RoundEvidence(groups=groups, spread=common, generations=len(sizes))
+            found = alone.interval(level=0.95)
+            hits.append(abs(found.mean) <= found.half_width)
+    return float(np.mean(hits))
+
+
+@pytest.mark.parametrize("restart", [0.0, 0.005])
+@pytest.mark.parametrize("sizes", [(30, 30), (30,) * 4], ids=["2 restarts", "4 restarts"])
+def test_interval_covers_the_truth_in_93_of_100_cells_and_more(
+    sizes: tuple[int, ...], restart: float
+) -> None:
+    """At 95 %, with restarts that differ by half a percent and restarts that do not."""
+    assert covered(*sizes, restart=restart) >= 0.93
+
+
+@pytest.mark.parametrize("sizes", [(30, 6), (30, 30, 30, 4)], ids=["of 2", "of 4"])
+def test_interval_covers_no_less_where_a_restart_was_cut_short(sizes: tuple[int, ...]) -> None:
+    """What its restart adds averages out less, and the interval knows it."""
+    assert covered(*sizes, restart=0.005) >= 0.93
+
+
+def test_rounds_of_one_restart_are_worth_less_than_those_of_two() -> None:
+    """The same rounds give a wider interval where most of them are of one restart."""
+    rounds = drawn(48)[0]
+    common = Spread()
+    even, uneven = (
+        RoundEvidence(groups=(rounds[:cut], rounds[cut:]), spread=common, generations=2)
+        for cut in (24, 42)
+    )
+    assert uneven.interval(level=0.95).half_width > even.interval(level=0.95).half_width
+
+
+@pytest.mark.parametrize("groups", [drawn(40), drawn(6, MIN_ROUNDS - 7), ((0.1,) * 3,) * 3])
+def test_one_restart_and_few_rounds_give_no_interval(groups: Groups) -> None:
+    """What a restart adds, or what a round does, is then unknown."""
+    found = evidence(groups)
+    assert found.interval(level=0.95).half_width == math.inf
+    assert (found.interval(level=0.95).low, found.p_value) == (None, 1.0)
+
+
+def test_spread_of_restarts_is_the_prior_where_nothing_is_known() -> None:
+    """Neither a cell without rounds nor one with a single restart tells it."""
+    assert spread([]) == spread([drawn(40)]) == Spread()
+    assert (Spread().variance, Spread().df) == (PRIOR_SPREAD**2, PRIOR_WEIGHT)
+
+
+def test_spread_of_calm_restarts_is_shrunk_towards_the_prior() -> None:
+    """Three arms of four equal restarts weigh 3 · (1 + 2/2) against the prior's four."""
+    calm = (tuple(np.linspace(-0.05, 0.05, 20)),) * 4
+    found = spread([calm] * 3)
+    assert (found.own_variance, found.own_df) == (0.0, 6.0)
+    assert found.df == PRIOR_WEIGHT + 6
+    assert found.variance == pytest.approx(PRIOR_SPREAD**2 * PRIOR_WEIGHT / (PRIOR_WEIGHT + 6))
+
+
+def test_spread_is_pooled_over_the_arms_of_a_cell() -> None:
+    """The variance of its own is the mean of theirs."""
+    arms = [drawn(30, 30, 30, 30, seed=seed, restart=0.05) for seed in (2, 3)]
+    alone = [spread([one]).own_variance for one in arms]
+    assert min(alone) > 0
+    assert spread(arms).own_variance == pytest.approx(np.mean(alone))
+
+
+def test_spread_finds_how_far_restarts_scatter() -> None:
+    """With many restarts the prior no longer counts."""
+    found = spread([drawn(*[40] * 60, seed=seed, restart=0.03) for seed in range(3)])
+    assert math.sqrt(found.variance) == pytest.approx(0.03, rel=0.2)
+
+
+@given(st.lists(restarts_of_rounds, min_size=1, max_size=4))
+def test_spread_lies_between_the_prior_and_what_was_seen(arms: list[Groups]) -> None:
+    """Shrinking never leaves the two, and a variance is never below 0."""
+    found = spread(arms)
+    low, high = sorted([PRIOR_SPREAD**2, found.own_variance])
+    assert low * (1 - 1e-9) <= found.variance <= high * (1 + 1e-9)
+    assert found.df > PRIOR_WEIGHT
+
+
+def test_prior_of_a_host_takes_the_place_of_the_shipped_one() -> None:
+    """A host that is known to be calm gives narrower intervals."""
+    arms = [drawn(30, 30)]
+    calm = Spread(variance=0.003**2, df=20.0)
+    assert spread(arms, calm).variance < spread(arms).variance
+    assert spread([], calm) == calm
+
+
+@pytest.mark.parametrize(("restarts", "unit"), [(WIDE_RESTARTS - 1, "round"), (6, "restart")])
+def test_wide_spread_makes_restarts_the_units_once_there_are_six(restarts: int, unit: str) -> None:
+    """Where launches differ by 5 % only their own values are honest."""
+    groups = drawn(*[30] * restarts, restart=0.05, seed=5)
+    assert spread([groups]).is_wide
+    assert evidence(groups).interval(level=0.95).unit == unit
+
+
+def test_narrow_spread_leaves_rounds_the_units() -> None:
+    """Six calm restarts say more by their rounds."""
+    found = evidence(drawn(*[30] * 6))
+    assert not found.spread.is_wide
+    assert found.interval(level=0.95).unit == "round"
+
+
+def test_strict_rests_on_restarts_always() -> None:
+    """However calm they are; each is the median of its own rounds."""
+    groups = drawn(20, 20, 20)
+    found = evidence(groups, is_strict=True).interval(level=0.95)
+    values = [np.median(one) for one in groups]
+    half = 4.302653 * np.std(values, ddof=1) / math.sqrt(3)  # Student's, 2 degrees of freedom
+    assert (found.unit, found.mean) == ("restart", pytest.approx(np.mean(values)))
+    assert found.half_width == pytest.approx(half)
+
+
+def test_restart_that_was_cut_short_is_no_unit_of_its_own() -> None:
+    """Its median is that of a few rounds, and nothing says how far that is off."""
+    whole = drawn(20, 20, 20)
+    cut = evidence((*whole, (9.0,) * (MIN_ROUNDS - 1)), is_strict=True).interval(level=0.95)
+    assert cut.restarts == 3
+    assert cut == replace(evidence(whole, is_strict=True).interval(level=0.95), generations=4)
+
+
+def test_printed_interval_pays_for_looks_only_where_they_were_planned() -> None:
+    """A cell that the budget ended at its first look has an interval without the factor."""
+    groups = drawn(30, 30)
+    looked, single = (evidence(groups, is_looked=one).printed(alpha=0.05) for one in (True, False))
+    assert looked.half_width == pytest.approx(LOOK_FACTOR * single.half_width)
+    assert looked.level == single.level == pytest.approx(0.96)
+
+
+@pytest.mark.parametrize(
+    ("halves", "is_looked", "expected"),
+    [(1.19, True, False), (1.21, True, True), (1.21, False, False)],
+)
+def test_difference_ends_a_cell_only_well_beyond_its_interval(
+    halves: float, *, is_looked: bool, expected: bool
+) -> None:
+    """Beyond 1.2 half-widths, and at a look only."""
+    groups = drawn(30, 30)
+    half = evidence(groups, is_looked=is_looked).printed(alpha=0.05).half_width
+    shift = halves * half - evidence(groups).mean
+    moved = tuple(tuple(value + shift for value in one) for one in groups)
+    assert evidence(moved, is_looked=is_looked).printed(alpha=0.05).is_decided == expected
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    mean=st.floats(-0.05, 0.05),
+    restarts=st.integers(2, 4),
+    is_strict=st.booleans(),
+)
+def test_p_value_is_the_error_at_which_the_printed_interval_ends_at_zero(
+    seed: int, mean: float, restarts: int, *, is_strict: bool
+) -> None:
+    """At that error it excludes 0, at a little less it does not."""
+
+    def excludes_zero(alpha: float) -> bool:
+        printed = found.printed(alpha=alpha)
+        return abs(printed.mean) > printed.half_width
+
+    found = evidence(drawn(*[15] * restarts, seed=seed, mean=mean), is_strict=is_strict)
+    assert excludes_zero(found.p_value) == (found.p_value < 1)
+    if found.p_value > 1e-11:
+        assert not excludes_zero(found.p_value * (1 - 1e-6))
+
+
+def test_p_value_falls_with_the_difference() -> None:
+    """The same scatter around a larger difference is surer."""
+    found = [evidence(drawn(20, 20, mean=mean)).p_value for mean in (0.0, 0.02, 0.04, 0.08)]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > 0.05 > found[-1]
+
+
+def test_spread_of_rounds_is_that_of_normal_ones_seen_by_a_median() -> None:
+    """√(π/2) of their standard deviation; unknown below twelve."""
+    rounds = tuple(np.random.default_rng(4).normal(0, 0.02, 6000))
+    assert spread_of_rounds((rounds,)) == pytest.approx(0.02 * math.sqrt(math.pi / 2), rel=0.06)
+    assert spread_of_rounds(((0.1,) * 5, (0.2,) * 6)) is None
+
+
+columns = st.integers(1, 20).flatmap(
+    lambda rounds: st.lists(
+        st.lists(st.floats(10, 20), min_size=rounds, max_size=rounds), min_size=4, max_size=4
+    )
+)
+
+
+@given(columns)
+def test_contrasts_of_arms_add_up(logarithms: list[list[float]]) -> None:
+    """The whole is environment and stack, by either path, and both differ by the interaction."""
+    data = np.asarray(logarithms)  # base, host_arm, arm, base_image
+    total, environment, stack, by_image, by_base, interaction = (
+        contrast(data, weights).mean
+        for weights in (
+            (-1, 0, 1, 0), (-1, 1, 0, 0), (0, -1, 1, 0),
+            (0, 0, 1, -1), (-1, 0, 0, 1), (1, -1, 1, -1),
+        )
+    )  # fmt: skip
+    assert total == pytest.approx(environment + stack, abs=1e-9)
+    assert total == pytest.approx(by_image + by_base, abs=1e-9)
+    assert interaction == pytest.approx(by_image - environment, abs=1e-9)
+
+
+@given(columns, st.floats(-3, 3))
+def test_contrast_is_blind_to_what_slows_a_whole_round(
+    logarithms: list[list[float]], slowed: float
+) -> None:
+    """A neighbour that all arms of a round met cancels."""
+    data = np.asarray(logarithms)
+    moved = data + np.linspace(0, slowed, data.shape[1])
+    here, there = (contrast(one, (1, -1, 0, 0)).mean for one in (data, moved))
+    assert there == pytest.approx(here, abs=1e-9)
+
+
+@given(columns)
+def test_ratios_of_sums_add_up(times: list[list[float]]) -> None:
+    """The ratio of wall times is that of net times and that of their stretch."""
+    wall, reference_wall, net, reference_net = (np.asarray(one) for one in times)
+    whole = ratio_of_sums([wall, reference_wall]).mean
+    without = ratio_of_sums([net, reference_net]).mean
+    stretch = ratio_of_sums([wall, reference_wall, net, reference_net]).mean
+    assert whole == pytest.approx(without + stretch, abs=1e-12)
+
+
+def test_ratio_of_sums_has_everything_in() -> None:
+    """One round that takes 11 times as long as the other nine makes it twice as long."""
+    slow = np.asarray([1.0] * 9 + [11.0])
+    assert ratio_of_sums([slow, np.ones(10)]).mean == pytest.approx(math.log(2))
+
+
+def test_jackknife_of_a_mean_is_its_standard_error() -> None:
+    """The textbook's example of it, over eight stretches of one value."""
+    values = np.random.default_rng(6).normal(0, 1, 8)
+    without = [float(np.delete(values, one).mean()) for one in range(8)]
+    found = jackknife(without, float(values.mean()))
+    assert found.error == pytest.approx(values.std(ddof=1) / math.sqrt(8))
+    assert found.df == 7
+
+
+def test_mean_of_fewer_rounds_than_stretches_has_no_interval() -> None:
+    """Nothing is left out of so few."""
+    found = ratio_of_sums([np.ones(7), np.full(7, 2.0)])
+    assert (found.mean, found.error) == (pytest.approx(-math.log(2)), math.inf)
+
+
+def test_interval_of_the_mean_pays_for_what_restarts_add() -> None:
+    """Its rounds may agree to the last bit, and it still rests on so many launches."""
+    found = ratio_of_sums([np.ones(16), np.ones(16)])
+    few, many = (
+        found.interval(
+            level=0.95, spread=Spread(), groups=((0.0,) * (16 // count),) * count, generations=1
+        )
+        for count in (2, 4)
+    )
+    assert found.error == 0
+    assert 0 < many.half_width < few.half_width
+    assert few.half_width == pytest.approx(math.sqrt(2) * many.half_width)
+    wider = replace(Spread(), variance=4 * PRIOR_SPREAD**2)
+    doubled = found.interval(level=0.95, spread=wider, groups=((0.0,) * 8,) * 2, generations=1)
+    assert doubled.half_width == pytest.approx(2 * few.half_width)
