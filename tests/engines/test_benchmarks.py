@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lab import lab, need, torch_python
+from runs import BASE
 from smokes import NEEDS, smoke
 
 
@@ -17,6 +18,8 @@ def test_benchmark_runs(name: str) -> None:
 
 def words(needed: str, name: str) -> tuple[str, ...]:
     """Return how a benchmark is told where something is."""
+    if name == "live":
+        return ("--base-image", BASE)
     if needed == "torch":
         return ("--python", torch_python())
     if needed != "ssh":

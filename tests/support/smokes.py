@@ -17,6 +17,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "distribution": ("docker", "ssh"),
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
+    "live": ("docker",),
     "overhead": ("ssh", "torch"),
     "precision": ("torch", "hyperfine"),
     "profile_readers": (),

@@ -12,6 +12,7 @@ import control_variates
 import distribution
 import explanations
 import false_positives
+import live
 import overhead
 import profile_readers
 import pytest
@@ -35,6 +36,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "distribution": distribution.write_page,
     "explanations": explanations.write_page,
     "false-positives": false_positives.write_page,
+    "live": live.write_page,
     "overhead": overhead.write_page,
     "precision": precision_again,
     "profile-readers": profile_readers.write_page,

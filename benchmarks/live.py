@@ -1,0 +1,297 @@
+"""Compare containers of one image with each other, live, as a user's run does, and count errors.
+
+A trial is one `envcompare run` of four equal arms, `docker` twice more and its control, in two
+cells (cnn and rnn) of 60 s without a start-up pass, with an empty noise memory. Any interval that
+excludes 0 is wrong. The page also says how narrow the intervals were, how much of the time was
+spent in measured blocks, and how many comparisons would be decided. A run that was stopped goes on
+where it was.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from scipy import stats
+
+from bookkeeping import Conditions, Places, Watch, benchmark
+from envcompare.run_folder.records import Block
+from envcompare.run_folder.results import RunFolder
+from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.metrics import METRICS, typical_ns
+from envcompare.stats.oddworkers import odd_restarts
+from envcompare.stats.pairs import Round
+from envcompare.stats.typical import (
+    TYPICAL_SHARE,
+    Groups,
+    RoundEvidence,
+    own_spread,
+    ratio_of_sums,
+    spread,
+)
+from envcompare.stats.verdicts import verdict
+
+FOLDER, PAGE = "live", "live.md"
+MARGIN = 0.05
+WORKLOADS = ("cnn", "rnn")
+REFERENCE, CONTROL = "docker", "docker~control"
+COMPARED = ("second", "third")
+PLANNED = len(COMPARED) * len(WORKLOADS)  # comparisons that a run's intervals are widened for
+FLAGS = (
+    *("--workloads", ",".join(WORKLOADS), "--device", "cpu", "--margin", str(100 * MARGIN)),
+    *("--target", "0.001", "--no-startup", "--no-noise-memory", "--profile", "none"),
+)
+BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, math.inf))  # of the load, from and below
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One comparison of equal arms."""
+
+    workload: str
+    load: float
+    printed: Interval
+    alone: Interval  # as printed were it the only comparison
+    mean: Interval
+    share: float  # of the cell's time in measured blocks
+
+
+@benchmark(__doc__, smoke=("--trials", "1", "--budget", "8"))
+@click.option("--trials", default=50, show_default=True)
+@click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
+@click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
+def main(places: Places, trials: int, *, budget: float, base_image: str) -> None:
+    """Measure what is missing, then write the page."""
+    base = ("--base-image", base_image) if base_image else ()
+    image = _image(base)
+    for number in range(trials):
+        path = places.results / FOLDER / f"trial-{number:03}.json.gz"
+        if path.exists():
+            continue
+        watch = Watch.begin()
+        cells = _trial(image, base, budget=budget, seed=number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        conditions = watch.conditions()
+        content = {"conditions": conditions, "budget_s": budget, "cells": cells}
+        part = path.with_suffix(".part")
+        part.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+        part.rename(path)
+        print(f"{path.name}: {conditions['elapsed_s']:.0f} s", file=sys.stderr)
+    print(write_page(places))
+
+
+def _envcompare(*words: str) -> str:
+    argv = [sys.executable, "-m", "envcompare", "-q", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(words)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def _image(base: tuple[str, ...]) -> str:
+    """Build the workload image where it is not there, and return its ID."""
+    told = re.search(r"sha256:[0-9a-f]{64}", _envcompare("build", "--envs", "docker", *base))
+    if told is None:
+        raise click.ClickException("envcompare build names no image")
+    return told[0]
+
+
+def _trial(image: str, base: tuple[str, ...], *, budget: float, seed: int) -> dict[str, Any]:
+    """Run once, and return what the estimates need of each block."""
+    envs = ",".join((REFERENCE, *(f"{name}=docker:{image}" for name in COMPARED)))
+    with tempfile.TemporaryDirectory(prefix="envcompare-live-") as out:
+        words = ("--envs", envs, *FLAGS, "--budget", str(budget), "--seed", str(seed))
+        _envcompare("run", *words, *base, "--out", out)
+        (path,) = Path(out).iterdir()
+        folder = RunFolder.open(path)
+        samples, events = folder.read_samples().samples, folder.read_events().events
+        folder.close()
+    times: dict[str, list[float]] = {}
+    for event in events:
+        if event.cell:
+            times.setdefault(event.cell, []).append(event.t)
+    return {
+        cell: {
+            "elapsed_s": max(seen) - min(seen),
+            "blocks": [_kept(s) for s in samples if isinstance(s, Block) and s.cell == cell],
+        }
+        for cell, seen in times.items()
+    }
+
+
+def _kept(block: Block) -> list[Any]:
+    """Return arm, place, wall, typical step and sum of a block, in ns; 0 for what is left out."""
+    is_used = not block.warmup and block.status == "ok"
+    typical, whole = typical_ns(block, "net"), METRICS["net"](block)
+    return [
+        *(block.arm, block.restart, block.round, sum(block.wall_ns)),
+        *((round(typical), round(whole)) if is_used and typical and whole else (0, 0)),
+    ]
+
+
+def write_page(places: Places) -> str:
+    """Write the page of the trials that are kept, and return it."""
+    trials = [
+        json.loads(gzip.decompress(path.read_bytes()))
+        for path in sorted((places.results / FOLDER).glob("trial-*.json.gz"))
+    ]
+    found = [one for trial in trials for one in _found(trial)]
+    measured = [trial["conditions"] for trial in trials]
+    page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
+    places.write_page(PAGE, page, measured)
+    return page
+
+
+def _found(trial: dict[str, Any]) -> Iterator[Found]:
+    """Yield the comparisons of a trial; the control is one more equal arm."""
+    conditions = trial["conditions"]
+    load = (conditions["load_before"] + conditions["load_after"]) / 2
+    for cell, kept in trial["cells"].items():
+        typical: dict[str, dict[Round, float]] = {}
+        sums: dict[str, dict[Round, float]] = {}
+        for arm, restart, number, _, step, whole in kept["blocks"]:
+            if step:
+                typical.setdefault(arm, {})[restart, 0, number] = math.log(step)
+                sums.setdefault(arm, {})[restart, 0, number] = whole
+        odd = {one.restart for one in odd_restarts(typical)}
+        arms = [arm for arm in (*COMPARED, CONTROL) if arm in typical]
+        groups = {arm: _groups(typical[arm], typical[REFERENCE], odd) for arm in arms}
+        pooled = spread(groups.values())
+        spent_s = sum(wall for *_, wall, step, _ in kept["blocks"] if step) / 1e9
+        for arm in arms:
+            evidence = RoundEvidence(
+                groups=groups[arm],
+                spread=own_spread(groups[arm], pooled),
+                generations=len(groups[arm]),
+                is_looked=len(groups[arm]) > 2,
+            )
+            yield Found(
+                workload=cell.split("/")[1],
+                load=load,
+                printed=evidence.printed(alpha=ALPHA / PLANNED),
+                alone=evidence.printed(alpha=ALPHA),
+                mean=_mean(sums[arm], sums[REFERENCE], odd, evidence),
+                share=spent_s / kept["elapsed_s"],
+            )
+
+
+def _groups(ours: dict[Round, float], theirs: dict[Round, float], odd: set[int]) -> Groups:
+    restarts: dict[int, list[float]] = {}
+    for number in sorted(ours.keys() & theirs.keys()):
+        if number[0] not in odd:
+            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
+    return tuple(map(tuple, restarts.values()))
+
+
+def _mean(
+    ours: dict[Round, float], theirs: dict[Round, float], odd: set[int], evidence: RoundEvidence
+) -> Interval:
+    complete = sorted(key for key in ours.keys() & theirs.keys() if key[0] not in odd)
+    times = [np.asarray([one[key] for key in complete]) for one in (ours, theirs)]
+    return ratio_of_sums(times).interval(
+        level=1 - (1 - TYPICAL_SHARE) * ALPHA / PLANNED,
+        spread=evidence.spread,
+        groups=evidence.groups,
+        generations=evidence.generations,
+    )
+
+
+def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) -> str:
+    lines = [
+        "# Live: containers of one image against each other",
+        "",
+        f"{len(measured)} runs of four equal arms, the image of the workloads in `docker` four "
+        f"times over, in two cells of {budget_s:.0f} s each (`python benchmarks/live.py`; raw data "
+        "in `benchmarks/results/live/`). Each is a run as a user's: new containers in every "
+        "restart, intervals widened for looking and for four comparisons. It has no start-up pass, "
+        "an empty noise memory, and a target that never ends a cell. Three arms of a cell are "
+        "compared with the fourth, so that its comparisons are not independent.",
+        "",
+        "## Intervals that exclude 0",
+        "",
+        "Each is an error: the arms are equal.",
+        "",
+        "| interval | comparisons | exclude 0 | 95 % Clopper–Pearson |",
+        "|---|---:|---:|---|",
+        *_errors(found),
+        "",
+        "## Width, and what it decides",
+        "",
+        "| workload | comparisons | half-width, as printed for 4 | for 1 | of the mean "
+        f"| *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(_width(name, [one for one in found if one.workload == name]) for name in WORKLOADS),
+        "",
+        "Half-widths are medians. *equivalent* is what the printed interval of the typical step "
+        "decides, at the end of the budget.",
+        "",
+        "## By load",
+        "",
+        "| load of the minute before and after | comparisons | exclude 0 | half-width |",
+        "|---|---:|---:|---:|",
+        *_by_load(found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _errors(found: list[Found]) -> Iterator[str]:
+    kinds: dict[str, Callable[[Found], Interval]] = {
+        "typical step, as printed for 4 comparisons": lambda one: one.printed,
+        "typical step, as printed for 1": lambda one: one.alone,
+        "mean, as printed for 4": lambda one: one.mean,
+    }
+    for name, of in kinds.items():
+        known = [of(one) for one in found if math.isfinite(of(one).half_width)]
+        wrong = sum(abs(one.mean) > one.half_width for one in known)
+        if not known:
+            continue
+        ends = stats.binomtest(wrong, len(known)).proportion_ci(0.95, method="exact")
+        yield f"| {name} | {len(known)} | {wrong} | {ends.low:.1%} to {ends.high:.1%} |"
+
+
+def _width(name: str, found: list[Found]) -> str:
+    known = [one for one in found if math.isfinite(one.printed.half_width)]
+    if not known:
+        return f"| {name} | 0 | – | – | – | – | – | – |"
+    outcomes = [verdict(o.printed.low, o.printed.high, margin=MARGIN) for o in known]
+    widths = (
+        _median(one.printed.half_width for one in known),
+        _median(one.alone.half_width for one in known),
+        _median(one.mean.half_width for one in known),
+    )
+    rmse = math.sqrt(float(np.mean([one.printed.mean**2 for one in known])))
+    decided = outcomes.count("equivalent") / len(outcomes)
+    shown = " | ".join(f"±{width:.2%}" for width in widths)
+    share = _median(one.share for one in known)
+    return f"| {name} | {len(known)} | {shown} | {decided:.0%} | {rmse:.2%} | {share:.0%} |"
+
+
+def _by_load(found: list[Found]) -> Iterator[str]:
+    for low, high in BANDS:
+        band = [one for one in found if low <= one.load < high]
+        known = [one.printed for one in band if math.isfinite(one.printed.half_width)]
+        if not known:
+            continue
+        wrong = sum(abs(one.mean) > one.half_width for one in known)
+        name = f"{low:g} and more" if math.isinf(high) else f"{low:g} to {high:g}"
+        width = _median(one.half_width for one in known)
+        yield f"| {name} | {len(known)} | {wrong} | ±{width:.2%} |"
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
+
+
+if __name__ == "__main__":
+    main()
