@@ -17,17 +17,25 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
-from envcompare.analysis.timing.judge import MIN_RESTARTS
-from envcompare.stats.intervals import Interval, interval, printed_interval
-from envcompare.stats.metrics import estimate
-from ground import Trial, budgets, ground, measure, read_blocks, read_conditions, save
+from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, WIDE_RESTARTS
+from ground import (
+    EARLIER_SCHEDULE,
+    Trial,
+    budgets,
+    evidence,
+    ground,
+    measure,
+    read_conditions,
+    save,
+)
 
 WORKLOADS = ("cnn", "rnn")  # in turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The mean log ratio of one trial, an interval around it, and what that rests on."""
+    """The typical log ratio of one trial, an interval around it, and what that rests on."""
 
     mean: float
     low: float
@@ -44,6 +52,7 @@ class Row:
     trial: str
     printed: Estimate | None
     plain: Estimate | None
+    has_verdict: bool
 
 
 @benchmark(__doc__, smoke=("--trials", "1", "--budget", "1"))
@@ -80,14 +89,16 @@ def write_page(places: Places) -> str:
 
 def row(path: Path) -> Row:
     """Return the estimate of one trial and both of its intervals, as log ratios."""
-    _, groups = estimate(read_blocks(path), arm="b", reference="a", metric="net")
-    printed = printed_interval(groups, comparisons=1, is_strict=False)
-    plain = interval(groups, level=0.95)
-    return Row(trial=path.name, printed=_found(printed), plain=_found(plain))
+    rounds = evidence(path)
+    printed = _found(rounds.printed(alpha=ALPHA))
+    plain = _found(rounds.interval(level=1 - ALPHA))
+    least = WIDE_RESTARTS if rounds.spread.is_wide else MIN_RESTARTS
+    has_verdict = printed is not None and len(rounds.groups) >= least
+    return Row(trial=path.name, printed=printed, plain=plain, has_verdict=has_verdict)
 
 
 def _page(rows: list[Row], measured: list[Conditions]) -> str:
-    ready = sum(one.printed is not None and one.printed.restarts >= MIN_RESTARTS for one in rows)
+    ready = [one.printed for one in rows if one.has_verdict]
     each = budgets(measured)
     lines = [
         "# False positives: `vm` against itself, live",
@@ -96,16 +107,20 @@ def _page(rows: list[Row], measured: list[Conditions]) -> str:
         "`rnn` in turns, each with its own processes and seed "
         "(`python benchmarks/false_positives.py`; raw data in "
         "`benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
-        "control, so does each of these.",
+        "control, so does each of these. "
+        f"{EARLIER_SCHEDULE.format(block='0.05 to 0.5 s')}",
         "",
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",
         _line("printed", [one.printed for one in rows]),
+        _line("printed, with a verdict", list(ready)),
         _line("plain", [one.plain for one in rows]),
         "",
-        "*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
-        f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is "
-        "Student t at 95 %. No share is known better than its interval.",
+        "*printed* is the interval that a verdict rests on, widened for looking. It needs "
+        f"{MIN_RESTARTS} restarts and {MIN_ROUNDS} rounds; where restarts scatter by 1 % or more a "
+        f"verdict needs {WIDE_RESTARTS} restarts, so {len(ready)} of the {len(rows)} have one. "
+        "*plain* is the interval at 95 % that pays for nothing. No share is known better than its "
+        "interval.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import msgspec
 
 from bookkeeping import WORK, Conditions, Watch
@@ -30,9 +31,15 @@ from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, 
 from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import Readings
+from envcompare.stats.typical import RoundEvidence
 from envcompare.transport import run
 from envcompare.transport.local import LocalTransport
 
+EARLIER_SCHEDULE = (
+    "The raw data was measured with the schedule of an earlier version: one to three generations "
+    "in a restart, blocks of {block}. The estimator is that of today."
+)
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
 
@@ -162,6 +169,23 @@ def read_conditions(path: Path) -> Conditions:
         decoder = msgspec.json.Decoder(Event)
         noted = (decode_record(path, line, decoder) for line in stream if b'"commit":' in line)
         return next((event.values for event in noted), {})
+
+
+def evidence(path: Path) -> RoundEvidence:
+    """Return what the rounds of a trial of the arms a and b say, by today's estimator."""
+    return evidence_of(read_blocks(path), arm="b", reference="a")
+
+
+def evidence_of(blocks: Iterable[Block], *, arm: str, reference: str) -> RoundEvidence:
+    """Return what the rounds of two arms say; the spread of restarts is of them alone.
+
+    Raises ClickException where there is no complete round.
+    """
+    own = (one for one in blocks if one.arm in {arm, reference})
+    found = Readings(own, metrics=("net",)).evidence(arm, reference, "net")
+    if found is None:
+        raise click.ClickException("no complete round: give the trial more seconds")
+    return found
 
 
 def budgets(measured: Iterable[Conditions]) -> str:
