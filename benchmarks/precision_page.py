@@ -145,7 +145,7 @@ def _tests(by_method: dict[str, list[Found]], truth: float) -> tuple[str, ...]:
     if missing:
         lines += [
             "",
-            f"In {missing} repetitions lockstep has fewer than {MIN_ROUNDS} rounds, so no interval; "
-            "that counts as wide as can be, covers the truth and does not exclude 0.",
+            f"In {missing} repetitions lockstep has fewer than {MIN_ROUNDS} rounds, so no "
+            "interval; that counts as wide as can be, covers the truth and does not exclude 0.",
         ]
     return tuple(lines)
