@@ -29,7 +29,7 @@ from streams import Stream, streams
 
 RAW, PAGE = "simulation.json", "simulation.md"
 SEED = 20_261_121
-CELLS = 300
+CELLS = 600
 EFFECTS: dict[Preset, tuple[float, ...]] = {
     "default": (0.0, 0.01, 0.02, 0.05),
     "quick": (0.0, 0.02, 0.05),
