@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 import numpy as np
@@ -18,16 +17,17 @@ from scipy import stats
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
 from envcompare.stats.intervals import ALPHA, Interval
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, WIDE_RESTARTS
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, WIDE_RESTARTS, RoundEvidence
 from ground import (
-    EARLIER_SCHEDULE,
     Trial,
     budgets,
     evidence,
     ground,
     measure,
+    read_blocks,
     read_conditions,
     save,
+    schedule_text,
 )
 
 WORKLOADS = ("cnn", "rnn")  # in turns
@@ -80,24 +80,27 @@ def main(places: Places, trials: int, *, budget: float, python: str) -> None:
 def write_page(places: Places) -> str:
     """Write the share of intervals that exclude 0, and every estimate; return the page."""
     paths = sorted((places.results / "false-positives").glob("*.jsonl.gz"))
-    rows, measured = [row(path) for path in paths], [read_conditions(path) for path in paths]
+    trials = {path.name: read_blocks(path) for path in paths}
+    rows = [row(name, evidence(blocks)) for name, blocks in trials.items()]
+    measured = [read_conditions(path) for path in paths]
     write_json(places.results / "false-positives.json", {"trials": [asdict(one) for one in rows]})
-    page = _page(rows, measured)
+    page = _page(rows, measured, schedule_text(trials.values()))
     places.write_page("false-positives.md", page, measured)
     return page
 
 
-def row(path: Path) -> Row:
+def row(trial: str, rounds: RoundEvidence | None) -> Row:
     """Return the estimate of one trial and both of its intervals, as log ratios."""
-    rounds = evidence(path)
+    if rounds is None:
+        return Row(trial=trial, printed=None, plain=None, has_verdict=False)
     printed = _found(rounds.printed(alpha=ALPHA))
     plain = _found(rounds.interval(level=1 - ALPHA))
     least = WIDE_RESTARTS if rounds.spread.is_wide else MIN_RESTARTS
     has_verdict = printed is not None and len(rounds.groups) >= least
-    return Row(trial=path.name, printed=printed, plain=plain, has_verdict=has_verdict)
+    return Row(trial=trial, printed=printed, plain=plain, has_verdict=has_verdict)
 
 
-def _page(rows: list[Row], measured: list[Conditions]) -> str:
+def _page(rows: list[Row], measured: list[Conditions], schedule: str) -> str:
     ready = [one.printed for one in rows if one.has_verdict]
     each = budgets(measured)
     lines = [
@@ -107,8 +110,8 @@ def _page(rows: list[Row], measured: list[Conditions]) -> str:
         "`rnn` in turns, each with its own processes and seed "
         "(`python benchmarks/false_positives.py`; raw data in "
         "`benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
-        "control, so does each of these. "
-        f"{EARLIER_SCHEDULE.format(block='0.05 to 0.5 s')}",
+        "control, so does each of these."
+        f"{schedule}",
         "",
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",

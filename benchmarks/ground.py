@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import click
 import msgspec
 
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.config.settings import restarts_of
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
@@ -36,10 +36,6 @@ from envcompare.stats.typical import RoundEvidence
 from envcompare.transport import run
 from envcompare.transport.local import LocalTransport
 
-EARLIER_SCHEDULE = (
-    "The raw data was measured with the schedule of an earlier version: one to three generations "
-    "in a restart, blocks of {block}. The estimator is that of today."
-)
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
 
@@ -171,21 +167,25 @@ def read_conditions(path: Path) -> Conditions:
         return next((event.values for event in noted), {})
 
 
-def evidence(path: Path) -> RoundEvidence:
-    """Return what the rounds of a trial of the arms a and b say, by today's estimator."""
-    return evidence_of(read_blocks(path), arm="b", reference="a")
+def evidence(
+    blocks: Iterable[Block], *, arm: str = "b", reference: str = "a"
+) -> RoundEvidence | None:
+    """Return what the rounds of two arms say, None without a complete one.
 
-
-def evidence_of(blocks: Iterable[Block], *, arm: str, reference: str) -> RoundEvidence:
-    """Return what the rounds of two arms say; the spread of restarts is of them alone.
-
-    Raises ClickException where there is no complete round.
+    The spread of restarts is of these two arms alone.
     """
     own = (one for one in blocks if one.arm in {arm, reference})
-    found = Readings(own, metrics=("net",)).evidence(arm, reference, "net")
-    if found is None:
-        raise click.ClickException("no complete round: give the trial more seconds")
-    return found
+    return Readings(own, metrics=("net",)).evidence(arm, reference, "net")
+
+
+def schedule_text(trials: Iterable[Iterable[Block]]) -> str:
+    """Say that trials were measured with an earlier schedule, where they were."""
+    if not any(block.generation > 0 for blocks in trials for block in blocks):
+        return ""  # one generation in a restart, as today
+    return (
+        " The raw data was measured with the schedule of an earlier version, several generations "
+        "in a restart in blocks of 0.1 s and more; it is analysed with the estimator of today."
+    )
 
 
 def budgets(measured: Iterable[Conditions]) -> str:
@@ -200,7 +200,7 @@ def _design(trial: Trial) -> Design:
         margin=0.02,
         target=trial.target,
         budget_s=trial.budget_s,
-        min_restarts=4,
+        min_restarts=restarts_of("default", trial.budget_s),
         threads=1,
         has_startup=False,
         quiet_gate=False,  # the time of a trial is for measuring alone

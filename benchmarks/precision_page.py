@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,11 +12,12 @@ from scipy import stats
 
 from bookkeeping import Places, write_json
 from envcompare.stats.intervals import Interval, interval
-from envcompare.stats.typical import MIN_ROUNDS
-from ground import EARLIER_SCHEDULE, budgets, evidence
+from envcompare.stats.typical import MIN_ROUNDS, RoundEvidence
+from ground import budgets, evidence, read_blocks, schedule_text
 
 LEVEL = 0.95
 METHODS = ("lockstep", "interleaved", "hyperfine")
+TOO_SHORT = "too few pairs for an interval: give each method more seconds"
 PRINTED = "lockstep, as a run prints it"  # widened for looking
 
 
@@ -35,21 +35,24 @@ def write_page(places: Places, *, truth: float) -> str:
     """Write result and page from the raw data; return the page."""
     paths = sorted((places.results / "precision").glob("repeat-*.json"))
     raw = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    repeats = [_found(places.results / "precision", one) for one in raw]
+    folder = places.results / "precision"
+    trials = [read_blocks(folder / one["lockstep"]["samples"]) for one in raw]
+    repeats = [_found(one, evidence(blocks)) for one, blocks in zip(raw, trials, strict=True)]
     by_method = {name: [one[name] for one in repeats] for name in (*METHODS, PRINTED)}
     rows = {name: _row(found, truth) for name, found in by_method.items()}
     kept = {"truth": truth, "repeats": len(repeats), "rows": rows}
     write_json(places.results / "precision.json", kept)
-    head, tests = _head(len(repeats), budgets(raw)), _tests(by_method, truth)
+    head, tests = _head(len(repeats), budgets(raw), schedule_text(trials)), _tests(by_method, truth)
     page = "\n".join((*head, *map(_line, rows.items()), *tests))
     measured = [one for repeat in raw for one in repeat.get("conditions", {}).values()]
     places.write_page("precision.md", page + "\n", measured)
     return page
 
 
-def _found(folder: Path, raw: dict[str, Any]) -> dict[str, Found]:
+def _found(raw: dict[str, Any], lockstep: RoundEvidence | None) -> dict[str, Found]:
+    if lockstep is None:
+        raise click.ClickException(TOO_SHORT)
     seconds = {name: raw[f"{name}_s"] for name in METHODS}
-    lockstep = evidence(folder / raw["lockstep"]["samples"])
     rounds, printed = sum(map(len, lockstep.groups)), lockstep.printed(alpha=1 - LEVEL)
     return {
         "lockstep": _of_interval(lockstep.interval(level=LEVEL), seconds["lockstep"], rounds),
@@ -61,7 +64,7 @@ def _found(folder: Path, raw: dict[str, Any]) -> dict[str, Found]:
 
 def _of_interval(found: Interval | None, seconds: float, pairs: int) -> Found:
     if found is None:
-        raise click.ClickException("too few pairs for an interval: give each method more seconds")
+        raise click.ClickException(TOO_SHORT)
     return Found(mean=found.mean, half_width=found.half_width, pairs=pairs, seconds=seconds)
 
 
@@ -95,7 +98,7 @@ def _row(found: list[Found], truth: float) -> dict[str, float]:
     }
 
 
-def _head(repeats: int, each: str) -> tuple[str, ...]:
+def _head(repeats: int, each: str, schedule: str) -> tuple[str, ...]:
     return (
         "# Precision: a true slowdown of 2 %, three ways in equal time",
         "",
@@ -103,8 +106,8 @@ def _head(repeats: int, each: str) -> tuple[str, ...]:
         "order "
         "(`python benchmarks/precision.py`; raw data in `benchmarks/results/precision/`). Lockstep "
         "has the two arms alone here, as the others do, without the A/A control that a run adds; "
-        "all three see the allocator settings of `--stabilise`. "
-        f"{EARLIER_SCHEDULE.format(block='0.15 to 0.6 s')}",
+        "all three see the allocator settings of `--stabilise`."
+        f"{schedule}",
         "",
         "| method | RMSE | half-width (95 %), median | covers the truth | excludes 0 "
         "| rounds or pairs | seconds |",

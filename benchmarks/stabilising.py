@@ -19,15 +19,15 @@ from envcompare.run_folder.records import Block
 from envcompare.stats.metrics import net_ns
 from envcompare.stats.typical import spread_of_rounds
 from ground import (
-    EARLIER_SCHEDULE,
     Trial,
     Variables,
-    evidence_of,
+    evidence,
     ground,
     measure,
     read_blocks,
     read_conditions,
     save,
+    schedule_text,
 )
 
 NO_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": ""}
@@ -67,6 +67,7 @@ def main(  # noqa: PLR0913 — an option each
 def write_page(places: Places) -> str:
     """Write the table of all trials; return the page."""
     paths = sorted((places.results / "stabilising").glob("*.jsonl.gz"))
+    trials = {path: read_blocks(path) for path in paths}
     lines = [
         "# What `--stabilise` does to an interval",
         "",
@@ -74,13 +75,13 @@ def write_page(places: Places) -> str:
         "policies meet the same neighbours (`python benchmarks/stabilising.py`; raw data in "
         "`benchmarks/results/stabilising/`). *plain* leaves everything as it is, *allocator* fixes "
         "glibc's trim and mmap thresholds, *hash-seed* gives all workers of a restart one hash "
-        "seed, and *both* is `--stabilise`, the default. "
-        f"{EARLIER_SCHEDULE.format(block='0.2 to 0.3 s')}",
+        "seed, and *both* is `--stabilise`, the default."
+        f"{schedule_text(trials.values())}",
         "",
         "| trial | policy | net step time, median | page faults a block | rounds | SD of rounds "
         "| SD of restarts beyond | half-width (95 %) |",
         "|---|---|---|---|---|---|---|---|",
-        *(line for path in paths for line in rows(path, read_blocks(path))),
+        *(line for path, blocks in trials.items() for line in rows(path, blocks)),
         "",
         "The SD of rounds is the one that the median of all rounds sees; that of restarts is what "
         "they add to it, 0 where they scatter no more than their rounds explain.",
@@ -98,7 +99,8 @@ def write_page(places: Places) -> str:
 def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
     """Yield a line for each policy: spreads of log ratios in percent."""
     for name in sorted({block.arm[:-2] for block in blocks}):
-        found = evidence_of(blocks, arm=f"{name}-b", reference=f"{name}-a")
+        found = evidence(blocks, arm=f"{name}-b", reference=f"{name}-a")
+        assert found is not None
         rounds = spread_of_rounds(found.groups)
         own = [b for b in blocks if b.arm[:-2] == name and not b.warmup]
         steps = [(net_ns(b) or np.nan) / b.k / 1e6 for b in own]
