@@ -56,7 +56,8 @@ def page(rows: Rows, found: Sequence[Stream], *, cells: int, seed: int) -> str:
         f"## Beyond the goals\n\n{_beyond(rows)}",
         f"## Streams\n\n{streams}",
         "## One comparison\n\nAt effect 0 what excludes 0 is a false positive; elsewhere it is "
-        f"power.\n\n{_single(rows)}",
+        "power. What is inconclusive with budget left stopped at fewer restarts than a verdict "
+        f"needs where these scatter by 1 % or more.\n\n{_single(rows)}",
         "## Many equal comparisons in one run\n\n“All cover” is the share of runs in which every "
         f"interval holds the truth.\n\n{_family(rows)}",
         f"## Screening\n\n12 comparisons, of which 4 differ by 3 %.\n\n{_screen(rows)}",
