@@ -1,4 +1,4 @@
-"""Simulate whole cells, from the noise of rounds to the verdict, and tabulate how often it is right.
+"""Simulate whole cells, from the noise of rounds to the verdict, and say how often it is right.
 
 Everything statistical is the product's own code. Fixed seed, one core, below ten minutes; rows are
 written as they come.

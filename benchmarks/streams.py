@@ -113,7 +113,7 @@ def recorded(path: Path) -> tuple[Stream, ...]:
     return tuple(
         Stream(
             name=one["name"],
-            note=one["note"],
+            note=f"{one['note']}; stretches of {STRETCH} recorded rounds, restarts add 0.5 % (t₃)",
             cost=Cost(round_s=ARMS * (max(BLOCK_S, one["step_s"]) + ANSWER_S)),
             draw=_resampler(one["restarts"]),
             is_calm=one.get("calm", False),
