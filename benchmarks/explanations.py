@@ -206,7 +206,8 @@ def write_page(places: Places) -> None:
         "# Environment or software?",
         "",
         "`python benchmarks/explanations.py` made this page and can make it again; what it rests "
-        "on lies in `benchmarks/results/explanations`. The sentences are those of the reports.",
+        "on lies in `benchmarks/results/explanations`. The sentences are those of the reports. "
+        "Runs and their analysis are those of an earlier version: trimmed means of generations.",
     ]
     for one in EXPLANATIONS:
         kept = places.results / "explanations" / one.name

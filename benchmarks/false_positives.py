@@ -10,24 +10,32 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
-from envcompare.analysis.timing.judge import MIN_RESTARTS
-from envcompare.stats.intervals import Interval, interval, printed_interval
-from envcompare.stats.metrics import estimate
-from ground import Trial, budgets, ground, measure, read_blocks, read_conditions, save
+from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, WIDE_RESTARTS, RoundEvidence
+from ground import (
+    Trial,
+    budgets,
+    evidence,
+    ground,
+    measure,
+    read_blocks,
+    read_conditions,
+    save,
+    schedule_text,
+)
 
 WORKLOADS = ("cnn", "rnn")  # in turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The mean log ratio of one trial, an interval around it, and what that rests on."""
+    """The typical log ratio of one trial, an interval around it, and what that rests on."""
 
     mean: float
     low: float
@@ -44,6 +52,7 @@ class Row:
     trial: str
     printed: Estimate | None
     plain: Estimate | None
+    has_verdict: bool
 
 
 @benchmark(__doc__, smoke=("--trials", "1", "--budget", "1"))
@@ -71,23 +80,28 @@ def main(places: Places, trials: int, *, budget: float, python: str) -> None:
 def write_page(places: Places) -> str:
     """Write the share of intervals that exclude 0, and every estimate; return the page."""
     paths = sorted((places.results / "false-positives").glob("*.jsonl.gz"))
-    rows, measured = [row(path) for path in paths], [read_conditions(path) for path in paths]
+    trials = {path.name: read_blocks(path) for path in paths}
+    rows = [row(name, evidence(blocks)) for name, blocks in trials.items()]
+    measured = [read_conditions(path) for path in paths]
     write_json(places.results / "false-positives.json", {"trials": [asdict(one) for one in rows]})
-    page = _page(rows, measured)
+    page = _page(rows, measured, schedule_text(trials.values()))
     places.write_page("false-positives.md", page, measured)
     return page
 
 
-def row(path: Path) -> Row:
+def row(trial: str, rounds: RoundEvidence | None) -> Row:
     """Return the estimate of one trial and both of its intervals, as log ratios."""
-    _, groups = estimate(read_blocks(path), arm="b", reference="a", metric="net")
-    printed = printed_interval(groups, comparisons=1, is_strict=False)
-    plain = interval(groups, level=0.95)
-    return Row(trial=path.name, printed=_found(printed), plain=_found(plain))
+    if rounds is None:
+        return Row(trial=trial, printed=None, plain=None, has_verdict=False)
+    printed = _found(rounds.printed(alpha=ALPHA))
+    plain = _found(rounds.interval(level=1 - ALPHA))
+    least = WIDE_RESTARTS if rounds.spread.is_wide else MIN_RESTARTS
+    has_verdict = printed is not None and len(rounds.groups) >= least
+    return Row(trial=trial, printed=printed, plain=plain, has_verdict=has_verdict)
 
 
-def _page(rows: list[Row], measured: list[Conditions]) -> str:
-    ready = sum(one.printed is not None and one.printed.restarts >= MIN_RESTARTS for one in rows)
+def _page(rows: list[Row], measured: list[Conditions], schedule: str) -> str:
+    ready = [one.printed for one in rows if one.has_verdict]
     each = budgets(measured)
     lines = [
         "# False positives: `vm` against itself, live",
@@ -96,16 +110,20 @@ def _page(rows: list[Row], measured: list[Conditions]) -> str:
         "`rnn` in turns, each with its own processes and seed "
         "(`python benchmarks/false_positives.py`; raw data in "
         "`benchmarks/results/false-positives/`). Where a run of `vm` alone compares it with its "
-        "control, so does each of these.",
+        "control, so does each of these."
+        f"{schedule}",
         "",
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",
         _line("printed", [one.printed for one in rows]),
+        _line("printed, with a verdict", list(ready)),
         _line("plain", [one.plain for one in rows]),
         "",
-        "*printed* is the interval that a verdict rests on, widened for looking; a verdict needs "
-        f"{MIN_RESTARTS} restarts besides, which {ready} of the {len(rows)} had. *plain* is "
-        "Student t at 95 %. No share is known better than its interval.",
+        "*printed* is the interval that a verdict rests on, widened for looking. It needs "
+        f"{MIN_RESTARTS} restarts and {MIN_ROUNDS} rounds; where restarts scatter by 1 % or more a "
+        f"verdict needs {WIDE_RESTARTS} restarts, so {len(ready)} of the {len(rows)} have one. "
+        "*plain* is the interval at 95 % that pays for nothing. No share is known better than its "
+        "interval.",
     ]
     return "\n".join(lines) + "\n"
 

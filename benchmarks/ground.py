@@ -18,6 +18,7 @@ import msgspec
 from bookkeeping import WORK, Conditions, Watch
 from envcompare import bundled
 from envcompare.command import Command, CommandResult
+from envcompare.config.settings import restarts_of
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
@@ -30,6 +31,8 @@ from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, 
 from envcompare.run_folder.versions import decode_record
 from envcompare.stack import Progress, Request
 from envcompare.stats.intervals import Interval
+from envcompare.stats.metrics import Readings
+from envcompare.stats.typical import RoundEvidence
 from envcompare.transport import run
 from envcompare.transport.local import LocalTransport
 
@@ -164,6 +167,27 @@ def read_conditions(path: Path) -> Conditions:
         return next((event.values for event in noted), {})
 
 
+def evidence(
+    blocks: Iterable[Block], *, arm: str = "b", reference: str = "a"
+) -> RoundEvidence | None:
+    """Return what the rounds of two arms say, None without a complete one.
+
+    The spread of restarts is of these two arms alone.
+    """
+    own = (one for one in blocks if one.arm in {arm, reference})
+    return Readings(own, metrics=("net",)).evidence(arm, reference, "net")
+
+
+def schedule_text(trials: Iterable[Iterable[Block]]) -> str:
+    """Say that trials were measured with an earlier schedule, where they were."""
+    if not any(block.generation > 0 for blocks in trials for block in blocks):
+        return ""  # one generation in a restart, as today
+    return (
+        " The raw data was measured with the schedule of an earlier version, several generations "
+        "in a restart in blocks of 0.1 s and more; it is analysed with the estimator of today."
+    )
+
+
 def budgets(measured: Iterable[Conditions]) -> str:
     """Say how long each trial had, where its file tells."""
     known = sorted({float(s) for one in measured if (s := one.get("budget_s")) is not None})
@@ -176,7 +200,7 @@ def _design(trial: Trial) -> Design:
         margin=0.02,
         target=trial.target,
         budget_s=trial.budget_s,
-        min_restarts=4,
+        min_restarts=restarts_of("default", trial.budget_s),
         threads=1,
         has_startup=False,
         quiet_gate=False,  # the time of a trial is for measuring alone

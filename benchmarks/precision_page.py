@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,12 +11,13 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Places, write_json
-from envcompare.stats.intervals import Interval, interval, printed_interval
-from envcompare.stats.metrics import estimate
-from ground import budgets, read_blocks
+from envcompare.stats.intervals import Interval, interval
+from envcompare.stats.typical import MIN_ROUNDS, RoundEvidence
+from ground import budgets, evidence, read_blocks, schedule_text
 
 LEVEL = 0.95
 METHODS = ("lockstep", "interleaved", "hyperfine")
+TOO_SHORT = "too few pairs for an interval: give each method more seconds"
 PRINTED = "lockstep, as a run prints it"  # widened for looking
 
 
@@ -35,43 +35,43 @@ def write_page(places: Places, *, truth: float) -> str:
     """Write result and page from the raw data; return the page."""
     paths = sorted((places.results / "precision").glob("repeat-*.json"))
     raw = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    repeats = [_found(places.results / "precision", one) for one in raw]
+    folder = places.results / "precision"
+    trials = [read_blocks(folder / one["lockstep"]["samples"]) for one in raw]
+    repeats = [_found(one, evidence(blocks)) for one, blocks in zip(raw, trials, strict=True)]
     by_method = {name: [one[name] for one in repeats] for name in (*METHODS, PRINTED)}
     rows = {name: _row(found, truth) for name, found in by_method.items()}
     kept = {"truth": truth, "repeats": len(repeats), "rows": rows}
     write_json(places.results / "precision.json", kept)
-    head, tests = _head(len(repeats), budgets(raw)), _tests(by_method, truth)
+    head, tests = _head(len(repeats), budgets(raw), schedule_text(trials)), _tests(by_method, truth)
     page = "\n".join((*head, *map(_line, rows.items()), *tests))
     measured = [one for repeat in raw for one in repeat.get("conditions", {}).values()]
     places.write_page("precision.md", page + "\n", measured)
     return page
 
 
-def _found(folder: Path, raw: dict[str, Any]) -> dict[str, Found]:
+def _found(raw: dict[str, Any], lockstep: RoundEvidence | None) -> dict[str, Found]:
+    if lockstep is None:
+        raise click.ClickException(TOO_SHORT)
     seconds = {name: raw[f"{name}_s"] for name in METHODS}
-    _, groups = estimate(
-        read_blocks(folder / raw["lockstep"]["samples"]), arm="b", reference="a", metric="net"
-    )
-    printed = printed_interval(groups, comparisons=1, is_strict=False)
+    rounds, printed = sum(map(len, lockstep.groups)), lockstep.printed(alpha=1 - LEVEL)
     return {
-        "lockstep": _of_interval(interval(groups, level=LEVEL), seconds["lockstep"]),
-        PRINTED: _of_interval(printed, seconds["lockstep"]),
+        "lockstep": _of_interval(lockstep.interval(level=LEVEL), seconds["lockstep"], rounds),
+        PRINTED: _of_interval(printed, seconds["lockstep"], rounds),
         "interleaved": _paired(raw["interleaved"], seconds["interleaved"]),
         "hyperfine": _welch(raw["hyperfine"], seconds["hyperfine"]),
     }
 
 
-def _of_interval(found: Interval | None, seconds: float) -> Found:
+def _of_interval(found: Interval | None, seconds: float, pairs: int) -> Found:
     if found is None:
-        raise click.ClickException("too few pairs for an interval: give each method more seconds")
-    return Found(
-        mean=found.mean, half_width=found.half_width, pairs=found.generations, seconds=seconds
-    )
+        raise click.ClickException(TOO_SHORT)
+    return Found(mean=found.mean, half_width=found.half_width, pairs=pairs, seconds=seconds)
 
 
 def _paired(times: dict[str, list[float]], seconds: float) -> Found:
     ratios = np.log(times["b"]) - np.log(times["a"])
-    return _of_interval(interval(tuple((one,) for one in ratios.tolist()), level=LEVEL), seconds)
+    found = interval(tuple((one,) for one in ratios.tolist()), level=LEVEL)
+    return _of_interval(found, seconds, ratios.size)
 
 
 def _welch(times: dict[str, list[float]], seconds: float) -> Found:
@@ -98,7 +98,7 @@ def _row(found: list[Found], truth: float) -> dict[str, float]:
     }
 
 
-def _head(repeats: int, each: str) -> tuple[str, ...]:
+def _head(repeats: int, each: str, schedule: str) -> tuple[str, ...]:
     return (
         "# Precision: a true slowdown of 2 %, three ways in equal time",
         "",
@@ -106,10 +106,11 @@ def _head(repeats: int, each: str) -> tuple[str, ...]:
         "order "
         "(`python benchmarks/precision.py`; raw data in `benchmarks/results/precision/`). Lockstep "
         "has the two arms alone here, as the others do, without the A/A control that a run adds; "
-        "all three see the allocator settings of `--stabilise`.",
+        "all three see the allocator settings of `--stabilise`."
+        f"{schedule}",
         "",
         "| method | RMSE | half-width (95 %), median | covers the truth | excludes 0 "
-        "| generations or pairs | seconds |",
+        "| rounds or pairs | seconds |",
         "|---|---|---|---|---|---|---|",
     )
 
@@ -131,14 +132,23 @@ def _tests(by_method: dict[str, list[Found]], truth: float) -> tuple[str, ...]:
     }
     for name in METHODS[1:]:
         other = np.asarray([one.half_width for one in by_method[name]])
-        ratio = float(np.exp(np.median(np.log(own / other))))
-        p_value = float(stats.wilcoxon(np.log(own / other)).pvalue)
+        widths = np.log((own / other)[np.isfinite(own) & np.isfinite(other)])
+        ratio = float(np.exp(np.median(widths)))
+        p_value = float(stats.wilcoxon(widths).pvalue)
         p_error = float(stats.wilcoxon(errors["lockstep"], errors[name]).pvalue)
         lines += [
             "",
             f"Against {name}: the half-width of lockstep is {ratio:.2f} of its own (median of the "
-            f"pairs; Wilcoxon signed-rank p = {p_value:.1g}), and its error is smaller in "
+            f"{widths.size} repetitions in which both have an interval; Wilcoxon signed-rank "
+            f"p = {p_value:.1g}), and its error is smaller in "
             f"{np.mean(errors['lockstep'] < errors[name]):.0%} of the repetitions "
             f"(p = {p_error:.1g}).",
+        ]
+    missing = int(np.isinf(own).sum())
+    if missing:
+        lines += [
+            "",
+            f"In {missing} repetitions lockstep has fewer than {MIN_ROUNDS} rounds, so no "
+            "interval; that counts as wide as can be, covers the truth and does not exclude 0.",
         ]
     return tuple(lines)

@@ -1,13 +1,12 @@
-"""Record the round log ratios of the A/A pairs of run folders: what the simulation resamples.
+"""Record the round log ratios of pairs of equal arms: what the simulation resamples.
 
-The reference against its control has the truth 0. Sample files of `precision.py` make one stream
-more, from which the slowdown it injected is taken. The file of streams is a list, each with a name,
-a note on the host, whether that was calm, its costs in seconds, and restarts of generations of
-round log ratios:
+The reference against its control has the truth 0, and so have the trials of `false_positives.py`.
+Those of `precision.py` have it once the slowdown it injected is taken off. The file of streams is a
+list, each with a name, a note on the host, whether that was calm, the seconds of a step, and the
+round log ratios of each restart:
 
-    {"streams": [{"name": "…", "note": "…", "calm": true,
-                  "cost": {"launch_s": 4.0, "generation_s": 1.4, "round_s": 0.24, "block_s": 0.1},
-                  "restarts": [[[0.01, -0.02], [0.0, 0.01]], …]}]}
+    {"streams": [{"name": "…", "note": "…", "calm": true, "step_s": 0.075,
+                  "restarts": [[0.01, -0.02, 0.0, 0.01], …]}]}
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from bookkeeping import HERE, RESULTS, Places, benchmark
-from envcompare.run_folder.records import Block, Event, RunRecord
+from envcompare.run_folder.records import Block
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.metrics import estimate, primary_metric
-from envcompare.stats.pairs import Pairs
+from envcompare.stats.metrics import Readings, wall_ns
+from envcompare.stats.typical import Groups
 from ground import read_blocks
 from precision import SLOWDOWN
 from streams import RECORDED
@@ -56,7 +55,7 @@ def main(  # noqa: PLR0913 — an option each
     found = [
         {**stream, "note": note or stream["note"], "calm": calm}
         for stream in itertools.chain(
-            trial_streams([path for path in paths if path.is_file()]),
+            trials([path for path in paths if path.is_file()]),
             *(streams_of(path) for path in paths if path.is_dir()),
         )
     ]
@@ -73,91 +72,44 @@ def streams_of(folder: Path) -> Iterable[dict[str, Any]]:
     """Yield the stream of each cell of a run folder that has one."""
     read = RunFolder.open(folder)
     run, samples = read.read_run(), read.read_samples().samples
-    events = read.read_events().events
-    for cell in run.cells:
-        blocks = [s for s in samples if isinstance(s, Block) and s.cell == cell.id]
-        restarts = _restarts(run, blocks)
-        if len(restarts) > 1:
-            yield {
-                "name": f"recorded-{cell.workload}-{run.run_id}",
-                "note": cell.host,
-                "cost": _cost(blocks) | _calibrated(events, cell.id),
-                "restarts": restarts,
-            }
-
-
-def trial_streams(paths: list[Path]) -> Iterable[dict[str, Any]]:
-    """Yield one stream of all restarts of the lockstep trials of `precision.py`."""
-    trials = [read_blocks(path) for path in paths]
-    if trials:
-        costs = [_cost(list(blocks)) for blocks in trials]
-        yield {
-            "name": "recorded-cnn-precision",
-            "note": "",
-            "cost": {
-                name: round(statistics.median(cost[name] for cost in costs), 3)
-                for name in ("launch_s", "generation_s", "round_s")
-            },
-            "restarts": [restart for blocks in trials for restart in _trial_restarts(blocks)],
-        }
-
-
-def _trial_restarts(blocks: tuple[Block, ...]) -> list[list[list[float]]]:
-    pairs, _ = estimate(blocks, arm="b", reference="a", metric="net")
-    return _rounded(pairs, truth=math.log1p(SLOWDOWN))
-
-
-def _rounded(pairs: Pairs, *, truth: float = 0.0) -> list[list[list[float]]]:
-    return [
-        [[round(value - truth, DIGITS) for value in rounds] for rounds in gens.values()]
-        for gens in pairs.values()
-    ]
-
-
-def _restarts(run: RunRecord, blocks: list[Block]) -> list[list[list[float]]]:
     reference = next(arm.id for arm in run.arms if arm.is_reference)
     control = next(arm.id for arm in run.arms if arm.is_control)
-    metric, _ = primary_metric(blocks, threads=run.design.threads)
-    pairs, _ = estimate(blocks, arm=control, reference=reference, metric=metric)
-    return _rounded(pairs)
+    for cell in run.cells:
+        blocks = [s for s in samples if isinstance(s, Block) and s.cell == cell.id]
+        readings = Readings(blocks)
+        metric, _ = readings.primary(threads=run.design.threads)
+        groups = readings.groups(control, reference, metric)
+        if len(groups) > 1:
+            name = f"recorded-{cell.workload}-{run.run_id}"
+            yield _stream(name, cell.host, [blocks], _rounded(groups))
 
 
-def _cost(blocks: list[Block]) -> dict[str, float]:
-    """Return the median seconds of a launch, of a generation without rounds, and of a round."""
-    spans: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for block in blocks:
-        key = (block.restart, block.generation, block.round)
-        begin, end = block.t0_ns, block.t0_ns + sum(block.wall_ns)
-        known = spans.get(key, (begin, end))
-        spans[key] = (min(begin, known[0]), max(end, known[1]))
-    order = sorted(spans)
-    rounds = [spans[key][1] - spans[key][0] for key in order if key[2] >= 0]
-    gaps: dict[bool, list[int]] = {True: [], False: []}  # whether a restart lies in it
-    for last, key in itertools.pairwise(order):
-        if key[:2] != last[:2]:
-            gaps[key[0] != last[0]].append(spans[key][0] - spans[last][1])
-    between = statistics.median(gaps[False]) if gaps[False] else 0.0
-    warmups = [spans[key][1] - spans[key][0] for key in order if key[2] < 0]
-    warmup = statistics.median(warmups) if warmups else 0.0
-    return {
-        "launch_s": _seconds(max(0.0, statistics.median(gaps[True]) - between)),
-        "generation_s": _seconds(between + warmup),
-        "round_s": _seconds(statistics.median(rounds)),
-    }
+def trials(paths: list[Path]) -> Iterable[dict[str, Any]]:
+    """Yield one stream of all trials of a benchmark and a workload: `precision/lockstep-00…`."""
+    for name, chosen in itertools.groupby(sorted(paths, key=_name), key=_name):
+        truth = math.log1p(SLOWDOWN) if name.endswith("precision") else 0.0
+        found = [read_blocks(path) for path in chosen]
+        groups = [Readings(blocks, metrics=("net",)).groups("b", "a", "net") for blocks in found]
+        restarts = [rounds for one in groups for rounds in _rounded(one, truth=truth)]
+        yield _stream(name, "", found, restarts)
 
 
-def _calibrated(events: Iterable[Event], cell: str) -> dict[str, float]:
-    """Return what a block of the reference took when it was calibrated, where that was noted."""
-    found = {}
-    for event in events:
-        steps, step_s = (event.values.get(name) for name in ("steps_per_block", "step_s"))
-        if event.cell == cell and isinstance(steps, int) and isinstance(step_s, float):
-            found["block_s"] = round(steps * step_s, 3)
-    return found
+def _name(path: Path) -> str:
+    """Return the name of a trial's stream; its workload ends the name of its file, or is `cnn`."""
+    workload = path.name.partition(".")[0].rpartition("-")[2]
+    return f"recorded-{'cnn' if workload.isdigit() else workload}-{path.parent.name}"
 
 
-def _seconds(duration_ns: float) -> float:
-    return round(duration_ns / 1e9, 3)
+def _stream(
+    name: str, note: str, found: Iterable[Iterable[Block]], restarts: list[list[float]]
+) -> dict[str, Any]:
+    steps_ns = [wall_ns(b) / b.k for blocks in found for b in blocks if not b.warmup]
+    step_s = round(float(np.median(steps_ns)) / 1e9, 4)
+    return {"name": name, "note": note, "step_s": step_s, "restarts": restarts}
+
+
+def _rounded(groups: Groups, *, truth: float = 0.0) -> list[list[float]]:
+    return [[round(value - truth, DIGITS) for value in rounds] for rounds in groups]
 
 
 if __name__ == "__main__":

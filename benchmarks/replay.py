@@ -2,118 +2,131 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from envcompare.measure.limits import (
     Costs,
+    RestartPlan,
     StopReason,
-    affordable_rounds,
-    first_rounds,
-    generations_per_restart,
-    rounds_per_generation,
+    is_look,
+    plan_restarts,
     stop_reason,
 )
-from envcompare.measure.lockstep import GENERATIONS_BEFORE_TUNING
+from envcompare.measure.lockstep import FIRST_REVIEW_S, USUAL_SPREAD
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import Interval, printed_interval
-from envcompare.stats.pairs import Pairs, Units, trimmed_mean, units
-from streams import Cost, Stream
+from envcompare.stats.intervals import ALPHA, Interval
+from envcompare.stats.typical import (
+    MIN_ROUNDS,
+    ROUNDS_FOR_MEDIAN,
+    WIDE_RESTARTS,
+    Groups,
+    RoundEvidence,
+    Spread,
+    own_spread,
+    spread,
+    spread_of_rounds,
+)
+from streams import Cost, Floats, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What a simulated cell left: its units, why it stopped, and what it cost."""
+    """What a simulated cell left: its rounds, why it stopped, and what it cost."""
 
-    groups: Units
+    evidence: RoundEvidence
     stopped_by: StopReason | Literal["budget"]
-    generations: int
     seconds: float
 
 
+@dataclass(slots=True)
 class _Schedule:
-    """One cell, from its first launch to its stop."""
+    """One cell of an arm and its reference, from its first launch to its stop."""
 
-    def __init__(self, values: np.ndarray, cost: Cost, design: Design, comparisons: int) -> None:
-        self._values = values
-        self._cost = cost
-        self._design = design
-        self._comparisons = comparisons
-        self._rounds = first_rounds(cost.block_s)
-        self._per_restart: int | None = None
-        self._pairs: Pairs = {}  # until the rounds are tuned
-        self._means: Pairs = {}  # a trimmed mean is its own trimmed mean
-        self._is_tuned = False
-        self.spent_s = 0.0
+    restarts: Iterator[Floats]
+    cost: Cost
+    design: Design
+    comparisons: int
+    spent_s: float = 0.0
+    _groups: Groups = ()
+    _costs: Costs = field(default_factory=lambda: Costs(launch_s=0.0))
 
     def run(self) -> Cell:
-        """Run restarts until the rule stops the cell or the next would not fit."""
-        reason: StopReason | None = None
-        for restart in range(len(self._values)):
-            began_s = self.spent_s
-            self._restart(restart)
-            reason = self._look() if restart + 1 >= self._design.min_restarts else None
-            if reason or self.spent_s - began_s >= self._remaining_s:
-                break
-        return Cell(
-            groups=units(self._means),
-            stopped_by=reason or "budget",
-            generations=sum(len(gens) for gens in self._means.values()),
-            seconds=self.spent_s,
-        )
-
-    @property
-    def _remaining_s(self) -> float:
-        return self._design.budget_s - self.spent_s
+        """Run restarts until the rule stops the cell or another is not worth its launch."""
+        reason: StopReason | Literal["budget"] | None = None
+        while reason is None:
+            self._restart(next(self.restarts))
+            reason = self._look() or (None if self._plan(spent_s=None).restarts else "budget")
+        is_single = reason == "budget" and len(self._groups) <= self.design.min_restarts
+        evidence = self._evidence(is_looked=not is_single)
+        return Cell(evidence=evidence, stopped_by=reason, seconds=self.spent_s)
 
     def _look(self) -> StopReason | None:
-        found = printed(units(self._means), self._design, self._comparisons)
-        return stop_reason([found], design=self._design, min_restarts=self._design.min_restarts)
+        least = self._least
+        if not is_look(len(self._groups), least):
+            return None
+        found = printed(self._evidence(), self.design, self.comparisons)
+        return stop_reason([found], design=self.design, min_restarts=least)
 
-    def _restart(self, restart: int) -> None:
-        began_s = self._remaining_s
-        self.spent_s += self._cost.launch_s
-        for generation in range(self._values.shape[1]):
-            costs = self._generation(restart, generation)
-            if self._per_restart is None:
-                self._per_restart = generations_per_restart(
-                    costs, remaining_s=began_s, restarts_to_come=self._design.min_restarts
-                )
-            is_full = generation + 1 >= self._per_restart
-            if is_full or costs.generation_s > self._remaining_s:
-                break
+    @property
+    def _spread(self) -> Spread:
+        return own_spread(self._groups, spread([self._groups]))
 
-    def _generation(self, restart: int, generation: int) -> Costs:
-        taken = tuple(self._values[restart, generation, : self._rounds].tolist())
-        self._pairs.setdefault(restart, {})[generation] = taken
-        self._means.setdefault(restart, {})[generation] = (trimmed_mean(taken),)
-        whole_s = self._cost.generation_s + self._rounds * self._cost.round_s
-        self.spent_s += whole_s
-        costs = Costs(
-            launch_s=self._cost.launch_s,
-            generation_s=whole_s,
-            round_s=self._cost.round_s,
-            block_s=self._cost.block_s,
+    @property
+    def _least(self) -> int:
+        """Return how many restarts a verdict needs: more where they scatter far."""
+        planned = self.design.min_restarts
+        return max(planned, WIDE_RESTARTS) if self._spread.is_wide else planned
+
+    def _evidence(self, *, is_looked: bool = True) -> RoundEvidence:
+        return RoundEvidence(
+            groups=self._groups,
+            spread=self._spread,
+            generations=len(self._groups),
+            is_strict=self.design.preset == "strict",
+            is_looked=is_looked,
         )
-        count = sum(len(gens) for gens in self._pairs.values())
-        if not self._is_tuned and count >= GENERATIONS_BEFORE_TUNING:
-            best = rounds_per_generation([self._pairs], costs, rounds=self._rounds)
-            most = max(self._rounds, self._affordable(costs, restart, generation))
-            self._rounds = min(best, most)
-            self._is_tuned = True
-        return costs
 
-    def _affordable(self, costs: Costs, restart: int, generation: int) -> int:
-        restarts = max(0, self._design.min_restarts - restart - 1)
-        per_restart = self._per_restart or 1
-        return affordable_rounds(
-            costs,
-            rounds=self._rounds,
-            remaining_s=self._remaining_s,
-            restarts=restarts,
-            generations=(restarts + 1) * per_restart - generation - 1,
+    def _restart(self, values: Floats) -> None:
+        """Measure for as long as is planned, reviewed after the first round and 1, 2, 4 … s."""
+        self.spent_s += self.cost.launch_s
+        done, count, wanted = self._groups, 0, 1
+        limit = max(1, self._rounds(self.design.budget_s - self.spent_s))
+        while count < (most := min(wanted, limit, len(values))):
+            review_s = max(FIRST_REVIEW_S, 2 * count * self.cost.round_s)
+            count = min(most, self._rounds(review_s))
+            self._groups = (*done, tuple(values[:count].tolist()))
+            wanted = self._wanted(spent_s=count * self.cost.round_s)
+        self.spent_s += count * self.cost.round_s
+
+    def _wanted(self, *, spent_s: float) -> int:
+        """Return how many rounds the restart should have, as seen after `spent_s` of them."""
+        between = self._spread.variance
+        self._costs = Costs(
+            launch_s=self.cost.launch_s,
+            round_s=self.cost.round_s,
+            round_spread=spread_of_rounds(self._groups) or USUAL_SPREAD,
+            restart_spread=math.sqrt(between),
+        )
+        is_unit = self.design.preset == "strict" or self._spread.is_wide
+        least = math.ceil(MIN_ROUNDS / self.design.min_restarts)
+        least = ROUNDS_FOR_MEDIAN if is_unit else least
+        return max(least, self._rounds(self._plan(spent_s=spent_s).measuring_s))
+
+    def _rounds(self, seconds: float) -> int:
+        return math.ceil(seconds / self.cost.round_s)
+
+    def _plan(self, *, spent_s: float | None) -> RestartPlan:
+        is_launched = spent_s is not None
+        return plan_restarts(
+            self._costs,
+            remaining_s=self.design.budget_s - self.spent_s,
+            missing=max(0, self._least - len(self._groups) + is_launched),
+            is_launched=is_launched,
         )
 
 
@@ -126,15 +139,10 @@ def replay(
     comparisons: int = 1,
 ) -> Cell:
     """Simulate one cell whose true log ratio is ln(1 + effect)."""
-    values = stream.draw(generator) + np.log1p(effect)
-    return _Schedule(values, stream.cost, design, comparisons).run()
+    restarts = (rounds + np.log1p(effect) for rounds in stream.draw(generator))
+    return _Schedule(restarts, stream.cost, design, comparisons).run()
 
 
-def printed(groups: Units, design: Design, comparisons: int) -> Interval | None:
+def printed(evidence: RoundEvidence, design: Design, comparisons: int) -> Interval:
     """Return the interval the product prints for a cell by itself."""
-    return printed_interval(
-        groups,
-        comparisons=comparisons,
-        is_strict=design.preset == "strict",
-        is_screening=design.screen,
-    )
+    return evidence.printed(alpha=ALPHA if design.screen else ALPHA / comparisons)

@@ -1,4 +1,4 @@
-"""Simulate whole cells, from block noise to the verdict, and tabulate how often it is right.
+"""Simulate whole cells, from the noise of rounds to the verdict, and say how often it is right.
 
 Everything statistical is the product's own code. Fixed seed, one core, below ten minutes; rows are
 written as they come.
@@ -16,13 +16,12 @@ import click
 import numpy as np
 
 from bookkeeping import Places, benchmark, commit
-from envcompare.analysis.timing.judge import MIN_RESTARTS
-from envcompare.config.plan import MANY_COMPARISONS, STRICT_RESTARTS
+from envcompare.analysis.timing.judge import least_restarts
 from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
-from envcompare.stats.intervals import ALPHA, Interval, gather
-from envcompare.stats.intervals import printed as widened
-from envcompare.stats.multiplicity import gather_pooled, screen
+from envcompare.stats.intervals import Interval
+from envcompare.stats.multiplicity import screen
+from envcompare.stats.typical import WIDE_RESTARTS, RoundEvidence
 from envcompare.stats.verdicts import verdict
 from replay import Cell, printed, replay
 from simulation_page import page
@@ -30,27 +29,28 @@ from streams import Stream, streams
 
 RAW, PAGE = "simulation.json", "simulation.md"
 SEED = 20_261_121
-CELLS = 1000
-EFFECTS: dict[Preset, tuple[float, ...]] = {
-    "default": (0.0, 0.01, 0.02, 0.05),
-    "quick": (0.0, 0.02, 0.05),
-    "strict": (0.0, 0.01, 0.02),
-}
-FAMILIES: tuple[tuple[Preset, int], ...] = (("default", 6), ("default", 12), ("quick", 12))
+CELLS = 600
+EFFECTS = (0.0, 0.01, 0.02, 0.05)
+FAMILIES: tuple[tuple[Preset, int], ...] = (
+    ("default", 4),
+    ("default", 12),
+    ("quick", 4),
+    ("quick", 12),
+)
 SCREENED, DIFFERENT, DIFFERENCE = 12, 4, 0.03  # comparisons, those that differ, and how much
 
 Row = dict[str, str | int | float | bool]
 
 
 def tables(found: Iterable[Stream], *, cells: int) -> Iterator[Row]:
-    """Yield every row; `cells` are simulated for one of the default preset, fewer for others."""
+    """Yield every row of so many cells, half with `--strict`; families have fewer runs."""
     for stream in found:
-        for preset, effects in EFFECTS.items():
+        for preset in PRESETS:
             share = cells // 2 if preset == "strict" else cells
-            for effect in effects:
+            for effect in EFFECTS:
                 yield single(stream, preset, effect, cells=share)
         for preset, comparisons in FAMILIES:
-            yield from families(stream, preset, comparisons, count=cells // 4)
+            yield family(stream, preset, comparisons, count=cells // 4)
         yield screened(stream, count=cells // 8)
 
 
@@ -59,63 +59,47 @@ def single(stream: Stream, preset: Preset, effect: float, *, cells: int) -> Row:
     plan = design(preset)
     generator = seeded(stream.name, preset, str(effect))
     found = [replay(stream, plan, generator, effect=effect) for _ in range(cells)]
-    intervals = [printed(one.groups, plan, 1) for one in found]
     return {
-        "table": "single", "stream": stream.name, "calm": stream.is_calm, "preset": preset,
-        "effect": effect, "cells": cells,
-        **shares(intervals, effect, plan),
+        "table": "single", **_about(stream), "preset": preset, "effect": effect, "cells": cells,
+        **shares(found, effect, plan),
         **_costs(found),
     }  # fmt: skip
 
 
-def families(stream: Stream, preset: Preset, comparisons: int, *, count: int) -> Iterator[Row]:
+def family(stream: Stream, preset: Preset, comparisons: int, *, count: int) -> Row:
     """Simulate runs of so many equal comparisons."""
-    plan = design(preset, comparisons)
+    plan = design(preset)
     generator = seeded(stream.name, "family", preset, str(comparisons))
     runs = [
         [replay(stream, plan, generator, comparisons=comparisons) for _ in range(comparisons)]
         for _ in range(count)
     ]
-
-    ways = {"own": own_intervals, "printed": printed_intervals}
-    for name, way in ways.items():
-        found = [way(run, plan, comparisons) for run in runs]
-        every = [one for run in found for one in run]
-        yield {
-            "table": "family", "stream": stream.name, "calm": stream.is_calm, "preset": preset,
-            "interval": name, "comparisons": comparisons, "runs": count,
-            "all_cover": _rate(all(covers(one, 0.0) for one in run) for run in found),
-            **shares(every, 0.0, plan),
-            **_costs([cell for run in runs for cell in run]),
-        }  # fmt: skip
-
-
-def own_intervals(run: list[Cell], plan: Design, comparisons: int) -> list[Interval | None]:
-    """Return what each cell says by itself."""
-    return [printed(one.groups, plan, comparisons) for one in run]
+    every = [cell for run in runs for cell in run]
+    return {
+        "table": "family", **_about(stream), "preset": preset,
+        "comparisons": comparisons, "runs": count,
+        "all_cover": _rate(
+            all(covers(printed(cell.evidence, plan, comparisons), 0.0) for cell in run)
+            for run in runs
+        ),
+        **shares(every, 0.0, plan, comparisons=comparisons),
+        **_costs(every),
+    }  # fmt: skip
 
 
-def printed_intervals(run: list[Cell], plan: Design, comparisons: int) -> list[Interval | None]:
-    """Return what the product prints: pooled restarts where the budget ended a cell of many."""
-    pooled = gather_pooled([one.groups for one in run])
-    own = own_intervals(run, plan, comparisons)
-    return [
-        widened(shared, alpha=ALPHA / comparisons)
-        if shared is not None and cell.stopped_by == "budget"
-        else found
-        for cell, shared, found in zip(run, pooled, own, strict=True)
-    ]
+def _about(stream: Stream) -> Row:
+    return {"stream": stream.name, "calm": stream.is_calm, "beyond": stream.is_beyond}
 
 
 def screened(stream: Stream, *, count: int) -> Row:
     """Simulate `--screen` over comparisons of which some differ."""
-    plan = design("default", SCREENED, screen=True)
+    plan = design("default", screen=True)
     generator = seeded(stream.name, "screen")
     effects = [DIFFERENCE] * DIFFERENT + [0.0] * (SCREENED - DIFFERENT)
     false_shares, missed_shares, hits, equivalent = [], [], [], []
     for _ in range(count):
         run = [replay(stream, plan, generator, effect=e, comparisons=SCREENED) for e in effects]
-        found = screen([one for cell in run if (one := gather(cell.groups))], planned=SCREENED)
+        found = screen([cell.evidence for cell in run], planned=SCREENED)
         both = list(zip(effects, found, strict=True))
         chosen = [(e, one.interval) for e, one in both if one.is_selected]
         false_shares.append(sum(e == 0 for e, _ in chosen) / max(1, len(chosen)))
@@ -127,23 +111,22 @@ def screened(stream: Stream, *, count: int) -> Row:
             if e == 0
         ]
     return {
-        "table": "screen", "stream": stream.name, "calm": stream.is_calm,
+        "table": "screen", **_about(stream),
         "comparisons": SCREENED, "different": DIFFERENT, "effect": DIFFERENCE, "runs": count,
         "false_discoveries": _mean(false_shares), "false_coverage": _mean(missed_shares),
         "power": _mean(hits), "equivalent": _rate(equivalent),
     }  # fmt: skip
 
 
-def design(preset: Preset, comparisons: int = 1, *, screen: bool = False) -> Design:
+def design(preset: Preset, *, screen: bool = False) -> Design:
     """Return the design the planner would make."""
     values = PRESETS[preset]
-    least = STRICT_RESTARTS if comparisons >= MANY_COMPARISONS else 0
     return Design(
         preset=preset,
         margin=values.margin,
         target=values.target,
         budget_s=values.budget_s,
-        min_restarts=max(values.min_restarts, least),
+        min_restarts=values.min_restarts,
         threads=1,
         screen=screen,
     )
@@ -154,34 +137,44 @@ def seeded(*parts: str) -> np.random.Generator:
     return np.random.default_rng([SEED, zlib.crc32("/".join(parts).encode())])
 
 
-def covers(found: Interval | None, effect: float) -> bool:
+def covers(found: Interval, effect: float) -> bool:
     """Tell whether the interval holds the truth; one without ends does."""
-    if found is None or found.low is None or found.high is None:
-        return True
-    return found.low <= math.log1p(effect) <= found.high
+    return abs(found.mean - math.log1p(effect)) <= found.half_width
 
 
-def shares(found: list[Interval | None], effect: float, plan: Design) -> Row:
+def shares(found: list[Cell], effect: float, plan: Design, *, comparisons: int = 1) -> Row:
     """Return how often intervals are right, and what they say; below the least restarts nothing."""
-    least = plan.min_restarts if plan.preset == "strict" else MIN_RESTARTS
-    ends = [(one.low, one.high) if one and one.restarts >= least else (None, None) for one in found]
+    intervals = [printed(cell.evidence, plan, comparisons) for cell in found]
+    ends = [
+        (one.low, one.high) if is_enough(cell.evidence, plan) else (None, None)
+        for one, cell in zip(intervals, found, strict=True)
+    ]
     verdicts = [verdict(low, high, margin=plan.margin) for low, high in ends]
     above = [low is not None and low > 0 for low, _ in ends]
     below = [high is not None and high < 0 for _, high in ends]
     away = [up or down for up, down in zip(above, below, strict=True)]
     return {
-        "coverage": _rate(covers(one, effect) for one in found),
+        "coverage": _rate(covers(one, effect) for one in intervals),
         "excludes_zero": _rate(away),
         "wrong_side": _rate(below if effect else away),
         "equivalent": _rate(one == "equivalent" for one in verdicts),
         "inconclusive": _rate(one == "inconclusive" for one in verdicts),
-        "half_width": _mean([one.half_width for one in found if one and one.low is not None]),
+        "half_width": _mean([one.half_width for one in intervals if math.isfinite(one.half_width)]),
     }
+
+
+def is_enough(evidence: RoundEvidence, plan: Design) -> bool:
+    """Tell whether there are the restarts that a verdict needs."""
+    least = least_restarts(preset=plan.preset, planned=plan.min_restarts, is_program=False)
+    if evidence.spread.is_wide:
+        least = max(least, WIDE_RESTARTS)
+    return len(evidence.groups) >= least
 
 
 def _costs(found: list[Cell]) -> Row:
     return {
-        "generations": _mean([one.generations for one in found]),
+        "restarts": _mean([len(one.evidence.groups) for one in found]),
+        "rounds": _mean([sum(map(len, one.evidence.groups)) for one in found]),
         "seconds": _mean([one.seconds for one in found]),
         "over_budget": _rate(one.stopped_by == "budget" for one in found),
     }
@@ -213,7 +206,7 @@ def main(  # noqa: PLR0913 — an option each
     """Write the rows and the page as they grow."""
     out, docs = out or places.results / RAW, docs or places.docs / PAGE
     rows: list[Row] = []
-    known = [one for one in streams() if not (synthetic and one.is_recorded)]
+    known = [one for one in streams() if not (synthetic and one.name.startswith("recorded-"))]
     chosen = [one for one in known if not only or one.name in only]
     for path in (out, docs):
         path.parent.mkdir(parents=True, exist_ok=True)

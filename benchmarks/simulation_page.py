@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from streams import Stream
@@ -11,42 +12,27 @@ LEAST_COVERAGE, MOST_FALSE, LEAST_EQUIVALENT = 0.93, 0.05, 0.90
 
 _INTRO = """# Simulation of the whole pipeline
 
-`python benchmarks/simulation.py` draws block noise, and lets the product's own functions do the
-rest: trimmed generation means, restarts, looks, the stopping rule, the interval and the verdict.
-The truth is known, so the table says how often the answer is right. {cells} cells a row, {few} with
-`--strict`, {runs} runs of many comparisons, {screens} screened; seed {seed}. The Monte Carlo error
-of a coverage of 95 % is ± {error:.1f} % over {cells} cells, ± {few_error:.1f} % over {few} and
-± {run_error:.1f} % over {runs} runs.
+`python benchmarks/simulation.py` draws the log ratios of rounds, and lets the product's own
+functions do the rest: how long a restart measures, when a cell is looked at, the stopping rule, the
+interval and the verdict. The truth is known, so the table says how often the answer is right.
+{cells} cells a row, {few} with `--strict`, {runs} runs of many comparisons, {screens} screened;
+seed {seed}. The Monte Carlo error of a coverage of 95 % is ± {error:.1f} % over {cells} cells,
+± {few_error:.1f} % over {few} and ± {run_error:.1f} % over {runs} runs.
 
-Goals: coverage at least 93 % in every row, false positives at most 5 %, equal environments called
-equivalent in at least 90 % of the runs at the noise of a calm host within the default budget.
+Goals, for streams whose restarts scatter by up to 1 %: coverage at least 93 % in every row, false
+positives at most 5 % beyond the Monte Carlo error, equal environments called equivalent in at least
+90 % of the runs at the noise of a calm host within the default budget. Streams beyond are there to
+show what happens; the goals leave them out.
 
-A simulated cell is an arm and its reference. A real one has the control as well: its rounds take
-half as long again, and the variance of a ratio is up to a quarter smaller.
+A simulated cell is an arm and its reference, at the costs of four arms: a launch takes 12 s, and a
+block one step or 20 ms. A real cell has the control as well, and the spread of its restarts is
+pooled over all its arms, so it is known better. The interval is that of the typical step; the mean,
+which has a fifth of the error to itself, is not simulated.
 """
 
 _NOT_TESTED = (
     "Not tested: equivalence at the noise of a calm host; no stream of one has been recorded."
 )
-
-_CHOICES = """## What was chosen by it
-
-Each by changing one thing and simulating equal comparisons again, 1500 cells or 60 runs of 12.
-
-- A cell may stop as soon as its interval lies inside the margin: `normal` takes 16 generations
-  instead of 30, `restarts` 21 instead of 41. The price is looks that may call equivalent what
-  differs by the whole margin: at most 4 % do by default, 6 % with `--strict` under `drift`.
-- Half-widths are multiplied by 1.2 for looking. At 1.1 `restarts` has 4.5 % false positives instead
-  of 3.8 %. An earlier version of the streams, with longer rounds, covered an effect as large as the
-  margin in 93 to 97 % then (600 to 1200 cells a row).
-- The confidence sequence is widened by Student's quantile over the normal one, since a cell has few
-  restarts: without that `restarts` has 5.3 % false positives.
-- The restart variance is pooled only where the budget ended a cell. Pooled everywhere, 49 % of
-  `normal` cells in runs of 12 are called equivalent instead of all: the rule had stopped them on
-  another interval. Where the budget ends many cells pooling decides more of them, as the rows of
-  `quick` above show.
-- `--strict` never pools: its intervals rest on the restarts of their own cell alone.
-"""
 
 
 def page(rows: Rows, found: Sequence[Stream], *, cells: int, seed: int) -> str:
@@ -67,15 +53,13 @@ def page(rows: Rows, found: Sequence[Stream], *, cells: int, seed: int) -> str:
     parts = [
         intro,
         f"## Goals missed\n\n{_missed(rows)}",
+        f"## Beyond the goals\n\n{_beyond(rows)}",
         f"## Streams\n\n{streams}",
         "## One comparison\n\nAt effect 0 what excludes 0 is a false positive; elsewhere it is "
         f"power.\n\n{_single(rows)}",
         "## Many equal comparisons in one run\n\n“All cover” is the share of runs in which every "
-        "interval holds the truth. “Own” rests on the cell alone; “printed” takes the restart "
-        "variance of all cells where the budget ended a cell and there are 8 or more.\n\n"
-        f"{_family(rows)}",
+        f"interval holds the truth.\n\n{_family(rows)}",
         f"## Screening\n\n12 comparisons, of which 4 differ by 3 %.\n\n{_screen(rows)}",
-        _CHOICES,
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -83,18 +67,16 @@ def page(rows: Rows, found: Sequence[Stream], *, cells: int, seed: int) -> str:
 def missed_goals(rows: Rows) -> list[str]:
     """Return a sentence for each goal a row misses; what is not printed has no goal."""
     found = []
-    for row in rows:
+    for row in (one for one in rows if not one["beyond"]):
         name = ", ".join(
-            str(row[key])
-            for key in ("stream", "preset", "effect", "comparisons", "interval")
-            if key in row
+            str(row[key]) for key in ("stream", "preset", "effect", "comparisons") if key in row
         )
         checks = (
             ("coverage", float(row.get("coverage", 1)) >= LEAST_COVERAGE),
             ("all_cover", float(row.get("all_cover", 1)) >= LEAST_COVERAGE),
             ("wrong_side", float(row.get("wrong_side", 0)) <= _most_false(row)),
-            ("false_discoveries", float(row.get("false_discoveries", 0)) <= MOST_FALSE),
-            ("false_coverage", float(row.get("false_coverage", 0)) <= MOST_FALSE),
+            ("false_discoveries", float(row.get("false_discoveries", 0)) <= _most_false(row)),
+            ("false_coverage", float(row.get("false_coverage", 0)) <= _most_false(row)),
             ("equivalent", not _is_calm_and_equal(row) or _is_mostly_equivalent(row)),
         )
         found += [f"{name}: {key} {_percent(row[key])}" for key, holds in checks if not holds]
@@ -110,8 +92,10 @@ def _is_mostly_equivalent(row: Mapping[str, str | int | float | bool]) -> bool:
     return float(row["equivalent"]) >= LEAST_EQUIVALENT
 
 
-def _most_false(row: Mapping[str, object]) -> float:
-    return MOST_FALSE if row["table"] == "single" else 1.0
+def _most_false(row: Mapping[str, str | int | float | bool]) -> float:
+    """Return 5 % with two standard errors of so many cells or runs."""
+    count = int(row.get("cells", row.get("runs", 1)))
+    return MOST_FALSE + 2 * math.sqrt(MOST_FALSE * (1 - MOST_FALSE) / count)
 
 
 def _missed(rows: Rows) -> str:
@@ -119,16 +103,37 @@ def _missed(rows: Rows) -> str:
     return missed if any(map(_is_calm_and_equal, rows)) else f"{missed}\n\n{_NOT_TESTED}"
 
 
+def _beyond(rows: Rows) -> str:
+    """Say how often intervals cover where restarts scatter further than the goals ask for."""
+    own = [row for row in rows if row["table"] == "single" and row["beyond"]]
+    pairs = dict.fromkeys((str(row["stream"]), str(row["preset"])) for row in own)
+    lines = []
+    for stream, preset in pairs:
+        of_pair = [row for row in own if (row["stream"], row["preset"]) == (stream, preset)]
+        lowest = min(float(row["coverage"]) for row in of_pair)
+        highest = max(float(row["coverage"]) for row in of_pair)
+        lines.append(
+            f"- `{stream}`, {preset}: {_percent(lowest)} to {_percent(highest)} of the intervals "
+            "cover."
+        )
+    why = (
+        "The prior takes restarts to scatter by 0.75 %, and few of them cannot show that they "
+        "scatter by more. `--strict` rests on the restarts alone."
+    )
+    return "\n".join((*lines, "", why)) if lines else "None was simulated."
+
+
 def _single(rows: Rows) -> str:
     heads = ("stream", "preset", "effect", "covers", "excludes 0", "equivalent", "inconclusive",
-             "half-width", "generations", "seconds", "budget spent")  # fmt: skip
+             "half-width", "restarts", "rounds", "seconds", "budget spent")  # fmt: skip
     lines = [
         (
             row["stream"], row["preset"], f"{float(row['effect']):.0%}", _percent(row["coverage"]),
             _percent(row["excludes_zero"]),
             _percent(row["equivalent"]), _percent(row["inconclusive"]),
-            _percent(row["half_width"], digits=2), f"{float(row['generations']):.0f}",
-            f"{float(row['seconds']):.0f}", _percent(row["over_budget"]),
+            _percent(row["half_width"], digits=2), f"{float(row['restarts']):.1f}",
+            f"{float(row['rounds']):.0f}", f"{float(row['seconds']):.0f}",
+            _percent(row["over_budget"]),
         )
         for row in rows
         if row["table"] == "single"
@@ -137,12 +142,12 @@ def _single(rows: Rows) -> str:
 
 
 def _family(rows: Rows) -> str:
-    heads = ("stream", "preset", "comparisons", "interval", "all cover", "each covers",
+    heads = ("stream", "preset", "comparisons", "all cover", "each covers", "excludes 0",
              "equivalent", "half-width", "seconds a cell")  # fmt: skip
     lines = [
         (
-            row["stream"], row["preset"], row["comparisons"], row["interval"],
-            _percent(row["all_cover"]), _percent(row["coverage"]), _percent(row["equivalent"]),
+            row["stream"], row["preset"], row["comparisons"], _percent(row["all_cover"]),
+            _percent(row["coverage"]), _percent(row["excludes_zero"]), _percent(row["equivalent"]),
             _percent(row["half_width"], digits=2), f"{float(row['seconds']):.0f}",
         )
         for row in rows

@@ -5,6 +5,7 @@ Every policy takes part twice, so that the truth of its ratio is 1; all meet the
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,11 +14,21 @@ import click
 import numpy as np
 
 from bookkeeping import HERE, Places, benchmark, load_average
+from envcompare.report.format.numbers import NOT_MEASURED
 from envcompare.run_folder.records import Block
-from envcompare.stats.intervals import interval
-from envcompare.stats.metrics import estimate, net_ns
-from envcompare.stats.pairs import Pairs
-from ground import Trial, Variables, ground, measure, read_blocks, read_conditions, save
+from envcompare.stats.metrics import net_ns
+from envcompare.stats.typical import spread_of_rounds
+from ground import (
+    Trial,
+    Variables,
+    evidence,
+    ground,
+    measure,
+    read_blocks,
+    read_conditions,
+    save,
+    schedule_text,
+)
 
 NO_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "", "MALLOC_TRIM_THRESHOLD_": ""}
 LIGHT = f"{HERE / 'workloads' / 'systemcalls.py'}:SystemCalls"  # starts at once, without torch
@@ -56,6 +67,7 @@ def main(  # noqa: PLR0913 — an option each
 def write_page(places: Places) -> str:
     """Write the table of all trials; return the page."""
     paths = sorted((places.results / "stabilising").glob("*.jsonl.gz"))
+    trials = {path: read_blocks(path) for path in paths}
     lines = [
         "# What `--stabilise` does to an interval",
         "",
@@ -63,12 +75,16 @@ def write_page(places: Places) -> str:
         "policies meet the same neighbours (`python benchmarks/stabilising.py`; raw data in "
         "`benchmarks/results/stabilising/`). *plain* leaves everything as it is, *allocator* fixes "
         "glibc's trim and mmap thresholds, *hash-seed* gives all workers of a restart one hash "
-        "seed, and *both* is `--stabilise`, the default.",
+        "seed, and *both* is `--stabilise`, the default."
+        f"{schedule_text(trials.values())}",
         "",
-        "| trial | policy | net step time, median | page faults a block | SD of rounds "
-        "| SD of generations | SD of restarts | half-width (95 %) |",
+        "| trial | policy | net step time, median | page faults a block | rounds | SD of rounds "
+        "| SD of restarts beyond | half-width (95 %) |",
         "|---|---|---|---|---|---|---|---|",
-        *(line for path in paths for line in rows(path, read_blocks(path))),
+        *(line for path, blocks in trials.items() for line in rows(path, blocks)),
+        "",
+        "The SD of rounds is the one that the median of all rounds sees; that of restarts is what "
+        "they add to it, 0 where they scatter no more than their rounds explain.",
         "",
         "Policies are to be compared within a trial: only there did they run side by side. A step "
         "under fixed thresholds is another step: memory that is freed stays with the process, and "
@@ -83,31 +99,24 @@ def write_page(places: Places) -> str:
 def rows(path: Path, blocks: tuple[Block, ...]) -> Iterable[str]:
     """Yield a line for each policy: spreads of log ratios in percent."""
     for name in sorted({block.arm[:-2] for block in blocks}):
-        pairs, groups = estimate(blocks, arm=f"{name}-b", reference=f"{name}-a", metric="net")
-        found = interval(groups, level=0.95)
+        found = evidence(blocks, arm=f"{name}-b", reference=f"{name}-a")
         assert found is not None
+        rounds = spread_of_rounds(found.groups)
         own = [b for b in blocks if b.arm[:-2] == name and not b.warmup]
         steps = [(net_ns(b) or np.nan) / b.k / 1e6 for b in own]
         yield (
             f"| {path.name.partition('.')[0]} | {name} | {np.nanmedian(steps):.1f} ms "
-            f"| {np.median([b.minor_faults or 0 for b in own]):.0f} | "
-            + " | ".join(f"{spread:.2%}" for spread in _spreads(pairs, np.asarray(groups)))
-            + f" | ±{found.half_width:.2%} |"
+            f"| {np.median([b.minor_faults or 0 for b in own]):.0f} "
+            f"| {sum(map(len, found.groups))} "
+            f"| {NOT_MEASURED if rounds is None else f'{rounds:.2%}'} "
+            f"| {math.sqrt(max(0.0, found.spread.own_excess)):.2%} "
+            f"| ±{found.interval(level=0.95).half_width:.2%} |"
         )
 
 
 def _name(workload: str) -> str:
     """Return what a file is called by; a workload may be given as FILE:CLASS."""
     return Path(workload).name.partition(".")[0]
-
-
-def _spreads(pairs: Pairs, data: np.ndarray) -> tuple[float, float, float]:
-    """Return the standard deviations of rounds, of generations and of restart means."""
-    rounds = [np.var(r, ddof=1) for gens in pairs.values() for r in gens.values() if len(r) > 1]
-    within = data.var(axis=1, ddof=1).mean() if data.shape[1] > 1 else np.nan
-    between = data.mean(axis=1).var(ddof=1) if len(data) > 1 else np.nan
-    spreads = np.sqrt([np.mean(rounds), within, between])
-    return float(spreads[0]), float(spreads[1]), float(spreads[2])
 
 
 if __name__ == "__main__":

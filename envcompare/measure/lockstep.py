@@ -57,8 +57,8 @@ from envcompare.stats.typical import (
 _CALIBRATION_STEPS = 4
 _WARMUP = -1
 _MAX_PAD_BYTES = 1 << 20
-_FIRST_REVIEW_S = 1.0  # of a restart's rounds; later ones after twice the time
-_USUAL_SPREAD = 0.05  # of a round, until it is known
+FIRST_REVIEW_S = 1.0  # of a restart's rounds; later ones after twice the time
+USUAL_SPREAD = 0.05  # of a round, until it is known
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
 _LOOSE_TOLERANCE = 1e-2  # with TF32 or bf16
 
@@ -200,7 +200,7 @@ class Lockstep:
             launch_s=launch_s,
             # not of one round alone: a neighbour may have met that one
             round_s=statistics.median(rounds_s),
-            round_spread=statistics.median(known) if known else _USUAL_SPREAD,
+            round_spread=statistics.median(known) if known else USUAL_SPREAD,
             restart_spread=math.sqrt(statistics.median(between)) if between else PRIOR_SPREAD,
         )
 
@@ -231,7 +231,7 @@ class _Rounds:
     _rounds_s: list[float] = field(default_factory=list)
     _measuring_s: float = math.inf
     _least: int = 1
-    _review_s: float = _FIRST_REVIEW_S
+    _review_s: float = FIRST_REVIEW_S
 
     def is_enough(self, round_s: float | None) -> bool:
         """Tell whether no further round is to come; `round_s` is what the last one took.
@@ -253,7 +253,7 @@ class _Rounds:
                 self.costs, spent_s=spent_s, is_first=is_first
             )
             self._least = self.lockstep.least_rounds
-            self._review_s = max(_FIRST_REVIEW_S, 2 * spent_s)
+            self._review_s = max(FIRST_REVIEW_S, 2 * spent_s)
         if self.lockstep.context.remaining_s <= 0:
             return True
         return spent_s >= self._measuring_s and len(self._rounds_s) >= self._least

@@ -22,6 +22,7 @@ docs/measurement.md says how often such an interval covers.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -154,9 +155,9 @@ def median_variance(ordered: Floats, *, alpha: float) -> float:
 @lru_cache(maxsize=4096)
 def _order(count: int, alpha: float) -> tuple[int, float]:
     """Return l, counted from 1, and z_l."""
-    place = 1
-    while place < count // 2 and special.bdtr(place, count, 0.5) < alpha / 2:
-        place += 1
+    places = range(1, count // 2)
+    below = bisect.bisect_left(places, alpha / 2, key=lambda one: special.bdtr(one, count, 0.5))
+    place = 1 + below
     return place, -float(special.ndtri(special.bdtr(place - 1, count, 0.5)))
 
 

@@ -13,7 +13,6 @@ from bookkeeping import DATA, DOCS, HERE, RESULTS, SMOKE_SAID
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "building": ("docker", "ssh", "singularity"),
-    "control_variates": (),
     "distribution": ("docker", "ssh"),
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import building
-import control_variates
 import distribution
 import explanations
 import false_positives
@@ -32,7 +31,6 @@ def precision_again(places: Places) -> None:
 
 WRITERS: dict[str, Callable[[Places], object]] = {
     "building": building.write_page,
-    "control-variates": control_variates.write_page,
     "distribution": distribution.write_page,
     "explanations": explanations.write_page,
     "false-positives": false_positives.write_page,

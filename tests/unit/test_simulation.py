@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from builders import CELL, blocks, run_record
+from builders import blocks, run_record
 from record_streams import streams_of
 
 from bookkeeping import RESULTS
 from envcompare.config.settings import Preset
-from envcompare.run_folder.records import Event
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.intervals import Interval
+from envcompare.stats.typical import RoundEvidence, Spread
+from replay import Cell, replay
 from simulation import RAW, design, shares, tables
 from simulation_page import missed_goals
 from streams import RECORDED, recorded, streams
@@ -31,7 +33,7 @@ def content(path: Path) -> Any:
 
 def test_small_simulation_repeats_the_stored_rows() -> None:
     """A change of any rule or estimator shows; `--cells 16 --synthetic` writes the rows anew."""
-    found = [one for one in streams() if one.name in {"restarts", "heavy"}]
+    found = [one for one in streams() if one.name in {"normal", "heavy"}]
     stored = [row for row in content(SMALL) if row["stream"] in {one.name for one in found}]
     assert list(tables(found, cells=CELLS)) == stored
 
@@ -46,30 +48,56 @@ def test_committed_table_meets_its_goals() -> None:
 
 def test_a_missed_goal_is_named() -> None:
     """A row that covers too rarely is said, with its figure."""
-    row = {"table": "single", "stream": "bad", "preset": "quick", "effect": 0.0,
-           "coverage": 0.9, "wrong_side": 0.1, "calm": False, "equivalent": 1.0}  # fmt: skip
+    row = {"table": "single", "stream": "bad", "preset": "quick", "effect": 0.0, "cells": 100,
+           "coverage": 0.9, "wrong_side": 0.1, "calm": False, "beyond": False,
+           "equivalent": 1.0}  # fmt: skip
     assert missed_goals([row]) == [
         "bad, quick, 0.0: coverage 90.0 %",
         "bad, quick, 0.0: wrong_side 10.0 %",
     ]
+    assert missed_goals([{**row, "beyond": True}]) == []
 
 
-@pytest.mark.parametrize(("preset", "least"), [("quick", 4), ("strict", 6)])
-def test_cell_below_the_least_restarts_says_nothing(preset: Preset, least: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "spread", "least"),
+    [("quick", Spread(), 2), ("quick", Spread(variance=0.02**2), 6), ("strict", Spread(), 6)],
+)
+def test_cell_below_the_least_restarts_says_nothing(
+    preset: Preset, spread: Spread, least: int
+) -> None:
     """Its interval covers or not, and no verdict rests on it: the product gives none either."""
-    fields = {"mean": 0.2, "half_width": 0.01, "unit": "generation", "generations": 12}
-    found = [Interval(restarts=count, level=0.96, **fields) for count in (least - 1, least)]
+    rounds = tuple(np.linspace(0.299, 0.301, 20).tolist())
+    found = [
+        Cell(
+            evidence=RoundEvidence(groups=(rounds,) * count, spread=spread, generations=count),
+            stopped_by="budget",
+            seconds=1.0,
+        )
+        for count in (least - 1, least)
+    ]
     row = shares(found, 0.05, design(preset))
-    assert (row["excludes_zero"], row["inconclusive"], row["coverage"]) == (0.5, 0.5, 0.0)
+    assert (row["excludes_zero"], row["inconclusive"]) == (0.5, 0.5)
+
+
+def test_replayed_cell_spends_its_budget_and_no_more() -> None:
+    """Restarts are launched while one is worth it, and a round that has begun is finished."""
+    plan = msgspec.structs.replace(design("quick"), target=1e-9, margin=1e-9)
+    stream = next(one for one in streams() if one.name == "normal")
+    cell = replay(stream, plan, np.random.default_rng(1))
+    assert cell.stopped_by == "budget"
+    assert len(cell.evidence.groups) >= plan.min_restarts
+    assert plan.budget_s - stream.cost.launch_s < cell.seconds
+    assert cell.seconds <= plan.budget_s + stream.cost.round_s
 
 
 def test_recorded_stream_draws_what_was_recorded() -> None:
-    """Every drawn value is a recorded one, with either sign."""
+    """A restart is recorded stretches with either sign, beside what it adds to them all."""
     stored = json.loads(RECORDED.read_text(encoding="utf-8"))["streams"]
     for stream, one in zip(recorded(RECORDED), stored, strict=True):
-        known = {abs(value) for gens in one["restarts"] for rounds in gens for value in rounds}
-        drawn = stream.draw(np.random.default_rng(1))
-        assert {float(value) for value in np.abs(drawn).ravel()} <= known
+        known = {round(b - a, 5) for rounds in one["restarts"] for a, b in pairwise(rounds)}
+        drawn = next(stream.draw(np.random.default_rng(1)))
+        steps = [{round(s * (b - a), 5) for a, b in pairwise(drawn)} for s in (-1, 1)]
+        assert max(len(found & known) / len(found) for found in steps) > 0.4
 
 
 def test_streams_are_recorded_from_a_run_folder(tmp_path: Path) -> None:
@@ -77,10 +105,7 @@ def test_streams_are_recorded_from_a_run_folder(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, run_record())
     for block in blocks({"vm": 1.0, "docker": 1.5, "vm~control": 1.0}):
         folder.append_sample(block)
-    values = {"steps_per_block": 3, "step_s": 0.04}
-    folder.append_event(Event(t=1.0, what="calibrated", cell=CELL, values=values))
     folder.close()
     (found,) = streams_of(folder.path)
-    assert [[len(rounds) for rounds in gens] for gens in found["restarts"]] == [[3, 3]] * 4
-    assert max(abs(v) for gens in found["restarts"] for rounds in gens for v in rounds) < 0.1
-    assert found["cost"]["block_s"] == 0.12
+    assert [len(rounds) for rounds in found["restarts"]] == [6] * 4
+    assert max(abs(value) for rounds in found["restarts"] for value in rounds) < 0.1
