@@ -43,7 +43,7 @@ from envcompare.measure.worker import Hello, Ran, Worker
 from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval
-from envcompare.stats.metrics import Readings
+from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
@@ -83,7 +83,8 @@ class Lockstep:
             self.readings.add(block)
             self._restart = max(self._restart, 1 + block.restart)
             self._steps = int(self.tuning.get("steps_per_block", block.k))
-            self._block_s = self._steps * self.tuning.get("step_s", 0.0)
+            step_s = wall_ns(block) / max(1, block.k) / 1e9
+            self._block_s = self._steps * self.tuning.get("step_s", step_s)
 
     def measure(self) -> None:
         """Run restarts until all arms are done, the budget is spent, or nothing is left.

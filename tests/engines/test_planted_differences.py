@@ -91,6 +91,13 @@ is_planted = (
 )
 time.sleep(0.6 if is_planted else 0.1)  # the same on a busy machine
 """
+QUOTAS = """#!/bin/sh
+case $1,$* in
+  run,*envcompare.arm=half*) shift; exec /usr/bin/docker run --cpus 0.5 "$@" ;;
+  run,*envcompare.arm=quarter*) shift; exec /usr/bin/docker run --cpus 0.25 "$@" ;;
+esac
+exec /usr/bin/docker "$@"
+"""
 FEWER_ARENAS = "FROM {base}\nENV MALLOC_ARENA_MAX=1\n"
 
 
@@ -270,6 +277,40 @@ def test_a_flag_of_the_engine_is_found(
     found = planted(small, flags)[key]
     assert found.fact_class == fact_class
     assert words in found.sentence
+
+
+@pytest.fixture
+def quotas(lab: Lab) -> Iterator[None]:
+    """Let the lab host start containers of the arms half and quarter with so much of a CPU."""
+    path = "/usr/local/bin/docker"  # before the real one on PATH
+    lab.as_root("sh", "-c", f'printf %s "$1" >{path} && chmod 755 {path}', "sh", QUOTAS)
+    yield
+    lab.as_root("rm", path)
+
+
+@pytest.mark.usefixtures("quotas")
+def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
+    """An arm computes in its turn only, and meets its quota all the same.
+
+    Half a CPU is no limit where neighbors leave the others less than that.
+    """
+    out = small.root / "quotas"
+    envs = f"docker,half=docker:{built},quarter=docker:{built}"
+    done = small.run(
+        *("run", "--envs", envs, "--quick", *STEPS_ALONE, "--budget", "80", "--target", "20"),
+        *(*small.plain, "--out", str(out)),
+    )
+    folder = run_folder(out)
+    found = Done(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, folder=folder)
+    assert done.returncode == 0, done.stderr
+    judged = {one["arm"]: one for one in found.read("comparison.json")["comparisons"]}
+    blocks = [one for one in found.lines("samples.jsonl") if one["kind"] == "block"]
+    free = [one for one in blocks if one["arm"] == "docker" and not one["warmup"]]
+    has_half = sum(sum(b["cpu_ns"]) for b in free) > 0.5 * sum(sum(b["wall_ns"]) for b in free)
+    for arm in ("quarter", "half") if has_half else ("quarter",):
+        assert judged[arm]["outcome"] == "slower"
+        assert judged[arm]["primary"]["metric"] == "net"
+        assert judged[arm]["primary"]["low"] > 0
 
 
 @pytest.fixture(scope="module")

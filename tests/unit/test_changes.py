@@ -79,11 +79,9 @@ def test_a_failed_control_withdraws_changes_up_to_its_own_size(
     tmp_path: Path, when: str, far: float, outcome: str
 ) -> None:
     """A run that differs from itself by 20 % cannot vouch for less, and hides no more than that."""
-    off = 1.2
-    ratios = (1.0, far)
     cells = [
-        {CELL: {"vm": 1.0, "docker": docker, "vm~control": off if word == when else 1.0}}
-        for word, docker in zip(("before", "after"), ratios, strict=True)
+        {CELL: {"vm": 1.0, "docker": docker, "vm~control": 1.2 if word == when else 1.0}}
+        for word, docker in (("before", 1.0), ("after", far))
     ]
     made = (Made(run_id=name, cells=one) for name, one in zip("ab", cells, strict=True))
     found = only(compared(tmp_path, *made))

@@ -1,0 +1,150 @@
+"""The restarts of a cell: one generation each, rounds until the time is over, and on after a break.
+
+With real workers where it matters what they do, else on a cell that launches none.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benches import Kept, bench
+from builders import block, blocks
+
+from envcompare.measure.context import CellContext
+from envcompare.measure.lockstep import Lockstep, _Rounds
+from envcompare.measure.workers import Roster
+from envcompare.run_folder.records import Block, Memory
+from envcompare.stats.typical import MIN_ROUNDS
+
+SOURCE = """
+import time
+
+
+class Sleeps:
+    batch = 1
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        time.sleep(0.03)
+        return 1.0
+"""
+
+
+def prepared(path: Path, **changes: object) -> CellContext:
+    """Return a cell whose steps take 30 ms, and of which nothing narrow is asked."""
+    (path / "own.py").write_text(SOURCE)
+    return bench(path, f"{path}/own.py:Sleeps", **{"target": 1e-4, **changes})
+
+
+def kept(made: CellContext) -> tuple[Block | Memory, ...]:
+    """Return what was measured."""
+    assert isinstance(made.recorder, Kept)
+    made.recorder.folder.close()
+    found = made.recorder.folder.read_samples().samples
+    return tuple(one for one in found if isinstance(one, Block | Memory))
+
+
+def test_restart_has_one_generation_that_warms_up_once(tmp_path: Path) -> None:
+    """Each arm begins once, discards a block, measures in rounds of a step, and ends."""
+    made = prepared(tmp_path, budget_s=8.0, min_restarts=2)
+    lockstep = Lockstep(made, Roster(made))
+    lockstep.measure()
+    found = kept(made)
+    measured = [one for one in found if isinstance(one, Block)]
+    restarts = sorted({one.restart for one in measured})
+    assert restarts == list(range(lockstep.readings.restarts))
+    assert len(restarts) >= 2
+    assert {one.generation for one in found} == {0}
+    for restart in restarts:
+        of_docker = [one for one in measured if (one.arm, one.restart) == ("docker", restart)]
+        assert [one.round for one in of_docker if one.warmup] == [-1]
+        rounds = [one.round for one in of_docker if not one.warmup]
+        assert rounds == list(range(len(rounds)))
+        assert len(rounds) >= MIN_ROUNDS / 2
+        assert {one.k for one in of_docker if not one.warmup} == {1}
+        ends = [one.restart for one in found if isinstance(one, Memory) and one.arm == "docker"]
+        assert ends.count(restart) == 1
+
+
+def test_resumed_cell_goes_on_with_the_next_restart_as_it_was_calibrated(tmp_path: Path) -> None:
+    """Its blocks hold the steps of those before, or they could not be set beside them."""
+    made = prepared(tmp_path, budget_s=5.0)
+    earlier = blocks(dict.fromkeys(made.arms, 4.0), restarts=2, generations=1)
+    tuning = {"steps_per_block": 2, "step_s": 0.03}
+    lockstep = Lockstep(made, Roster(made), earlier, tuning)
+    lockstep.measure()
+    measured = [one for one in kept(made) if isinstance(one, Block)]
+    assert min(one.restart for one in measured) == 2
+    assert {one.k for one in measured if not one.warmup} == {2}
+    assert lockstep.readings.restarts == 2 + len({one.restart for one in measured})
+    assert isinstance(made.recorder, Kept)
+    assert not any("steps_per_block" in one.values for one in made.recorder.events)
+
+
+def test_resumed_cell_takes_the_steps_of_its_blocks_where_no_calibration_was_noted(
+    tmp_path: Path,
+) -> None:
+    """What was measured says it as well."""
+    made = prepared(tmp_path, budget_s=5.0)
+    Lockstep(made, Roster(made), blocks(dict.fromkeys(made.arms, 3.0), restarts=1)).measure()
+    measured = [one for one in kept(made) if isinstance(one, Block)]
+    assert {one.k for one in measured if not one.warmup} == {3}
+    assert {one.k for one in measured if one.warmup} == {9}  # 0.3 s of blocks of 90 ms
+
+
+def rounds_of(made: CellContext, *earlier: Block) -> _Rounds:
+    """Return the end of a restart that was launched a second ago."""
+    return _Rounds(lockstep=Lockstep(made, Roster(made), earlier), began=time.monotonic() - 1)
+
+
+def test_first_restart_measures_a_round_however_little_is_left(tmp_path: Path) -> None:
+    """A cell without one would say nothing at all."""
+    rounds = rounds_of(replace(prepared(tmp_path), deadline=time.monotonic()))
+    assert not rounds.is_enough(None)
+    assert rounds.is_enough(0.1)
+
+
+def test_later_restart_measures_no_round_beyond_the_budget(tmp_path: Path) -> None:
+    """Its launch may have taken all that was left."""
+    spent = replace(prepared(tmp_path), deadline=time.monotonic())
+    assert rounds_of(spent, block()).is_enough(None)
+
+
+def test_restart_goes_on_until_it_has_its_rounds(tmp_path: Path) -> None:
+    """With a budget that is not spent six of at least two restarts are the least."""
+    made = replace(prepared(tmp_path, min_restarts=2), deadline=time.monotonic() + 1000)
+    began = time.monotonic() - 101
+    rounds = _Rounds(lockstep=Lockstep(made, Roster(made)), began=began)
+    assert not rounds.is_enough(None)
+    rounds._first_s = began + 1
+    assert [rounds.is_enough(0.1) for _ in range(7)] == [*[False] * 5, True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [({"min_restarts": 2}, 6), ({"min_restarts": 4}, 3), ({"preset": "strict"}, MIN_ROUNDS)],
+)
+def test_restart_has_the_rounds_that_an_interval_needs(
+    tmp_path: Path, changes: dict[str, object], expected: int
+) -> None:
+    """All together have 12, and each of its own where restarts are the units."""
+    made = prepared(tmp_path, **changes)
+    assert Lockstep(made, Roster(made)).least_rounds == expected
+
+
+def test_restarts_that_scatter_far_have_the_rounds_of_a_unit(tmp_path: Path) -> None:
+    """Their verdict rests on values of their own."""
+    made = prepared(tmp_path, min_restarts=2)
+    slow = {restart: 10_000_000 + 600_000 * restart for restart in range(4)}
+    found = [
+        block(arm=arm, restart=restart, round=number, wall_ns=(ns if arm == "docker" else 10**7,))
+        for restart, ns in slow.items()
+        for number in range(10)
+        for arm in ("vm", "docker")
+    ]
+    assert Lockstep(made, Roster(made), found).least_rounds == MIN_ROUNDS
