@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import subprocess
 import sys
@@ -292,7 +293,7 @@ def quotas(lab: Lab) -> Iterator[None]:
 def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     """An arm computes in its turn only, and meets its quota all the same.
 
-    Half a CPU is no limit where neighbors leave the others less than that.
+    Where neighbors take the CPUs themselves a quota is met less often: that it costs time shows.
     """
     out = small.root / "quotas"
     envs = f"docker,half=docker:{built},quarter=docker:{built}"
@@ -306,11 +307,11 @@ def test_part_of_a_cpu_ends_slower(small: Small, built: str) -> None:
     judged = {one["arm"]: one for one in found.read("comparison.json")["comparisons"]}
     blocks = [one for one in found.lines("samples.jsonl") if one["kind"] == "block"]
     free = [one for one in blocks if one["arm"] == "docker" and not one["warmup"]]
-    has_half = sum(sum(b["cpu_ns"]) for b in free) > 0.5 * sum(sum(b["wall_ns"]) for b in free)
-    for arm in ("quarter", "half") if has_half else ("quarter",):
-        assert judged[arm]["outcome"] == "slower"
-        assert judged[arm]["primary"]["metric"] == "net"
-        assert judged[arm]["primary"]["low"] > 0
+    is_calm = sum(sum(b["cpu_ns"]) for b in free) > 0.8 * sum(sum(b["wall_ns"]) for b in free)
+    assert judged["quarter"]["primary"]["metric"] == "net"
+    assert judged["quarter"]["primary"]["log_ratio"] > math.log(1.2)
+    if is_calm:
+        assert judged["half"]["outcome"] == judged["quarter"]["outcome"] == "slower"
 
 
 @pytest.fixture(scope="module")

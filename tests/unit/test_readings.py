@@ -10,7 +10,7 @@ from builders import block
 
 from envcompare.run_folder.records import Block
 from envcompare.stats.metrics import METRICS, MetricName, Readings, typical_ns
-from envcompare.stats.typical import spread
+from envcompare.stats.typical import own_spread, spread
 
 ARMS = ("docker", "singularity", "vm~control")
 
@@ -73,7 +73,7 @@ def test_what_is_added_later_is_in_the_next_estimate() -> None:
         readings.groups("docker", "vm", "wall")
     whole = Readings(found)
     assert readings.groups("docker", "vm", "wall") == whole.groups("docker", "vm", "wall")
-    assert readings.spread("vm", "wall") == whole.spread("vm", "wall")
+    assert readings.spread("docker", "vm", "wall") == whole.spread("docker", "vm", "wall")
 
 
 def test_restarts_are_those_with_a_measured_block() -> None:
@@ -89,10 +89,11 @@ def test_spread_is_that_of_all_arms_the_control_among_them() -> None:
     """What a launch adds shows in every arm alike."""
     readings = Readings(rough_blocks(2))
     arms = [readings.groups(arm, "vm", "wall") for arm in ARMS]
-    assert readings.spread("vm", "wall") == spread(arms)
-    own = readings.evidence("docker", "vm", "wall")
-    assert own is not None
-    assert own.spread == spread(arms)
+    own = own_spread(arms[0], spread(arms))
+    assert readings.spread(ARMS[0], "vm", "wall") == own
+    found = readings.evidence(ARMS[0], "vm", "wall")
+    assert found is not None
+    assert found.spread == own
 
 
 def test_arm_without_a_complete_round_has_no_evidence() -> None:

@@ -187,9 +187,9 @@ def test_restart_that_runs_is_planned_without_its_launch() -> None:
 def test_plan_names_its_costs_and_the_budget_that_is_missing() -> None:
     """What is needed is a launch with 4 s of rounds for each that does not fit."""
     plan = plan_restarts(COSTS, remaining_s=20, missing=4)
-    text = plan_text(plan, COSTS, remaining_s=20, missing=4)
+    text = plan_text(plan, COSTS, remaining_s=20, budget_s=30, missing=4)
     assert "1 restart fits the 20 s left of the budget" in text
     assert "a launch of all arms takes 10.0 s, and each measures for 10 s" in text
-    assert text.endswith("4 are needed: give --budget 50 s more")
+    assert text.endswith("4 are needed: give --budget 80 or more")
     enough = plan_restarts(COSTS, remaining_s=500, missing=4)
-    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, missing=4)
+    assert "needed" not in plan_text(enough, COSTS, remaining_s=500, budget_s=600, missing=4)

@@ -15,12 +15,14 @@ from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
     PRIOR_WEIGHT,
+    ROUNDS_FOR_MEDIAN,
     WIDE_RESTARTS,
     Groups,
     RoundEvidence,
     Spread,
     contrast,
     jackknife,
+    own_spread,
     ratio_of_sums,
     spread,
     spread_of_rounds,
@@ -146,17 +148,40 @@ def test_spread_of_calm_restarts_is_shrunk_towards_the_prior() -> None:
     """Three arms of four equal restarts weigh 3 · (1 + 2/2) against the prior's four."""
     calm = (tuple(np.linspace(-0.05, 0.05, 20)),) * 4
     found = spread([calm] * 3)
-    assert (found.own_variance, found.own_df) == (0.0, 6.0)
+    assert found.own_excess <= 0
+    assert found.own_df == 6.0
     assert found.df == PRIOR_WEIGHT + 6
     assert found.variance == pytest.approx(PRIOR_SPREAD**2 * PRIOR_WEIGHT / (PRIOR_WEIGHT + 6))
 
 
 def test_spread_is_pooled_over_the_arms_of_a_cell() -> None:
-    """The variance of its own is the mean of theirs."""
-    arms = [drawn(30, 30, 30, 30, seed=seed, restart=0.05) for seed in (2, 3)]
-    alone = [spread([one]).own_variance for one in arms]
-    assert min(alone) > 0
-    assert spread(arms).own_variance == pytest.approx(np.mean(alone))
+    """The excess of the cell is the median of theirs: one loud arm does not widen the others."""
+    restarts = (0.05, 0.05, 0.5)
+    arms = [
+        drawn(30, 30, 30, 30, seed=s, restart=r) for s, r in zip((2, 3, 4), restarts, strict=True)
+    ]
+    alone = [spread([one]).own_excess for one in arms]
+    assert spread(arms).own_excess == pytest.approx(np.median(alone))
+
+
+def test_spread_of_an_arm_is_its_own_where_that_is_wider() -> None:
+    """Restarts of one environment scatter where those of the others do not."""
+    calm = [drawn(30, 30, 30, 30, seed=seed) for seed in (2, 3)]
+    loud = drawn(30, 30, 30, 30, seed=4, restart=0.1)
+    pooled = spread([*calm, loud])
+    assert own_spread(calm[0], pooled) == pooled
+    assert not pooled.is_wide
+    found = own_spread(loud, pooled)
+    assert found.is_wide
+    assert math.sqrt(found.variance) > 0.03
+
+
+def test_few_restarts_must_show_more_before_they_are_wide() -> None:
+    """Of two, chance makes 1.5 %; a host that is known for it needs none."""
+    seen = Spread(variance=0.015**2, own_df=2.0)
+    assert not seen.is_wide
+    assert replace(seen, own_df=20.0).is_wide
+    assert replace(seen, own_df=2.0, prior_variance=0.011**2).is_wide
 
 
 def test_spread_finds_how_far_restarts_scatter() -> None:
@@ -169,7 +194,7 @@ def test_spread_finds_how_far_restarts_scatter() -> None:
 def test_spread_lies_between_the_prior_and_what_was_seen(arms: list[Groups]) -> None:
     """Shrinking never leaves the two, and a variance is never below 0."""
     found = spread(arms)
-    low, high = sorted([PRIOR_SPREAD**2, found.own_variance])
+    low, high = sorted([PRIOR_SPREAD**2, max(0.0, found.own_excess)])
     assert low * (1 - 1e-9) <= found.variance <= high * (1 + 1e-9)
     assert found.df > PRIOR_WEIGHT
 
@@ -210,7 +235,7 @@ def test_strict_rests_on_restarts_always() -> None:
 def test_restart_that_was_cut_short_is_no_unit_of_its_own() -> None:
     """Its median is that of a few rounds, and nothing says how far that is off."""
     whole = drawn(20, 20, 20)
-    cut = evidence((*whole, (9.0,) * (MIN_ROUNDS - 1)), is_strict=True).interval(level=0.95)
+    cut = evidence((*whole, (9.0,) * (ROUNDS_FOR_MEDIAN - 1)), is_strict=True).interval(level=0.95)
     assert cut.restarts == 3
     assert cut == replace(evidence(whole, is_strict=True).interval(level=0.95), generations=4)
 
