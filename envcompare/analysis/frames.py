@@ -229,6 +229,7 @@ TABLE: Final = {
     **_WHY,
     "value_unlike": QUANTITIES["value_unlike"],
     "value_page": QUANTITIES["value_page"],
+    **_ESTIMATE,
 }
 """The columns of the table that is written as CSV and Parquet; docs/schema/comparisons.md."""
 

@@ -127,12 +127,12 @@ def test_restart_goes_on_until_it_has_its_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({"min_restarts": 2}, 6), ({"min_restarts": 4}, 3), ({"preset": "strict"}, MIN_ROUNDS)],
+    [({"min_restarts": 2}, 6), ({"min_restarts": 4}, 3), ({"preset": "strict"}, ROUNDS_FOR_MEDIAN)],
 )
 def test_restart_has_the_rounds_that_an_interval_needs(
     tmp_path: Path, changes: dict[str, object], expected: int
 ) -> None:
-    """All together have 12, and each of its own where restarts are the units."""
+    """All together have 12, and each has six where restarts are the units."""
     made = prepared(tmp_path, **changes)
     assert Lockstep(made, Roster(made)).least_rounds == expected
 
@@ -147,4 +147,4 @@ def test_restarts_that_scatter_far_have_the_rounds_of_a_unit(tmp_path: Path) -> 
         for number in range(10)
         for arm in ("vm", "docker")
     ]
-    assert Lockstep(made, Roster(made), found).least_rounds == MIN_ROUNDS
+    assert Lockstep(made, Roster(made), found).least_rounds == ROUNDS_FOR_MEDIAN
