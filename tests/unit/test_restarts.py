@@ -17,7 +17,7 @@ from envcompare.measure.context import CellContext
 from envcompare.measure.lockstep import Lockstep, _Rounds
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Memory
-from envcompare.stats.typical import MIN_ROUNDS
+from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN
 
 SOURCE = """
 import time
