@@ -228,12 +228,13 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "",
         "## Width, and what it decides",
         "",
-        "| workload | comparisons | half-width, as printed for 4 | for 1 | of the mean "
+        "| workload | with an interval | half-width, as printed for 4 | for 1 | of the mean "
         f"| *equivalent* within ±{MARGIN:.0%} | RMSE | time in blocks |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
         *(_width(name, [one for one in found if one.workload == name]) for name in WORKLOADS),
         "",
-        "Half-widths are medians. *equivalent* is what the printed interval of the typical step "
+        "Half-widths are medians. A cell without an interval had one restart: its launches took the "
+        "budget. *equivalent* is what the printed interval of the typical step "
         "decides, at the end of the budget.",
         "",
         "## By load",
@@ -274,7 +275,8 @@ def _width(name: str, found: list[Found]) -> str:
     decided = outcomes.count("equivalent") / len(outcomes)
     shown = " | ".join(f"±{width:.2%}" for width in widths)
     share = _median(one.share for one in known)
-    return f"| {name} | {len(known)} | {shown} | {decided:.0%} | {rmse:.2%} | {share:.0%} |"
+    count = f"{len(known)} of {len(found)}"
+    return f"| {name} | {count} | {shown} | {decided:.0%} | {rmse:.2%} | {share:.0%} |"
 
 
 def _by_load(found: list[Found]) -> Iterator[str]:
