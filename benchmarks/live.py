@@ -233,8 +233,8 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         "|---|---:|---:|---:|---:|---:|---:|---:|",
         *(_width(name, [one for one in found if one.workload == name]) for name in WORKLOADS),
         "",
-        "Half-widths are medians. A cell without an interval had one restart: its launches took the "
-        "budget. *equivalent* is what the printed interval of the typical step "
+        "Half-widths are medians. A cell without an interval had one restart: its launches took "
+        "the budget. *equivalent* is what the printed interval of the typical step "
         "decides, at the end of the budget.",
         "",
         "## By load",

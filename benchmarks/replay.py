@@ -53,6 +53,7 @@ class _Schedule:
     comparisons: int
     spent_s: float = 0.0
     _groups: Groups = ()
+    _known: tuple[Groups | None, Spread] = (None, Spread())  # the spread of groups
     _costs: Costs = field(default_factory=lambda: Costs(launch_s=0.0))
 
     def run(self) -> Cell:
@@ -74,7 +75,11 @@ class _Schedule:
 
     @property
     def _spread(self) -> Spread:
-        return own_spread(self._groups, spread([self._groups]))
+        groups, known = self._known
+        if groups is not self._groups:
+            known = own_spread(self._groups, spread([self._groups]))
+            self._known = (self._groups, known)
+        return known
 
     @property
     def _least(self) -> int:

@@ -22,6 +22,7 @@ from envcompare.stats.typical import (
     RoundEvidence,
     Spread,
     own_spread,
+    quantile,
     ratio_of_sums,
     spread,
 )
@@ -118,20 +119,7 @@ def typical_ns(block: Measured, metric: MetricName) -> float | None:
         whole = METRICS[metric](block)
         return None if whole is None else whole / block.k
     steps = {"net": net_steps_ns(block), "wall": block.wall_ns, "cpu": block.cpu_ns}[metric]
-    return None if not steps else _lower_quartile(steps)
-
-
-def _lower_quartile(steps: Sequence[float]) -> float:
-    """Return the 25th percentile, linear between neighbours (Hyndman and Fan 1996, type 7)."""
-    if len(steps) == 1:
-        return float(steps[0])
-    if len(steps) > 100:
-        return float(np.quantile(steps, LOWER))
-    ordered = sorted(steps)
-    place = LOWER * (len(ordered) - 1)
-    low = int(place)
-    share = place - low
-    return float(ordered[low] + share * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low]))
+    return None if not steps else quantile(sorted(steps), LOWER)
 
 
 _Kind = Literal["process", "gpu", "blind", "plain"]

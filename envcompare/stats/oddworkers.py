@@ -10,13 +10,12 @@ its own error. Of four restarts one may be left out; where more are odd, that is
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from envcompare.stats.pairs import Logarithms, Round
-from envcompare.stats.typical import median_error
+from envcompare.stats.typical import centre
 
 LEAST_OFF = math.log(1.1)
 _ERRORS = 5.0
@@ -56,7 +55,7 @@ def _offsets(values: Logarithms, arm: str) -> dict[int, list[float]]:
     for number, value in values[arm].items():
         beside = _at(others, number)
         if beside:
-            offsets.setdefault(number[0], []).append(value - float(np.median(beside)))
+            offsets.setdefault(number[0], []).append(value - statistics.median(beside))
     return {restart: kept for restart, kept in offsets.items() if len(kept) >= _LEAST_ROUNDS}
 
 
@@ -68,11 +67,11 @@ def _far(offsets: dict[int, list[float]]) -> dict[int, float]:
     """Return the restarts in which an arm is far from where it usually is, and how far."""
     if len(offsets) < _LEAST_RESTARTS:
         return {}
-    medians = {restart: float(np.median(kept)) for restart, kept in offsets.items()}
-    usual = float(np.median(list(medians.values())))
-    far: dict[int, float] = {}
-    for restart, kept in offsets.items():
-        off = medians[restart] - usual
-        if abs(off) > max(LEAST_OFF, _ERRORS * median_error(np.asarray(kept))):
-            far[restart] = off
-    return far
+    centres = {restart: centre(tuple(kept)) for restart, kept in offsets.items()}
+    usual = statistics.median(median for median, _ in centres.values())
+    offs = {restart: (median - usual, error) for restart, (median, error) in centres.items()}
+    return {
+        restart: off
+        for restart, (off, error) in offs.items()
+        if abs(off) > max(LEAST_OFF, _ERRORS * error)
+    }

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -109,23 +110,32 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     them, shrunk to the prior as the pooled one is.
     """
     prior = prior or Spread()
-    values = [np.asarray(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
-    if len(values) < MIN_RESTARTS:
+    centres = [centre(one) for one in groups if len(one) >= _ROUNDS_FOR_QUARTILES]
+    if len(centres) < MIN_RESTARTS:
         return pooled
-    medians = np.asarray([np.median(one) for one in values])
-    errors = [median_error(one) ** 2 for one in values]
-    own = max(0.0, float(medians.var(ddof=1)) - float(np.mean(errors)))
-    own_df = len(values) - 1
+    scatter = statistics.variance(median for median, _ in centres)
+    own = max(0.0, scatter - statistics.fmean(error**2 for _, error in centres))
+    own_df = len(centres) - 1
     variance = (prior.df * prior.variance + own_df * own) / (prior.df + own_df)
     if variance <= pooled.variance:
         return pooled
     return replace(pooled, variance=variance, df=prior.df + own_df, own_df=own_df)
 
 
-def median_error(values: Floats) -> float:
-    """Return the standard error of the median of values, by their quartiles as if normal."""
-    low, high = np.quantile(values, (0.25, 0.75))
-    return 0.93 * float(high - low) / math.sqrt(values.size)
+@lru_cache(maxsize=4096)
+def centre(values: tuple[float, ...]) -> tuple[float, float]:
+    """Return the median and its standard error, by the quartiles as if normal."""
+    ordered = sorted(values)
+    width = quantile(ordered, 0.75) - quantile(ordered, 0.25)
+    return quantile(ordered, 0.5), 0.93 * width / math.sqrt(len(ordered))
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of ascending values, linear between two (Hyndman and Fan 1996, type 7)."""
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    above = ordered[min(low + 1, len(ordered) - 1)]
+    return float(ordered[low] + (place - low) * (above - ordered[low]))
 
 
 def _is_enough(groups: Groups) -> bool:

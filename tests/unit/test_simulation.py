@@ -16,7 +16,7 @@ from record_streams import streams_of
 from bookkeeping import RESULTS
 from envcompare.config.settings import Preset
 from envcompare.run_folder.results import RunFolder
-from envcompare.stats.typical import RoundEvidence, Spread
+from envcompare.stats.typical import RoundEvidence, Spread, prior_of
 from replay import Cell, replay
 from simulation import RAW, design, shares, tables
 from simulation_page import missed_goals
@@ -60,7 +60,7 @@ def test_a_missed_goal_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "spread", "least"),
-    [("quick", Spread(), 2), ("quick", Spread(variance=0.02**2), 6), ("strict", Spread(), 6)],
+    [("quick", Spread(), 2), ("quick", prior_of(0.02), 6), ("strict", Spread(), 6)],
 )
 def test_cell_below_the_least_restarts_says_nothing(
     preset: Preset, spread: Spread, least: int
