@@ -356,8 +356,8 @@ def _comparison_rows(run: RunComparison) -> Iterator[Row]:
         row |= _of_times(times.get((comparison.cell, comparison.arm)), "")
         row |= _of_times(times.get((comparison.cell, run.reference_arm)), "reference_")
         for estimate in filter(None, (comparison.primary, comparison.mean, *comparison.secondary)):
-            is_primary = estimate is comparison.primary
-            of = "typical" if is_primary else "mean"
+            is_primary = estimate is comparison.deciding
+            of = "typical" if estimate is comparison.primary else "mean"
             of = "process" if estimate.unit == "process" else of
             yield row | _of_estimate(estimate) | {"is_primary": is_primary, "estimate_of": of}
 

@@ -222,7 +222,7 @@ class Settings(
     ] = None
     noise_memory: Annotated[
         bool | None,
-        Option("Use and keep what A/A controls on this host tell of its noise.", default=True),
+        Option("Remember the noise of a host from its A/A controls for later runs.", default=True),
     ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None

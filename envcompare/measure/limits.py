@@ -26,6 +26,7 @@ _MIN_STEP_S = 10e-6  # reading both clocks takes 0.5 to 1 µs, a tenth of it
 MIN_BLOCK_LIMIT_S = 60.0
 MIN_BEGIN_LIMIT_S, MAX_BEGIN_LIMIT_S = 60.0, 300.0
 _SLOWEST_BLOCK = 20  # times what was expected, before it is taken to hang or to have stood still
+_STALL_NS = 2e9  # at least: a step may wait for a disk or a network
 _BLOCKS_TO_KNOW = 3  # of an arm, before one of them can be absurd
 _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 _NORMAL = 1.96  # standard errors at 95 %
@@ -115,12 +116,12 @@ def one_cpu_caution(hello: Hello) -> str:
 
 
 def small_budget_caution(budget_s: float, *, restarts: int, least: int, needed_s: float) -> str:
-    """Say that too little was measured for a verdict, and what budget would do."""
+    """Say that fewer restarts were measured than planned, and what budget would do."""
     if restarts >= least:
         return ""
     return (
-        f"the budget of {budget_s:.3g} s fitted {counted(restarts, 'restart')}, and a verdict "
-        f"needs {least}: give --budget {_roughly(needed_s)} or more"
+        f"the budget of {budget_s:.3g} s fitted {counted(restarts, 'restart')} of the {least} that "
+        f"were planned: give --budget {_roughly(needed_s)} or more"
     )
 
 
@@ -160,7 +161,7 @@ class ClockWatch:
             return ""
         usual_ns = statistics.median(steps) * block.k
         used_ns = sum(block.cpu_ns) + (block.wait_ns or 0)
-        if wall_ns <= _SLOWEST_BLOCK * usual_ns or 2 * used_ns > wall_ns:
+        if wall_ns <= max(_SLOWEST_BLOCK * usual_ns, _STALL_NS) or 2 * used_ns > wall_ns:
             return ""
         return (
             f"it took {wall_ns / 1e9:.3g} s, not {usual_ns / 1e9:.3g} s, and used only "
@@ -275,7 +276,10 @@ def plan_restarts(
     """
     wanted_s = measuring_s(costs)
     left_s = remaining_s + (costs.launch_s if is_launched else 0.0)
-    fitting = round(left_s / (costs.launch_s + wanted_s))
+    fitting = max(
+        math.floor(left_s / (costs.launch_s + wanted_s)),
+        int(left_s >= costs.launch_s + LEAST_MEASURING_S),
+    )
     least_s = costs.launch_s + max(LEAST_MEASURING_S / 4, MIN_ROUNDS / 2 * costs.round_s)
     possible = max(int(is_launched), math.floor(left_s / max(least_s, 1e-9)))
     restarts = min(max(missing, fitting, int(is_launched)), possible)

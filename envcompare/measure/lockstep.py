@@ -6,6 +6,7 @@ as its launch deserves, and ends.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
@@ -82,6 +83,8 @@ class Lockstep:
         for block in prior:
             self.readings.add(block)
             self._restart = max(self._restart, 1 + block.restart)
+            if block.warmup:
+                continue
             self._steps = int(self.tuning.get("steps_per_block", block.k))
             step_s = wall_ns(block) / max(1, block.k) / 1e9
             self._block_s = self._steps * self.tuning.get("step_s", step_s)
@@ -127,11 +130,15 @@ class Lockstep:
     def _is_done(self) -> bool:
         planned = self.context.design.min_restarts
         self.stopped_by = self.roster.why_done(self.readings, min_restarts=planned)
-        if self.stopped_by is None and self._costs is not None:
-            plan = self._plan(self._costs)
-            if plan.restarts < 1:
-                self.stopped_by = "budget"
+        if self.stopped_by is None and self._is_spent():
+            self.stopped_by = "budget"
         return self.stopped_by is not None
+
+    def _is_spent(self) -> bool:
+        """Tell whether no other restart is worth its launch; the first one always is."""
+        if self._costs is None:
+            return self.readings.restarts > 0 and self.context.remaining_s <= 0
+        return self._plan(self._costs).restarts < 1
 
     def _plan(self, costs: Costs, *, spent_s: float | None = None) -> RestartPlan:
         """Share the budget among the restarts to come; with `spent_s` one of them is measuring."""
@@ -161,17 +168,21 @@ class Lockstep:
         order = shuffled(self.roster.arms, seed)
         self.context.note("restart", values={"restart": self._restart}, text=" ".join(order))
         pool = WorkerPool(self.roster)
+        measured_s = 0.0
         try:
             pool.launch(order, restart=self._restart)
             if self.context.reference in pool.arms and len(pool.arms) > 1:
-                self._run_generation(pool, began)
+                measured_s = self._run_generation(pool, began)
             pool.dismiss()
         finally:
             pool.kill()
-            if self._costs is None:  # nothing was measured: another launch would cost as much
-                self._costs = Costs(launch_s=time.monotonic() - began)
+            # what is no round: the launch, and the end of the workers
+            spent_s = time.monotonic() - began - measured_s
+            costs = self._costs or Costs(launch_s=0.0)
+            self._costs = dataclasses.replace(costs, launch_s=spent_s)
 
-    def _run_generation(self, pool: WorkerPool, began: float) -> None:
+    def _run_generation(self, pool: WorkerPool, began: float) -> float:
+        """Run it and return the seconds that its rounds took."""
         rounds = _Rounds(lockstep=self, began=began)
         run = _Generation(
             pool, self._restart, self._steps, self._block_s, self.readings.add, rounds.is_enough
@@ -181,6 +192,7 @@ class Lockstep:
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
+        return rounds.measured_s
 
     def noise(self) -> Spread:
         """Return how far the restarts of the A/A control alone scattered; nothing without one."""
@@ -209,7 +221,7 @@ class Lockstep:
         """Return for how long the restart that runs is to measure, `spent_s` of it are over."""
         plan = self._plan(costs, spent_s=spent_s)
         if is_first and self._is_planned_aloud():
-            left_s, missing = self.context.remaining_s, self._min_restarts
+            left_s, missing = self.context.remaining_s + costs.launch_s, self._min_restarts
             budget_s = self.context.design.budget_s
             text = plan_text(plan, costs, remaining_s=left_s, budget_s=budget_s, missing=missing)
             self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
@@ -229,6 +241,7 @@ class _Rounds:
     began: float  # of the launch
     costs: Costs | None = None
     _first_s: float | None = None  # of the first round
+    measured_s: float = 0.0
     _rounds_s: list[float] = field(default_factory=list)
     _measuring_s: float = math.inf
     _least: int = 1
@@ -245,7 +258,7 @@ class _Rounds:
             self._first_s = now
             return self.lockstep.context.remaining_s <= 0 and self.lockstep.readings.restarts > 0
         self._rounds_s.append(round_s)
-        spent_s = now - (self._first_s or now)
+        spent_s = self.measured_s = now - (self._first_s or now)
         if self.costs is None or spent_s >= self._review_s:
             is_first = self.costs is None
             launch_s = (self._first_s or now) - self.began

@@ -19,6 +19,7 @@ from envcompare.stats.typical import (
     LEAST_SPREAD,
     PRIOR_SPREAD,
     PRIOR_WEIGHT,
+    WIDE_SPREAD,
     Spread,
     prior_of,
 )
@@ -26,6 +27,7 @@ from envcompare.transport import Transport, make_folder, read_json, run, shell
 
 _FILE = "noise.json"
 _FADING = 0.9  # of what is remembered, with each cell: a host changes
+_LARGEST = (2 * WIDE_SPREAD) ** 2  # of one cell: a worker that is far off is not the host
 _MOST = 1.0  # a variance beyond is none of a host, but of a broken file
 
 
@@ -44,9 +46,10 @@ class NoiseMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_cell(self, control: Spread) -> NoiseMemory:
         """Return what is remembered after a cell, of which the spread of the control alone."""
+        excess = min(control.own_excess, _LARGEST)
         return NoiseMemory(
             df=_FADING * self.df + control.own_df,
-            variance_sum=_FADING * self.variance_sum + control.own_df * control.own_excess,
+            variance_sum=_FADING * self.variance_sum + control.own_df * excess,
         )
 
 

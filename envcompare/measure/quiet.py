@@ -1,4 +1,4 @@
-"""The quiet gate: before a generation, wait while others want the CPUs of the host.
+"""The quiet gate: before a launch, wait while others want the CPUs of the host.
 
 A first glance at the averages of the kernel costs one command. They still hold the launches of our
 own workers, so that they only raise a suspicion; a second look, over 0.2 s in which no worker of

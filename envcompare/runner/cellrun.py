@@ -67,6 +67,7 @@ _NO_STEPS = Lacking(
         hint="profile it by hand and give the file to envcompare import",
     ),
 )
+_ENOUGH_TO_LEARN = 2  # degrees of freedom: with two restarts an odd worker is not recognised
 _UNSEEN = "ended before its software could be compared with that of the first part"
 # beside failures, and how generations of the reference begin; of what was calibrated, the plan
 _SAID = ("caution", "waited", "calibrated")
@@ -146,9 +147,8 @@ class CellRun:
         roster = self._roster(context)
         blocks = [sample for sample in self.prior if isinstance(sample, Block)]
         lockstep = Lockstep(context, roster, blocks, self._tuning())
-        if EXPECTED_SPREAD not in lockstep.tuning:
-            deviation = math.sqrt(context.noise.variance)
-            context.note("calibrated", values={EXPECTED_SPREAD: deviation})
+        # noted in each part of a run: only the last one stands
+        context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
         stopped_by = self._stopped_by()
         if not stopped_by:
             self._measure_startup(context, roster)
@@ -156,6 +156,8 @@ class CellRun:
                 lockstep.measure()
             stopped_by = lockstep.stopped_by or ""
             self._learn(lockstep)
+        else:
+            context.note("stopped", text=stopped_by)
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
         self._profile(context, roster)
@@ -172,7 +174,7 @@ class CellRun:
     def _learn(self, lockstep: Lockstep) -> None:
         """Keep what the A/A control of this cell tells of the noise of the host."""
         noise = lockstep.noise()
-        if noise.own_df and self.job.plan.design.noise_memory:
+        if noise.own_df >= _ENOUGH_TO_LEARN and self.job.plan.design.noise_memory:
             known = recall(self.session.transport, self.session.cache)
             remember(self.session.transport, self.session.cache, known.with_cell(noise))
 

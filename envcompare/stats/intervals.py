@@ -61,8 +61,7 @@ class Interval:
 class Evidence:
     """What the units say before a level is chosen: a mean, its standard error, and from how many.
 
-    `own_error` over `count` units is what the confidence sequence rests on; `error` and `df` are
-    the same, or those of a variance pooled over cells.
+    `own_error` over `count` units is what the confidence sequence rests on.
     """
 
     mean: float

@@ -55,11 +55,12 @@ def net_steps_ns(block: Measured) -> Sequence[float] | None:
     """
     if isinstance(block, ProcessRun) or block.wait_ns is None:
         return None
-    throttled = block.throttled_ns or 0
+    # the scheduler counts a stop as a wait too; the group may have been stopped on other CPUs
+    throttled = min(block.wait_ns, block.throttled_ns or 0)
     wall = wall_ns(block)
     if block.voluntary_switches == 0 and 0 < sum(block.cpu_ns) <= _MORE_THREADS * wall:
         return [cpu + throttled / len(block.cpu_ns) for cpu in block.cpu_ns]
-    outside = max(0, block.wait_ns - min(block.wait_ns, throttled))
+    outside = block.wait_ns - throttled
     share = 1 - outside / wall if wall else 0.0
     return [step * share for step in block.wall_ns] if share > 0 else None
 
@@ -162,8 +163,13 @@ class Readings:
     """
 
     def __init__(
-        self, samples: Iterable[Measured] = (), *, metrics: Iterable[MetricName] = tuple(METRICS)
+        self,
+        samples: Iterable[Measured] = (),
+        *,
+        metrics: Iterable[MetricName] = tuple(METRICS),
+        threads: int = 1,
     ) -> None:
+        self._threads = threads
         self._metrics = tuple(metrics)
         self._typical: dict[MetricName, dict[str, dict[Round, float]]] = {}
         self._sums: dict[MetricName, dict[str, dict[Round, float]]] = {}
@@ -195,8 +201,8 @@ class Readings:
 
     @property
     def restarts(self) -> int:
-        """Return how many restarts, or passes of processes, were read."""
-        return len(self._restarts)
+        """Return how many restarts, or passes of processes, were read and are taken in."""
+        return len(self._restarts) - len(self.odd)
 
     def has_restart(self, number: int) -> bool:
         """Tell whether a block of a restart was read."""
@@ -219,8 +225,8 @@ class Readings:
     def odd(self) -> tuple[OddRestart, ...]:
         """Return the restarts that no estimate takes in, since a worker was far off in them."""
         if self._odd is None:
-            values = self.logarithms("net") or self.logarithms("wall")
-            self._odd = () if self.is_program else odd_restarts(values)
+            metric, _ = self.primary(threads=self._threads)
+            self._odd = () if self.is_program else odd_restarts(self.logarithms(metric))
         return self._odd
 
     def _complete(self, *values: Mapping[Round, float] | None) -> list[Round]:

@@ -46,6 +46,7 @@ TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mea
 DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
 STRETCHES = 8  # in order of time, of which a jackknife leaves one out
 _LEAST_P, _HALVINGS = 1e-12, 40
+_CLEARLY = 2.0  # times the excess of its cell, before an arm has a spread of its own
 _DOUBT = 2.0  # of a spread that few restarts show, in degrees of freedom
 _ROUNDS_FOR_QUARTILES = 4  # of a restart
 ROUNDS_FOR_MEDIAN = 6
@@ -117,12 +118,12 @@ def own_spread(groups: Groups, pooled: Spread, prior: Spread | None = None) -> S
     own = max(0.0, scatter - statistics.fmean(error**2 for _, error in centres))
     own_df = len(centres) - 1
     variance = (prior.df * prior.variance + own_df * own) / (prior.df + own_df)
-    if variance <= pooled.variance:
+    if variance <= pooled.variance or own <= _CLEARLY * max(0.0, pooled.own_excess):
         return pooled
     return replace(pooled, variance=variance, df=prior.df + own_df, own_df=own_df)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def centre(values: tuple[float, ...]) -> tuple[float, float]:
     """Return the median and its standard error, by the quartiles as if normal."""
     ordered = sorted(values)
@@ -280,7 +281,13 @@ class Contrast:
     df: float
 
     def interval(
-        self, *, level: float, spread: Spread, groups: Groups, generations: int
+        self,
+        *,
+        level: float,
+        spread: Spread,
+        groups: Groups,
+        generations: int,
+        factor: float = 1.0,
     ) -> Interval:
         """Return it with Student's interval, widened for what restarts of these rounds add."""
         half = math.inf
@@ -290,7 +297,7 @@ class Contrast:
             half = math.sqrt(own**2 + more)
         return Interval(
             mean=self.mean,
-            half_width=half,
+            half_width=factor * half,
             unit="round",
             restarts=len(groups),
             generations=generations,

@@ -46,7 +46,7 @@ def difference(before: Ends, after: Ends) -> Ends:
 
     The two must be independent. Each end takes the square of the half-width that points its way
     for the variance of its estimate at that level, so that a skewed interval stays skewed, and a
-    widened or pooled one keeps what it was widened or pooled for: at levels 1 − a and 1 − b the
+    widened one keeps what it was widened for: at levels 1 − a and 1 − b the
     interval covers with at least the lower of both, as far as each one does.
     """
     mean = after.mean - before.mean

@@ -117,7 +117,8 @@ def test_drift_of_one_arm_is_a_caution_beside_the_verdict(tmp_path: Path) -> Non
     assert isinstance(found, Drift)
     assert found.slope == pytest.approx(0.02, abs=0.003)
     cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
-    assert re.search(r"against vm, docker gets (1\.9|2\.0) % slower a round", cautions)
+    words = r"against vm, docker gets (3\.[89]|4\.[0-2]) % slower from the first round of a restart"
+    assert re.search(words, cautions)
 
 
 def test_drift_common_to_all_arms_stays_out_of_the_cautions(tmp_path: Path) -> None:
@@ -125,12 +126,12 @@ def test_drift_common_to_all_arms_stays_out_of_the_cautions(tmp_path: Path) -> N
     run = compared(tmp_path, slopes={"vm": 0.02, "docker": 0.02, "vm~control": 0.02})
     assert {one for one in detected(run) if one[1]} == set()
     cautions = " ".join(item.text for item in summary_cards(run)[-1].items)
-    assert "a round" not in cautions
-    assert "blocks of docker, vm and vm~control get slower inside a generation" in everything(run)
+    assert "from the first round" not in cautions
+    assert "blocks of docker, vm and vm~control get slower from the first round" in everything(run)
 
 
 def test_steady_work_is_said_to_be_steady(tmp_path: Path) -> None:
     """The reader learns that it was looked for."""
     run = compared(tmp_path, slopes={"vm": 0.0, "docker": 0.0, "vm~control": 0.0})
     assert detected(run) == []
-    assert "No drift inside a generation was found" in everything(run)
+    assert "No drift inside a restart was found" in everything(run)

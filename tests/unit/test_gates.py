@@ -304,7 +304,7 @@ def test_unproven_needs_a_percentage() -> None:
 
 def test_gate_says_how_much_time_would_decide() -> None:
     """Half as wide takes four times as long: three minutes more."""
-    assert "about 3 min more of measuring would decide" in sentence(
+    assert "about 3 min more measuring would decide" in sentence(
         "unproven:2%", claim(-3.92, 4.04, log_ratio=0.0, elapsed_s=60.0)
     )
 
@@ -313,3 +313,17 @@ def test_slower_is_hit_by_the_mean_as_well() -> None:
     """One step in fifty that takes three times as long moves no typical step."""
     one = claim(-0.5, 0.5, outcome="slower", mean_low=0.025, mean_high=0.06)
     assert found("slower:2%", one) == "hit"
+
+
+def test_small_slowdown_that_is_proven_to_be_small_passes() -> None:
+    """Slower by 1.2 to 1.8 % at a margin of 1 % is shown to be less than 2 %."""
+    assert found("unproven:2%", claim(1.2, 1.8, outcome="slower")) is None
+
+
+def test_gate_hit_by_the_mean_says_the_figures_of_the_mean() -> None:
+    """Those of the typical step would have the wrong sign."""
+    one = claim(
+        -0.9, 0.1, outcome="slower", mean_low=math.log1p(0.025), mean_high=math.log1p(0.075)
+    )
+    assert "docker is 5.0 % slower" in sentence("slower:2%", one)
+    assert "at least 2.5 %" in sentence("slower:2%", one)

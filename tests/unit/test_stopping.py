@@ -141,7 +141,7 @@ def test_restarts_that_scatter_measure_for_a_shorter_time() -> None:
 @pytest.mark.parametrize(
     ("remaining_s", "missing", "restarts", "each_s"),
     [
-        (600, 4, 42, 600 / 42 - 10),  # as many as a launch of 10 s and 4.3 s of rounds fit
+        (600, 4, 41, 600 / 41 - 10),  # as many as a launch of 10 s and 4.3 s of rounds fit
         (60, 2, 4, 5.0),
         (48, 4, 4, 2.0),  # those that are missing come first, and each measures for less
         (40, 4, 3, 40 / 3 - 10),

@@ -202,6 +202,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     # The typical step, on `net`, or on `wall` where net is not defined; a process of a command.
     primary: Estimate | None = None
     mean: Estimate | None = None  # of all steps on the same metric, with everything in
+    is_mean_firm: bool = False  # it may claim a difference: no screen, and its own control held
     is_by_mean: bool = False  # the outcome is that of the mean, not of the typical step
     tail: Tail | None = None
     secondary: tuple[Estimate, ...] = ()  # means of wall, stretch, cpu, gpu: not widened
@@ -210,6 +211,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     forecast_restarts: int | None = None  # or processes
     control_failed: bool = False  # then only claims beyond `noise_floor` were kept
     failure: Failure | None = None
+
+    @property
+    def deciding(self) -> Estimate | None:
+        """The estimate that the outcome rests on: of the typical step, or else of the mean."""
+        return self.mean if self.is_by_mean else self.primary
 
 
 class Decomposition(msgspec.Struct, frozen=True, kw_only=True):

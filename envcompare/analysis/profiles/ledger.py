@@ -283,7 +283,7 @@ def _of_blocks(blocks: Sequence[Block], modes: Modes | None) -> Division:
     rules = (_ONE_THREAD if cpu <= left * _CLOCKS_APART else _MANY_THREADS,)
     parts: dict[Part, float] = _on_cpu(min(cpu, left), modes)
     rest = max(0.0, left - cpu)
-    # who never gave the CPU up, waited for none and was not stopped, was not let run all the same
+    # no voluntary switch, no wait, no quota: the rest was taken from outside
     is_busy = all(block.voluntary_switches == 0 for block in blocks)
     parts |= {"wait": waited, "throttled": quota, "stolen" if is_busy else "rest": rest}
     return Division(parts=parts, rules=(*rules, _SPLIT) if modes else rules)

@@ -101,7 +101,7 @@ class CellData:
     @cached_property
     def readings(self) -> Readings:
         """Return what the metrics read from the blocks."""
-        return Readings(self.blocks)
+        return Readings(self.blocks, threads=self.run.design.threads)
 
     @property
     def is_looked(self) -> bool:
@@ -137,7 +137,7 @@ class CellData:
     def expected(self) -> Spread:
         """Return how far restarts were expected to scatter, as the looks took it."""
         noted = (e.values.get(EXPECTED_SPREAD) for e in self.events if e.what == "calibrated")
-        values = [one for one in noted if isinstance(one, float) and 0 < one < 1]
+        values = [one for one in noted if isinstance(one, float) and 0 < one <= 1]
         return prior_of(values[0]) if values else Spread()
 
     def arm_blocks(self, arm: str) -> tuple[Measured, ...]:
@@ -197,8 +197,14 @@ def plain_estimate(
     return to_estimate(data, arm, metric=metric, ratio=ratio, is_widened=False)
 
 
-def mean_estimate(
-    data: CellData, arm: str, *, metric: MetricName, level: float, is_widened: bool = False
+def mean_estimate(  # noqa: PLR0913 — each is a choice of its own
+    data: CellData,
+    arm: str,
+    *,
+    metric: MetricName,
+    level: float,
+    factor: float = 1.0,
+    is_widened: bool = False,
 ) -> Estimate | None:
     """Return the estimate of the mean, with all steps in; None without rounds of both arms.
 
@@ -211,7 +217,8 @@ def mean_estimate(
     groups = data.readings.groups(arm, reference, "wall" if metric == "stretch" else metric)
     ratio = found.interval(
         level=level,
-        # what neighbours take is nothing that a restart adds to
+        factor=factor,
+        # what neighbors take is nothing that a restart adds to
         spread=Spread(variance=0.0) if metric == "stretch" else data.spread(arm),
         groups=groups,
         generations=data.readings.generations(arm, reference, "wall"),

@@ -28,7 +28,13 @@ from envcompare.analysis.timing.cells import (
 from envcompare.analysis.timing.tails import tail
 from envcompare.run_folder.records import ArmRecord, Design
 from envcompare.run_folder.results import count_comparisons
-from envcompare.stats.intervals import ALPHA, CONTROL_LEVEL, Interval, restarts_needed
+from envcompare.stats.intervals import (
+    ALPHA,
+    CONTROL_LEVEL,
+    LOOK_FACTOR,
+    Interval,
+    restarts_needed,
+)
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.multiplicity import screen
 from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, WIDE_RESTARTS
@@ -136,8 +142,9 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
     if outcome in {"slower", "faster"} and not settled.is_selected:
         outcome, reason = "inconclusive", Reason(kind="not-selected")
     by_mean = None
-    if reason is None and outcome in {"equivalent", "inconclusive"}:
-        by_mean = _outcome_of_mean(data, arm.id, mean)
+    is_mean_firm = _is_mean_firm(data, arm, mean)
+    if is_mean_firm and reason is None and outcome in {"equivalent", "inconclusive"}:
+        by_mean = _outcome_of_mean(data, mean)
     outcome = by_mean or outcome
     is_open = outcome == "inconclusive" and not (control_failed and reason)
     more = _more_restarts(data, arm.id, settled.interval) if is_open else None
@@ -155,6 +162,7 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         leaning=leaning(mean.log_ratio if by_mean and mean else primary.log_ratio),
         primary=primary,
         mean=mean,
+        is_mean_firm=is_mean_firm,
         is_by_mean=by_mean is not None,
         tail=tail(data, arm.id),
         secondary=tuple(other for other in others if other is not None),
@@ -172,25 +180,36 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
     design = data.run.design
     planned = 1 if design.screen else count_comparisons(data.run.arms, len(data.run.cells))
     level = PLAIN_LEVEL if arm.is_control else 1 - (1 - TYPICAL_SHARE) * ALPHA / max(1, planned)
+    factor = LOOK_FACTOR if data.is_looked and not arm.is_control else 1.0
     return mean_estimate(
-        data, arm.id, metric=data.metric[0], level=level, is_widened=not arm.is_control
+        data,
+        arm.id,
+        metric=data.metric[0],
+        level=level,
+        factor=factor,
+        is_widened=not arm.is_control,
     )
 
 
-def _outcome_of_mean(data: CellData, arm: str, mean: Estimate | None) -> Outcome | None:
-    """Return whether the mean is slower or faster; None where it is neither.
+def _is_mean_firm(data: CellData, arm: ArmRecord, mean: Estimate | None) -> bool:
+    """Say whether a mean may claim a difference: no screen asks for more, its control held."""
+    least = _least_restarts(data, arm.id)
+    if mean is None or mean.restarts < least or data.run.design.screen:
+        return False
+    control = next((one.id for one in data.run.arms if one.is_control), None)
+    floor = None
+    if control is not None:
+        floor = mean_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
+    end = failed_control_end(floor, least=least)
+    return end is None or abs(mean.log_ratio) > end
 
-    Its own A/A control must not differ as much.
-    """
-    if mean is None or mean.restarts < _least_restarts(data, arm) or data.run.design.screen:
+
+def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
+    """Return whether the mean is slower or faster; None where it is neither."""
+    if mean is None:
         return None
     outcome = verdict(mean.low, mean.high, margin=data.run.design.margin)
-    if outcome not in {"slower", "faster"}:
-        return None
-    control = next((arm.id for arm in data.run.arms if arm.is_control), None)
-    floor = control and mean_estimate(data, control, metric=data.metric[0], level=CONTROL_LEVEL)
-    end = failed_control_end(floor or None, least=_least_restarts(data, arm))
-    return None if end is not None and abs(mean.log_ratio) <= end else outcome
+    return outcome if outcome in {"slower", "faster"} else None
 
 
 def _least_restarts(data: CellData, arm: str) -> int:

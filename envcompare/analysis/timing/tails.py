@@ -12,7 +12,7 @@ from envcompare.analysis.model.comparison import Tail
 from envcompare.analysis.timing.cells import CellData
 from envcompare.run_folder.records import Measured
 from envcompare.stats.intervals import student_factor
-from envcompare.stats.metrics import net_steps_ns
+from envcompare.stats.metrics import MetricName, net_steps_ns
 from envcompare.stats.typical import STRETCHES, Contrast, jackknife
 
 SLOW = 1.5  # times the median step of its arm
@@ -66,14 +66,15 @@ def tail(data: CellData, arm: str) -> Tail | None:
 def _by_round(data: CellData, arm: str) -> dict[tuple[int, int, int], Floats]:
     found = {}
     for block in data.arm_blocks(arm):
-        steps = _steps(block)
+        steps = _steps(block, data.metric[0])
         if steps is not None:
             found[block.restart, block.generation, block.round] = steps
     return found
 
 
-def _steps(block: Measured) -> Floats | None:
-    steps = getattr(block, "gpu_ns", None) or net_steps_ns(block) or getattr(block, "wall_ns", None)
+def _steps(block: Measured, metric: MetricName) -> Floats | None:
+    on_clock = getattr(block, "gpu_ns", None) or getattr(block, "wall_ns", None)
+    steps = net_steps_ns(block) if metric == "net" else on_clock
     return np.asarray(steps, dtype=float) if steps else None
 
 

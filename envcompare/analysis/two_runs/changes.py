@@ -307,6 +307,8 @@ def _lacking(run: RunComparison, comparison: Comparison) -> Reason | None:
     """Return why no claim can rest on the interval of a run; None where one can."""
     primary = comparison.primary
     assert primary is not None
+    if comparison.reason is not None and comparison.reason.kind == "too-few":
+        return comparison.reason
     needed = _least(run, comparison)
     if primary.restarts < needed or primary.low is None or primary.high is None:
         return comparison.reason or Reason(kind="no-interval")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envcompare.analysis.model.comparison import (
@@ -38,6 +38,7 @@ _MOST: Final[dict[GateState, float]] = {
 }  # percent
 _PERCENT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%", re.ASCII)
 _MOST_TIMES: Final = 30.0  # narrower than now; a forecast beyond is no number to plan with
+_WITHDRAWN: Final = frozenset({"too-few", "control-failed", "no-interval", "failed"})
 _UNMEASURED: Final = frozenset({"failed", "not-run"})
 _ALLOWED: Final = (
     "slower, slower:2%, unproven:2%, faster, faster:2%, inconclusive, confounded and failed, "
@@ -135,8 +136,8 @@ def claims_of_run(run: RunComparison) -> tuple[Claim, ...]:
     return tuple(
         _claim(
             one,
-            one.primary,
-            mean=one.mean,
+            one.deciding,
+            mean=one.mean if one.is_mean_firm else None,
             elapsed_s=elapsed.get(one.cell),
             is_described={(one.host, one.arm), (one.host, run.reference_arm)} <= described,
             reasons=(one.reason,) if one.reason else (),
@@ -206,6 +207,15 @@ def claims_of_change(run: RunChange) -> tuple[Claim, ...]:
     return *changed, *lost
 
 
+def _by_mean(gate: Gate, claim: Claim) -> Claim:
+    """Return the claim as the mean makes it, where only that lies beyond the bound of a gate."""
+    low, high = claim.mean_low, claim.mean_high
+    if gate.percent is None or low is None or high is None or _is_beyond(gate, claim):
+        return claim
+    mean = replace(claim, low=low, high=high, log_ratio=(low + high) / 2)
+    return mean if _is_beyond(gate, mean) else claim
+
+
 def judge_gates(gates: Iterable[Gate], claims: tuple[Claim, ...]) -> tuple[GateResult, ...]:
     """Return what each gate finds."""
     return tuple(_judge(gate, claims) for gate in gates)
@@ -234,6 +244,8 @@ def gates_exit_code(
 
 
 def _judge(gate: Gate, claims: tuple[Claim, ...]) -> GateResult:
+    if gate.is_of_speed:
+        claims = tuple(_by_mean(gate, one) for one in claims)
     findings = tuple(
         GateFinding(
             cell=one.cell,
@@ -288,18 +300,14 @@ def _is_beyond(gate: Gate, claim: Claim) -> bool:
         return claim.outcome == gate.state
     stands = claim.outcome == gate.state or (claim.outcome == "equivalent" and claim.is_firm)
     if gate.state == "slower":
-        ends = (claim.low, claim.mean_low)
-        return stands and any(end is not None and end > gate.bound for end in ends)
-    ends = (claim.high, claim.mean_high)
-    return stands and any(end is not None and end < gate.bound for end in ends)
+        return stands and claim.low > gate.bound
+    return stands and claim.high < gate.bound
 
 
 def _is_proven(gate: Gate, claim: Claim) -> bool:
     """Say whether all of the interval lies below the bound, and nothing speaks against it."""
-    if claim.high is None or claim.outcome == "slower":
-        return False
-    is_withdrawn = claim.outcome == "inconclusive" and bool(claim.reasons)
-    return claim.high < gate.bound and not is_withdrawn
+    is_withdrawn = any(reason.kind in _WITHDRAWN for reason in claim.reasons)
+    return claim.high is not None and claim.high < gate.bound and not is_withdrawn
 
 
 def _forecast_s(gate: Gate, claim: Claim) -> float | None:

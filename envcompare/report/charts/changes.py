@@ -102,7 +102,7 @@ def forest_chart(run: RunComparison) -> Chart | None:
         return None
     ranked = sorted(
         compared,
-        key=lambda comparison: -abs(comparison.primary.log_ratio) if comparison.primary else 1,
+        key=lambda comparison: -abs(comparison.deciding.log_ratio) if comparison.deciding else 1,
     )
     kept = {id(comparison) for comparison in ranked[:MOST_ROWS]}
     chosen = sorted(
@@ -171,7 +171,7 @@ def _arrows(measured: list[dict[str, Any]], y: alt.Y) -> list[alt.Chart]:
 
 def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> dict[str, Any]:
     """Return the figures of a comparison, and its mark where something was measured."""
-    primary, figures = comparison.primary, _figures(comparison)
+    primary, figures = comparison.deciding, _figures(comparison)
     if primary is None:
         return {"figures": figures}
     colours = {"slower": palette.slow, "faster": palette.fast, "inconclusive": palette.open}
@@ -189,11 +189,11 @@ def _forest_row(comparison: Comparison, on: Axis, palette: Palette) -> dict[str,
 
 def _figures(comparison: Comparison) -> str:
     word = WORDS[comparison.outcome]
-    if comparison.primary is None:
+    if comparison.deciding is None:
         return word
-    interval = signed_interval(comparison.primary.low, comparison.primary.high)
+    interval = signed_interval(comparison.deciding.low, comparison.deciding.high)
     mixed = ", confounded" if comparison.is_confounded else ""
-    return f"{signed_percent(comparison.primary.log_ratio)} ({interval}) {word}{mixed}"
+    return f"{signed_percent(comparison.deciding.log_ratio)} ({interval}) {word}{mixed}"
 
 
 def _forest_description(run: RunComparison, chosen: list[Comparison], *, left_out: int) -> str:
@@ -217,7 +217,7 @@ class SweepPoint:
     @property
     def primary(self) -> Estimate | None:
         """Return what was measured here."""
-        return self.comparison.primary if self.comparison else None
+        return self.comparison.deciding if self.comparison else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,9 +143,10 @@ def _result_sentence(result: GateResult) -> str:
 
 def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming) -> str:
     gate, state = result.gate, result.state
+    bound = f"{result.percent or 0:.12g} %"
     match finding.finding:
         case "hit":
-            return f"gate {gate} hit: {_hit(state, finding, naming)}"
+            return f"gate {gate} hit: {_hit(state, finding, naming, bound=bound)}"
         case "unjudged":
             is_measured = state == "confounded" and finding.outcome not in {"failed", "not-run"}
             unseen = _NOT_DESCRIBED_TWICE if naming.is_change else _NOT_DESCRIBED
@@ -155,7 +156,7 @@ def _finding_sentence(result: GateResult, finding: GateFinding, naming: _Naming)
             return f"gate {gate} passed, not beyond doubt: {_open(result, finding, naming)}"
 
 
-def _hit(state: str, finding: GateFinding, naming: _Naming) -> str:
+def _hit(state: str, finding: GateFinding, naming: _Naming, *, bound: str) -> str:
     name = naming.name(finding)
     match state:
         case "inconclusive":
@@ -172,8 +173,8 @@ def _hit(state: str, finding: GateFinding, naming: _Naming) -> str:
             what = _LACKS[finding.outcome] if is_whole else "failed before the end of its cell"
             return f"{name} {what} ({_reason(finding)})"
         case "unproven":
-            far = "has no interval" if finding.high is None else f"has {_interval(finding)}"
-            return f"{name} {far}: that all of it lies below is not shown{_more(finding)}"
+            ends = "no interval" if finding.high is None else _interval(finding)
+            return f"{name} is not shown to be less than {bound} slower ({ends}){_more(finding)}"
         case _:
             near = finding.low if state == "slower" else finding.high
             least = "" if near is None else f"; at least {unsigned_percent(near)}"
@@ -197,7 +198,7 @@ def _more(finding: GateFinding) -> str:
     """Say how much more measuring would decide, where that can be told."""
     if finding.forecast_s is None:
         return ""
-    return f"; about {rough_time(finding.forecast_s)} more of measuring would decide"
+    return f"; about {rough_time(finding.forecast_s)} more measuring would decide"
 
 
 def _reach(state: str, finding: GateFinding) -> str:

@@ -100,8 +100,12 @@ def axis(comparisons: Iterable[Comparison], *, margin: float) -> Axis:
     band = math.log1p(max(margin, 1e-4))
     ends = [0.0]
     for comparison in comparisons:
-        if comparison.primary is not None:
-            figures = comparison.primary.log_ratio, comparison.primary.low, comparison.primary.high
+        if comparison.deciding is not None:
+            figures = (
+                comparison.deciding.log_ratio,
+                comparison.deciding.low,
+                comparison.deciding.high,
+            )
             ends += [end for end in figures if end is not None]
     low = min(95, math.ceil(-100 * change(-_reach(-min(ends), band))))
     high = math.ceil(100 * change(_reach(max(ends), band)))

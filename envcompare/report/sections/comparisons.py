@@ -121,7 +121,7 @@ def comparison_rows(run: RunComparison, axis: Axis) -> tuple[ComparedRow, ...]:
                 comparison=comparison,
                 verdict=words,
                 work=works[comparison.cell],
-                mark=mark(comparison.primary, comparison.outcome, on=axis),
+                mark=mark(comparison.deciding, comparison.outcome, on=axis),
                 steps=step_times(run, words),
                 figures={name: _figure(run, comparison, name) for name in METRICS},
                 notes=_notes(comparison, words, beside),
@@ -300,7 +300,7 @@ def _row(
 
 
 def _change_cell(row: ComparedRow) -> Line:
-    words, primary = row.verdict, row.comparison.primary
+    words, primary = row.verdict, row.comparison.deciding
     of_wall = "of wall time" if primary and primary.metric == "wall" else ""
     key = "" if primary is None else f"{primary.log_ratio:.6f}"
     return Line(
@@ -357,8 +357,8 @@ def _metrics_text(run: RunComparison, metrics: tuple[str, ...]) -> str:
     )
     unmeasured = f" Not measured in any comparison: {', '.join(missing)}."
     return (
-        "Clock = net × waiting. Waiting is for a CPU that other processes held. Only the metric "
-        "that the verdict rests on is widened; the A/A control is not."
+        "Clock and waiting are means of all steps. Waiting is for a CPU that others held. Only the "
+        "metric that the verdict rests on is widened; the A/A control is not."
         f"{tail * ('p99' in shown)}{unmeasured * bool(missing)}"
     )
 

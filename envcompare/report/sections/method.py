@@ -67,7 +67,7 @@ _GLOSSARY: Final[dict[str, str]] = {
     "generation": "the workers' model and data made anew, and what is measured with them",
     "restart": "all arms started anew by their engines, for one generation",
     "typical step": (
-        "the lower quartile of the steps of a block: what most steps take, whatever a few met"
+        "the lower quartile of the steps of a block (on a GPU the mean): what most steps take"
     ),
     "net": "time without the wait for a CPU that other processes or the hypervisor held",
     "stretch": "wall time ÷ net time: how much waiting stretched the clock",
@@ -85,7 +85,7 @@ _RATIO: Final = (
 )
 _TURNS: Final = (
     "All arms take turns in short blocks, in a fresh random order each round, so that a "
-    "neighbour's load meets all of them alike."
+    "neighbor's load meets all of them alike."
 )
 _OUTCOMES: Final = (
     "Equivalent: the whole interval lies inside the margin. Slower or faster: it lies on one side "

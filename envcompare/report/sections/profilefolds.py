@@ -75,9 +75,9 @@ def _shown_profiles(run: RunComparison) -> tuple[CellProfiles, ...]:
         return run.profiles
     moved: dict[str, float] = {}
     for comparison in run.comparisons:
-        if comparison.primary is not None and not comparison.is_control:
+        if comparison.deciding is not None and not comparison.is_control:
             moved[comparison.cell] = max(
-                moved.get(comparison.cell, 0.0), abs(comparison.primary.log_ratio)
+                moved.get(comparison.cell, 0.0), abs(comparison.deciding.log_ratio)
             )
     ordered = sorted(run.profiles, key=lambda profiles: -moved.get(profiles.cell, 0.0))
     chosen = {profiles.cell for profiles in ordered[:_MOST_CELLS]}

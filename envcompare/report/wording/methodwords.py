@@ -120,9 +120,9 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 def _odd_worker(one: OddWorker) -> str:
     return (
-        f"in restart {one.restart} the worker of {one.arm} was {signed_percent(one.log_ratio)} off "
-        "from its usual time against the other arms for as long as it lived: no estimate takes in "
-        "this restart, in any arm."
+        f"in restart {one.restart} the worker of {one.arm} took {signed_percent(one.log_ratio)} of "
+        "its usual time relative to the other arms for as long as it lived: the restart is left "
+        "out in all arms."
     )
 
 
@@ -132,7 +132,7 @@ def _guard_sentences(run: RunComparison) -> Iterator[str]:
     steady = [cell for cell in tested if not any(one.is_detected for one in cell.drifts)]
     if steady:
         where = "" if len(steady) == len(run.cells) else f" in {_names(run, steady)}"
-        yield f"No drift inside a generation was found{where} ({_tests(steady)})."
+        yield f"No drift inside a restart was found{where} ({_tests(steady)})."
     drifting = [cell for cell in tested if any(one.is_detected for one in cell.drifts)]
     told = ((cell.id, _drift_sentence(cell)) for cell in drifting[:_MOST_CELLS])
     yield from of_cells(run, told, among=len(run.cells))
@@ -160,11 +160,10 @@ def _detected(cell: CellSummary, *, is_ratio: bool) -> list[Drift]:
 def _ratio_drift(drift: Drift, reference: str) -> str:
     way = "slower" if drift.slope > 0 else "faster"
     return (
-        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.slope)} {way} a round "
-        f"inside a generation ({signed_percent(drift.over_generation)} from its first round to its "
-        f"last, p = {drift.p_value:.2g}): its warm-up is longer than one block, or its speed "
-        "decays. The number is a mean over such generations; a longer step or more work in a block "
-        "would show which."
+        f"against {reference}, {drift.arm} gets {unsigned_percent(drift.over_generation)} {way} "
+        f"from the first round of a restart to its last (p = {drift.p_value:.2g}): its warm-up "
+        "takes longer than the steps that are discarded, or its speed changes. The verdict is on "
+        "the median over all rounds."
     )
 
 
@@ -174,12 +173,13 @@ def _drift_sentence(cell: CellSummary) -> str:
     for way, some in (("slower", [one for one in own if one.slope > 0]),
                       ("faster", [one for one in own if one.slope < 0])):  # fmt: skip
         if some:
-            most = percent(max(abs(change(one.slope)) for one in some))
+            most = percent(max(abs(change(one.over_generation)) for one in some))
             names = listed(sorted(one.arm for one in some), most=4)
             parts.append(
-                f"blocks of {names} get {way} inside a generation, by up to {most} % a round"
+                f"blocks of {names} get {way} from the first round of a restart to its last, by up "
+                f"to {most} %"
             )
-    moved = [f"{one.arm} by {signed_percent(one.slope)} a round" for one in ratios]
+    moved = [f"{one.arm} by {signed_percent(one.over_generation)}" for one in ratios]
     alone = "no ratio drifts, since what all arms share cancels"
     parts.append(f"the ratio drifts for {listed(moved, most=4)}" if moved else alone)
     return f"{'; '.join(parts)} ({_tests([cell])})."
@@ -187,7 +187,7 @@ def _drift_sentence(cell: CellSummary) -> str:
 
 def _tests(cells: list[CellSummary]) -> str:
     counts = [one.generations for cell in cells for one in cell.drifts]
-    return f"trend tests over {_range(counts, 'generation')}, 1 % false alarms a cell"
+    return f"trend tests over {_range(counts, 'restart')}, 1 % false alarms a cell"
 
 
 def mismatch_sentences(run: RunComparison) -> tuple[str, ...]:
@@ -264,14 +264,16 @@ def _estimate(run: RunComparison) -> str:
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
-    found = f" (here {percent(max(spreads))} %)" if spreads else ""
+    found = f" (up to {percent(max(spreads))} % here, estimated)" if spreads else ""
+    is_on_gpu = any("cuda" in one.devices.values() for one in run.hosts)
+    typical = "the mean" if is_on_gpu else "the lower quartile"
     return (
-        "A ratio is that of the typical step: the lower quartile of the steps of a block, paired "
-        "with the reference's in each round, and the median over all rounds. Its interval adds to "
-        f"the scatter of the rounds how far restarts scatter beyond them{found}. The mean of all "
-        "steps and the share of slow ones stand beside it with intervals of their own. With one "
-        "thread on a CPU the time of a step is its CPU time, and the time a quota stopped it: what "
-        "neighbours and the hypervisor took is left out."
+        f"A ratio is that of the typical step: {typical} of the steps of a block, paired "
+        "with the reference's in each round, and the median over all rounds. Its interval allows "
+        f"for the variation of rounds and of restarts{found}. The mean of all steps and the share "
+        "of slow ones have intervals of their own, in comparison.json; where they lead elsewhere, "
+        "the verdict says so. With one thread on a CPU the time of a step is its CPU time and the "
+        "time a quota stopped it: what neighbors and the hypervisor took is left out."
     )
 
 
@@ -292,7 +294,7 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
 def _far(run: RunComparison) -> str:
     """Say when a difference ends a cell."""
     if has_steps(run):
-        return "lies farther from 0 than its half-width and a fifth of it"
+        return "lies clearly off 0, by more than its half-width and a fifth of that"
     return (
         "is decided: a confidence sequence, which holds however often it is checked, excludes 0, "
         "and the printed interval is the union of both"

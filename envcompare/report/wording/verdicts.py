@@ -113,7 +113,7 @@ class Verdict:
 
 def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
     """Return the words of one comparison; `margin` is the fraction fixed before the run."""
-    primary, amount, ends = deciding(comparison), "", ""
+    primary, amount, ends = comparison.deciding, "", ""
     if comparison.outcome in MOVED:
         amount = unsigned_percent(primary.log_ratio) if primary else "by an amount not measured"
         ends = unsigned_interval(primary.low, primary.high) if primary else "no interval"
@@ -135,11 +135,6 @@ def verdict(comparison: Comparison, *, label: str, margin: float) -> Verdict:
         is_confounded=comparison.is_confounded and primary is not None,
         remarks=tuple(visible(text) for text in _remarks(comparison, margin)),
     )
-
-
-def deciding(comparison: Comparison) -> Estimate | None:
-    """Return the estimate that the outcome rests on: the typical step, or else the mean."""
-    return comparison.mean if comparison.is_by_mean else comparison.primary
 
 
 def estimate_text(estimate: Estimate) -> str:
@@ -363,7 +358,7 @@ def _mean(comparison: Comparison, margin: float) -> str:
     if comparison.is_by_mean:
         return f"this is the mean of all steps; typical step: {estimate_text(primary)}"
     if comparison.outcome == "equivalent" and not _is_inside(mean, margin):
-        return f"typical step; the mean is undecided: {estimate_text(mean)}"
+        return f"typical step; the mean of all steps is undecided: {estimate_text(mean)}"
     if comparison.outcome in MOVED and excludes_zero(mean.low, mean.high):
         parts = (mean.log_ratio > 0) != (primary.log_ratio > 0)
         return f"but the mean of all steps: {estimate_text(mean)}" if parts else ""
@@ -387,7 +382,9 @@ def _tail(comparison: Comparison) -> str:
     if abs(more) < _LEAST_TAIL or (tail.slow_ratio is None and more > 0):
         return ""
     if more > 0:
-        times = f"{tail.slow_ratio:.2g} times as long as usual"
+        ratio = tail.slow_ratio or 0.0
+        times = f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.2g} times"
+        times += " as long as usual"
         return f"one step in {_one_in(tail.share)} takes {times} ({_against(tail.reference_share)})"
     here = f"one in {_one_in(tail.share)}" if tail.share else "none"
     return f"fewer slow steps: {here}, and {_against(tail.reference_share)}"
@@ -461,6 +458,8 @@ def _too_few(reason: Reason) -> str:
         f"{reason.counted} of at least {reason.needed} {reason.unit}s that a verdict needs{aim} "
         "fitted into the budget"
     )
+    if reason.spread is not None:
+        text += f", since restarts here scatter by {reason.spread:.1%}"
     if reason.missing is None:
         return text
     return f"{text}; at least {reason.missing} more before there is an interval"
