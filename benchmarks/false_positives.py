@@ -17,7 +17,7 @@ from scipy import stats
 
 from bookkeeping import Conditions, Places, benchmark, load_average, write_json
 from envcompare.stats.intervals import ALPHA, Interval
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, WIDE_RESTARTS, RoundEvidence
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, RoundEvidence
 from ground import (
     Trial,
     budgets,
@@ -52,7 +52,6 @@ class Row:
     trial: str
     printed: Estimate | None
     plain: Estimate | None
-    has_verdict: bool
 
 
 @benchmark(__doc__, smoke=("--trials", "1", "--budget", "1"))
@@ -92,16 +91,13 @@ def write_page(places: Places) -> str:
 def row(trial: str, rounds: RoundEvidence | None) -> Row:
     """Return the estimate of one trial and both of its intervals, as log ratios."""
     if rounds is None:
-        return Row(trial=trial, printed=None, plain=None, has_verdict=False)
+        return Row(trial=trial, printed=None, plain=None)
     printed = _found(rounds.printed(alpha=ALPHA))
     plain = _found(rounds.interval(level=1 - ALPHA))
-    least = WIDE_RESTARTS if rounds.spread.is_wide else MIN_RESTARTS
-    has_verdict = printed is not None and len(rounds.groups) >= least
-    return Row(trial=trial, printed=printed, plain=plain, has_verdict=has_verdict)
+    return Row(trial=trial, printed=printed, plain=plain)
 
 
 def _page(rows: list[Row], measured: list[Conditions], schedule: str) -> str:
-    ready = [one.printed for one in rows if one.has_verdict]
     each = budgets(measured)
     lines = [
         "# False positives: `vm` against itself, live",
@@ -116,12 +112,10 @@ def _page(rows: list[Row], measured: list[Conditions], schedule: str) -> str:
         "| interval | excludes 0 | share (95 % Clopper–Pearson) | half-width, median | RMSE |",
         "|---|---|---|---|---|",
         _line("printed", [one.printed for one in rows]),
-        _line("printed, with a verdict", list(ready)),
         _line("plain", [one.plain for one in rows]),
         "",
         "*printed* is the interval that a verdict rests on, widened for looking. It needs "
-        f"{MIN_RESTARTS} restarts and {MIN_ROUNDS} rounds; where restarts scatter by 1 % or more a "
-        f"verdict needs {WIDE_RESTARTS} restarts, so {len(ready)} of the {len(rows)} have one. "
+        f"{MIN_RESTARTS} restarts and {MIN_ROUNDS} rounds. "
         "*plain* is the interval at 95 % that pays for nothing. No share is known better than its "
         "interval.",
     ]

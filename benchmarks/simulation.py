@@ -21,7 +21,7 @@ from envcompare.config.settings import PRESETS, Preset
 from envcompare.run_folder.records import Design
 from envcompare.stats.intervals import Interval
 from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import WIDE_RESTARTS, RoundEvidence
+from envcompare.stats.typical import RoundEvidence
 from envcompare.stats.verdicts import verdict
 from replay import Cell, printed, replay
 from simulation_page import page
@@ -166,8 +166,6 @@ def shares(found: list[Cell], effect: float, plan: Design, *, comparisons: int =
 def is_enough(evidence: RoundEvidence, plan: Design) -> bool:
     """Tell whether there are the restarts that a verdict needs."""
     least = least_restarts(preset=plan.preset, planned=plan.min_restarts, is_program=False)
-    if evidence.spread.is_wide:
-        least = max(least, WIDE_RESTARTS)
     return len(evidence.groups) >= least
 
 

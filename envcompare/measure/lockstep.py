@@ -114,6 +114,7 @@ class Lockstep:
     @property
     def _min_restarts(self) -> int:
         planned = self.context.design.min_restarts
+        # as units of their own few restarts say little: more of them are worth shorter ones
         return max(planned, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else planned
 
     @property

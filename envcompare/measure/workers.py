@@ -25,7 +25,6 @@ from envcompare.measure.worker import Found, Hello, Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
-from envcompare.stats.typical import WIDE_RESTARTS
 
 _T = TypeVar("_T")
 _RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -91,20 +90,17 @@ class Roster:
     ) -> StopReason | Literal["failure"] | None:
         """Return why nothing more is to be measured, None where the budget alone can end it.
 
-        Processes are looked at after each round: their rule holds at all looks together. Restarts
-        that scatter far decide nothing before there are enough of them for a verdict.
+        Processes are looked at after each round: their rule holds at all looks together.
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
-        if self.is_wide(readings):
-            min_restarts = max(min_restarts, WIDE_RESTARTS)
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
             return None
         intervals = self.intervals(readings).values()
         return stop_reason(intervals, design=self.context.design, min_restarts=min_restarts)
 
     def is_wide(self, readings: Readings) -> bool:
-        """Tell whether restarts scatter so far that a verdict needs more of them."""
+        """Tell whether restarts scatter so far that they are the units of an interval."""
         if readings.is_program:
             return False
         context = self.context

@@ -41,7 +41,7 @@ PRIOR_SPREAD = 0.0075  # τ₀, of restarts of the hosts on which the procedure 
 PRIOR_WEIGHT = 4.0  # d₀, degrees of freedom
 LEAST_SPREAD = 0.003  # a host is not believed to be calmer
 WIDE_SPREAD = 0.01  # restarts that scatter more need Student t on their own values
-WIDE_RESTARTS = 6  # and so many of them
+WIDE_RESTARTS = 6  # and of so many such an interval is worth its time
 TYPICAL_SHARE = 0.8  # of the error of a comparison; the rest is that of its mean
 DECIDED_FACTOR = 1.2  # times the printed half-width, before a difference ends a cell
 STRETCHES = 8  # in order of time, of which a jackknife leaves one out
@@ -190,7 +190,7 @@ class RoundEvidence:
     @property
     def is_by_restart(self) -> bool:
         """Tell whether the interval rests on restarts alone."""
-        return self.is_strict or (self.spread.is_wide and len(self.groups) >= WIDE_RESTARTS)
+        return self.is_strict or self.spread.is_wide
 
     @property
     def _units(self) -> Groups:

@@ -58,7 +58,6 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     needed: int | None = None  # that a verdict needs,
     planned: int | None = None  # that were planned where these are more,
     missing: int | None = None  # and that are missing before there is an interval
-    spread: float | None = None  # of restarts, as a log ratio, where it asks for more of them
     control_end: float | None = None  # log ratio by which the reference differs from itself
     metrics: tuple[str, str] | None = None  # that the two runs were judged on
 

@@ -37,7 +37,7 @@ from envcompare.stats.intervals import (
 )
 from envcompare.stats.metrics import MetricName
 from envcompare.stats.multiplicity import screen
-from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE, WIDE_RESTARTS
+from envcompare.stats.typical import MIN_RESTARTS, MIN_ROUNDS, TYPICAL_SHARE
 from envcompare.stats.verdicts import verdict
 
 Key = tuple[str, str]  # cell, arm
@@ -138,16 +138,16 @@ def _with_result(data: CellData, arm: ArmRecord, cell: CellSummary, settled: Pri
         data, arm.id, metric=metric, ratio=settled.interval, is_widened=not arm.is_control
     )
     mean = _mean(data, arm)
-    outcome, reason, control_failed = _outcome(data, arm.id, primary, cell.noise_floor)
+    outcome, reason, control_failed = _outcome(data, primary, cell.noise_floor)
     if outcome in {"slower", "faster"} and not settled.is_selected:
         outcome, reason = "inconclusive", Reason(kind="not-selected")
     by_mean = None
-    is_mean_firm = _is_mean_firm(data, arm, mean)
+    is_mean_firm = _is_mean_firm(data, mean)
     if is_mean_firm and reason is None and outcome in {"equivalent", "inconclusive"}:
         by_mean = _outcome_of_mean(data, mean)
     outcome = by_mean or outcome
     is_open = outcome == "inconclusive" and not (control_failed and reason)
-    more = _more_restarts(data, arm.id, settled.interval) if is_open else None
+    more = _more_restarts(data, settled.interval) if is_open else None
     if outcome == "inconclusive" and data.stopped_by == "target":
         reason = reason or Reason(kind="target-first")
     estimate = plain_estimate if data.is_program else mean_estimate
@@ -191,9 +191,9 @@ def _mean(data: CellData, arm: ArmRecord) -> Estimate | None:
     )
 
 
-def _is_mean_firm(data: CellData, arm: ArmRecord, mean: Estimate | None) -> bool:
+def _is_mean_firm(data: CellData, mean: Estimate | None) -> bool:
     """Say whether a mean may claim a difference: no screen asks for more, its control held."""
-    least = _least_restarts(data, arm.id)
+    least = _least_restarts(data)
     if mean is None or mean.restarts < least or data.run.design.screen:
         return False
     control = next((one.id for one in data.run.arms if one.is_control), None)
@@ -212,13 +212,11 @@ def _outcome_of_mean(data: CellData, mean: Estimate | None) -> Outcome | None:
     return outcome if outcome in {"slower", "faster"} else None
 
 
-def _least_restarts(data: CellData, arm: str) -> int:
+def _least_restarts(data: CellData) -> int:
     design = data.run.design
-    least = least_restarts(
+    return least_restarts(
         preset=design.preset, planned=design.min_restarts, is_program=data.is_program
     )
-    is_wide = not data.is_program and data.spread(arm).is_wide
-    return max(least, WIDE_RESTARTS) if is_wide else least
 
 
 def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
@@ -227,9 +225,9 @@ def least_restarts(*, preset: str, planned: int, is_program: bool) -> int:
     return max(planned, least) if preset == "strict" else least
 
 
-def _more_restarts(data: CellData, arm: str, ratio: Interval) -> int | None:
+def _more_restarts(data: CellData, ratio: Interval) -> int | None:
     """Forecast what is missing, the restarts below the least number included; None: no telling."""
-    missing = max(0, _least_restarts(data, arm) - ratio.restarts)
+    missing = max(0, _least_restarts(data) - ratio.restarts)
     needed = restarts_needed(ratio, margin=data.run.design.margin)
     if needed is None:
         return None
@@ -237,11 +235,11 @@ def _more_restarts(data: CellData, arm: str, ratio: Interval) -> int | None:
 
 
 def _outcome(
-    data: CellData, arm: str, primary: Estimate, floor: Estimate | None
+    data: CellData, primary: Estimate, floor: Estimate | None
 ) -> tuple[Outcome, Reason | None, bool]:
-    least = _least_restarts(data, arm)
+    least = _least_restarts(data)
     if primary.restarts < least:
-        return "inconclusive", _too_few(data, arm, primary, least), False
+        return "inconclusive", _too_few(data, primary, least), False
     if primary.low is None and primary.rounds < MIN_ROUNDS:
         few = Reason(kind="too-few", unit="round", counted=primary.rounds, needed=MIN_ROUNDS)
         return "inconclusive", few, False
@@ -260,7 +258,7 @@ def claimed(outcome: Outcome, log_ratio: float, *, margin: float) -> float:
     return math.log1p(margin) if outcome == "equivalent" else abs(log_ratio)
 
 
-def _too_few(data: CellData, arm: str, primary: Estimate, least: int) -> Reason:
+def _too_few(data: CellData, primary: Estimate, least: int) -> Reason:
     planned = data.run.design.min_restarts
     return Reason(
         kind="too-few",
@@ -269,16 +267,7 @@ def _too_few(data: CellData, arm: str, primary: Estimate, least: int) -> Reason:
         needed=least,
         planned=planned if planned > least else None,
         missing=max(1, 2 - primary.restarts) if primary.low is None else None,
-        spread=_wide(data, arm),
     )
-
-
-def _wide(data: CellData, arm: str) -> float | None:
-    """Return how far the restarts scatter where that asks for more of them."""
-    if data.is_program:
-        return None
-    spread = data.spread(arm)
-    return math.sqrt(spread.variance) if spread.is_wide else None
 
 
 def failed_control_end(floor: Estimate | None, *, least: int) -> float | None:

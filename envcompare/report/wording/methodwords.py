@@ -287,8 +287,21 @@ def _stopping(run: RunComparison) -> tuple[str, ...]:
         f"{margin_percent(run.target)} or less, {inside}{_far(run)}. It stops after "
         f"{duration(run.budget_s)} in any case."
     )
-    strict = "Only restarts are units (preset strict)." * (run.preset == "strict")
-    return stop, strict
+    return stop, _units(run)
+
+
+def _units(run: RunComparison) -> str:
+    """Say where intervals rest on restarts alone."""
+    if run.preset == "strict":
+        return "Only restarts are units (preset strict)."
+    measured = [one.primary for one in run.compared if one.primary is not None]
+    count = sum(one.unit == "restart" for one in measured)
+    if not count:
+        return ""
+    return (
+        f"In {count} of {counted(len(measured), 'comparison')} restarts scatter by 1 % and more: "
+        "there they are the units of the interval, and more of them narrow it."
+    )
 
 
 def _far(run: RunComparison) -> str:

@@ -458,8 +458,6 @@ def _too_few(reason: Reason) -> str:
         f"{reason.counted} of at least {reason.needed} {reason.unit}s that a verdict needs{aim} "
         "fitted into the budget"
     )
-    if reason.spread is not None:
-        text += f", since restarts here scatter by {reason.spread:.1%}"
     if reason.missing is None:
         return text
     return f"{text}; at least {reason.missing} more before there is an interval"
