@@ -119,10 +119,11 @@ def guard_cautions(run: RunComparison) -> tuple[str, ...]:
 
 
 def _odd_worker(one: OddWorker) -> str:
+    way = "more" if one.log_ratio > 0 else "less"
     return (
-        f"in restart {one.restart} the worker of {one.arm} took {signed_percent(one.log_ratio)} of "
-        "its usual time relative to the other arms for as long as it lived: the restart is left "
-        "out in all arms."
+        f"in restart {one.restart} the worker of {one.arm} took {unsigned_percent(one.log_ratio)} "
+        f"{way} time than usual relative to the other arms, for as long as it lived: the restart "
+        "is left out in all arms."
     )
 
 
