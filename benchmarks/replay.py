@@ -67,7 +67,7 @@ class _Schedule:
         return Cell(evidence=evidence, stopped_by=reason, seconds=self.spent_s)
 
     def _look(self) -> StopReason | None:
-        least = self.design.min_restarts
+        least = self._least
         if not is_look(len(self._groups), least):
             return None
         found = printed(self._evidence(), self.design, self.comparisons)

@@ -25,6 +25,7 @@ from envcompare.measure.worker import Found, Hello, Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
+from envcompare.stats.typical import WIDE_RESTARTS
 
 _T = TypeVar("_T")
 _RETRIES = 1  # a worker that merely died is launched once more, in the next restart
@@ -90,10 +91,13 @@ class Roster:
     ) -> StopReason | Literal["failure"] | None:
         """Return why nothing more is to be measured, None where the budget alone can end it.
 
-        Processes are looked at after each round: their rule holds at all looks together.
+        Processes are looked at after each round: their rule holds at all looks together. Restarts
+        that scatter far end nothing before there are six: how far is not known sooner.
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
+        if self.is_wide(readings):
+            min_restarts = max(min_restarts, WIDE_RESTARTS)
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
             return None
         intervals = self.intervals(readings).values()

@@ -148,12 +148,12 @@ def test_measuring_ends_at_a_look_alone(
     ("ratios", "expected"),
     [
         ((1.2, 1.26), None),
-        ((1.0, 1.06, 1.01, 1.08), None),
-        ((1.2, 1.26, 1.21, 1.28), "decided"),
+        ((1.2, 1.26, 1.21, 1.28), None),
+        ((1.2, 1.26, 1.21, 1.28, 1.22, 1.25), "decided"),
     ],
 )
-def test_measuring_goes_on_where_restarts_scatter_too_far_for_a_difference(
+def test_measuring_goes_on_where_restarts_scatter_far(
     tmp_path: Path, ratios: tuple[float, ...], expected: str | None
 ) -> None:
-    """A cell ends by what its own restarts show, and not by the rounds inside them."""
+    """Below six of them how far is not known; what the budget ends has a verdict all the same."""
     assert why_done(tmp_path, uneven(*ratios)) == expected
