@@ -157,8 +157,8 @@ class Lockstep:
         caution = small_budget_caution(
             design.budget_s,
             restarts=self.readings.restarts,
-            least=self._min_restarts,
-            needed_s=self._min_restarts * each_s / (1 - SHARE if design.has_startup else 1),
+            least=design.min_restarts,
+            needed_s=design.min_restarts * each_s / (1 - SHARE if design.has_startup else 1),
         )
         if caution:
             self.context.note("caution", text=caution)
