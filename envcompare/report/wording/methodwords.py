@@ -261,7 +261,7 @@ def _stabilising(run: RunComparison) -> str:
 
 
 def _estimate(run: RunComparison) -> str:
-    """Say what is estimated, and what stands beside it."""
+    """Say what is estimated, and what is kept with it."""
     if not has_steps(run):
         return ""
     spreads = [one.restart_spread for one in run.cells if one.restart_spread is not None]
