@@ -73,13 +73,14 @@ class Lockstep:
     prior: InitVar[Iterable[Block]] = ()  # blocks of the part before an interruption
     tuning: dict[str, float] = field(default_factory=dict)  # as noted before it
     stopped_by: StopReason | Literal["budget", "failure"] | None = None
-    readings: Readings = field(default_factory=lambda: Readings(metrics=("net", "wall")))
+    readings: Readings = field(init=False)
     _restart: int = 0
     _steps: int | None = None
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
 
     def __post_init__(self, prior: Iterable[Block]) -> None:
+        self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
         for block in prior:
             self.readings.add(block)
             self._restart = max(self._restart, 1 + block.restart)
