@@ -1,4 +1,4 @@
-"""The answer to `hello`: a process made ready, a workload imported and loaded, a fingerprint."""
+"""The answers to `import` and `hello`: a process made ready, a workload imported and loaded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,35 @@ from harness.places import in_fork, unsafe_to_fork
 PLACES = ("auto", "fork", "rebuild")
 
 
-def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
-    """Make this process what `hello` asks for; return the job and the fields of the reply."""
+def import_ahead(request: dict[str, Any]) -> dict[str, Any]:
+    """Import a workload for the forks to come, whatever they run; say whether forks are safe.
+
+    What cannot be imported is no fault of the others: the fork that runs it says so.
+    """
+    _settle_as_asked(request)
+    start_ns = time.monotonic_ns()
+    with contextlib.suppress(Exception, SystemExit):
+        load_class(request["workload"])
+        torchparts.import_what_optimizers_need()
+    import_ns = time.monotonic_ns() - start_ns
+    torchparts.limit_threads(1)
+    danger = unsafe_to_fork("cuda")
+    return {"import_ns": import_ns, "stays": danger is None, "why_not": danger or ""}
+
+
+def _settle_as_asked(request: dict[str, Any]) -> int:
+    """Check a request that begins a process, and settle the process; return its threads."""
     with phase("protocol"):
         _check_types(request)
     threads = whole_number(request, "threads", least=1, most=4096) if "threads" in request else 1
     with phase("process"):
         _settle_process(threads, request.get("cpus"))
+    return threads
+
+
+def greet(request: dict[str, Any]) -> tuple[Job, dict[str, Any]]:
+    """Make this process what `hello` asks for; return the job and the fields of the reply."""
+    threads = _settle_as_asked(request)
     start_ns = time.monotonic_ns()
     with phase("import"):
         kind = load_class(request["workload"])

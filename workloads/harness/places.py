@@ -1,4 +1,4 @@
-"""Where a generation lives: in a fork of the template, or in the worker itself."""
+"""Where work is done: in a fork that is asked over a socket, or in the worker itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 import traceback
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable, NoReturn, Set
 
 from harness import torchparts
 from harness.failures import HintedError, PhaseError, ProcessError, failure_reply
@@ -104,14 +104,25 @@ class Rebuilt:
 
 
 class Forked:
-    """A generation in a child of the template, reached over a socket of its own.
+    """A child of this process that answers requests, reached over a socket of its own.
 
-    The child never holds the worker's stdin and stdout. The template waits while it computes, and
+    The child never holds the worker's stdin and stdout. This process waits while it computes, and
     kills it where the worker's input ends meanwhile.
     """
 
-    def __init__(self, job: Job, *, source: int, sink: int) -> None:
+    def __init__(
+        self,
+        serve: Callable[[int, int], None],
+        *,
+        what: str,
+        is_last: Callable[[dict[str, Any]], bool],
+        source: int,
+        sink: int,
+    ) -> None:
+        """Fork; the child calls `serve` with its socket and the time before the fork, in ns."""
         self._source = source
+        self._what = what
+        self._is_last = is_last
         here, there = socket.socketpair()
         # Without the freeze the child's collector would touch, and so copy, every page it shares.
         gc.collect()
@@ -120,11 +131,15 @@ class Forked:
         forked_ns = time.monotonic_ns()
         self._child = os.fork()
         if self._child == 0:
-            for fd in (here.detach(), source, sink):
-                os.close(fd)
-            _serve_child(job, there.detach(), forked_ns)
+            unneeded = {here.detach(), source, sink}  # one end may be both
+            _live(lambda: serve(there.detach(), forked_ns), closing=unneeded)
         there.close()
         self._socket = here
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the child has ended and was reaped."""
+        return self._child == 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the child's reply, or the one that says how it died.
@@ -138,11 +153,11 @@ class Forked:
         line = self._receive_line()
         if line:
             reply: dict[str, Any] = json.loads(line)
-            if is_last(reply):
+            if self._is_last(reply):
                 self._reap()
             return reply
         error = PhaseError("process")
-        error.__cause__ = ProcessError(f"the process of the generation {_ending(self._reap())}")
+        error.__cause__ = ProcessError(f"the process of the {self._what} {_ending(self._reap())}")
         return failure_reply(request["op"], error)
 
     def close(self) -> None:
@@ -185,26 +200,33 @@ class Forked:
         return status
 
 
-def _serve_child(job: Job, fd: int, forked_ns: int) -> NoReturn:
-    """Answer over `fd` until the generation is over or the template is gone."""
-    spawn_ns = time.monotonic_ns() - forked_ns
+def _live(serve: Callable[[], None], *, closing: Set[int]) -> NoReturn:
+    """Serve and end: a child must never go on as a second parent."""
     try:
-        generation = Generation(job)
-        over = False
-        while not over:
-            line = read_line(fd)
-            if line is None:
-                break
-            with exit_when_ended(fd):
-                reply = generation.answer(parse_request(line))
-            if reply["op"] == "gen":
-                reply["spawn_ns"] = spawn_ns
-            over = is_last(reply)
-            send(fd, encode(reply))
-    except BaseException:  # noqa: BLE001  a child must never go on as a second template
+        for fd in closing:
+            os.close(fd)
+        serve()
+    except BaseException:  # noqa: BLE001  as above
         traceback.print_exc()
         leave(1)
     leave(0)
+
+
+def serve_generation(job: Job, fd: int, forked_ns: int) -> None:
+    """Answer over `fd` until the generation is over or the template is gone."""
+    spawn_ns = time.monotonic_ns() - forked_ns
+    generation = Generation(job)
+    over = False
+    while not over:
+        line = read_line(fd)
+        if line is None:
+            break
+        with exit_when_ended(fd):
+            reply = generation.answer(parse_request(line))
+        if reply["op"] == "gen":
+            reply["spawn_ns"] = spawn_ns
+        over = is_last(reply)
+        send(fd, encode(reply))
 
 
 def _ending(status: int) -> str:

@@ -1,17 +1,21 @@
-"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `profile`, `facts`, `end`, `quit`."""
+"""Protocol 1 over stdin and stdout: `hello`, `gen`, `run`, `profile`, `facts`, `end`, `quit`.
+
+After `import` the worker stays: from `hello` to `quit` a fork of it answers, and there may be many.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import signal
 import time
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 from harness.failures import PhaseError, ProtocolError, failure_reply, phase
 from harness.generation import Job, peak_rss_bytes, used_times_ns
-from harness.greeting import greet, take_fingerprint
-from harness.places import Forked, Rebuilt, is_last
+from harness.greeting import greet, import_ahead, take_fingerprint
+from harness.places import Forked, Rebuilt, is_last, serve_generation
 from harness.wire import encode, exit_when_ended, parse_request, read_line, send
 
 
@@ -27,7 +31,7 @@ def serve(entry_ns: int, sink: int) -> int:
 
 
 class Server:
-    """Holds what was settled in `hello`, and the generation that is alive."""
+    """Holds what was settled in `hello`, and the generation or the fork that is alive."""
 
     def __init__(self, entry_ns: int, *, source: int, sink: int) -> None:
         self._entry_ns = entry_ns
@@ -36,11 +40,13 @@ class Server:
         self._job: Job | None = None
         self._forks = False
         self._place: Union[Rebuilt, Forked, None] = None
+        self._stays = False
+        self._fork: Optional[Forked] = None  # that answers from `hello` to `quit`
 
     def serve(self) -> int:
         """Answer requests until `quit` or the end of the input."""
         while True:
-            op = None
+            op, is_for_fork = None, False
             try:
                 with phase("protocol"):
                     line = read_line(self._source)
@@ -48,17 +54,21 @@ class Server:
                         break
                     request = parse_request(line)
                     op = request["op"]
+                    is_for_fork = self._fork is not None
                     reply = self._answer(request)
             except PhaseError as error:
                 reply = failure_reply(op, error)
             send(self._sink, encode(reply))
-            if op == "quit":
+            if op == "quit" and not is_for_fork:
                 break
         self._close()
         return 0
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._fork is not None:
+            return self._ask_fork(request)
         ops: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "import": self._import,
             "hello": self._hello,
             "gen": self._gen,
             "run": self._forward,
@@ -72,15 +82,40 @@ class Server:
             raise ProtocolError(f"no operation {op!r}; there are {', '.join(ops)}")
         return ops[op](request)
 
+    def _import(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Import what the cells to come have in common; stay, where a fork of this is safe."""
+        if self._job is not None or self._stays:
+            raise ProtocolError("import must be the first request")
+        with exit_when_ended(self._source):
+            found = import_ahead(request)
+        self._stays = found["stays"]
+        return {**self._head("import"), **found}
+
+    def _ask_fork(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._fork is not None
+        reply = self._fork.ask(request)
+        if self._fork.is_over:
+            self._fork.close()
+            self._fork = None
+        return reply
+
     def _hello(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._job is not None:
             raise ProtocolError("hello was said already")
+        if self._stays:
+            self._fork = Forked(
+                _serve_fork, what="worker", is_last=_is_quit, source=self._source, sink=self._sink
+            )
+            return self._ask_fork(request)
         with exit_when_ended(self._source):
             job, fields = greet(request)
         self._job, self._forks = job, fields["generation"] == "fork"
-        head = {"op": "hello", "ok": True, "protocol": 1, "pid": os.getpid()}
-        clocks = {"entry_ns": self._entry_ns, "now_ns": time.monotonic_ns()}
-        return {**head, **clocks, **fields}
+        return {**self._head("hello"), **fields}
+
+    def _head(self, op: str) -> dict[str, Any]:
+        """Return what stands in the reply of a process that has begun: itself, and its clock."""
+        head = {"op": op, "ok": True, "protocol": 1, "pid": os.getpid()}
+        return {**head, "entry_ns": self._entry_ns, "now_ns": time.monotonic_ns()}
 
     def _gen(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._job is None:
@@ -89,7 +124,13 @@ class Server:
             raise ProtocolError("a generation is alive; end it first")
         with phase("process"):
             if self._forks:
-                self._place = Forked(self._job, source=self._source, sink=self._sink)
+                self._place = Forked(
+                    functools.partial(serve_generation, self._job),
+                    what="generation",
+                    is_last=is_last,
+                    source=self._source,
+                    sink=self._sink,
+                )
             else:
                 self._place = Rebuilt(self._job, self._source)
         return self._forward(request)
@@ -128,3 +169,14 @@ class Server:
         if self._place is not None:
             self._place.close()
             self._place = None
+        if self._fork is not None:
+            self._fork.close()
+            self._fork = None
+
+
+def _serve_fork(fd: int, forked_ns: int) -> None:
+    Server(forked_ns, source=fd, sink=fd).serve()
+
+
+def _is_quit(reply: dict[str, Any]) -> bool:
+    return bool(reply["op"] == "quit")
