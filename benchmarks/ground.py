@@ -25,7 +25,8 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts, Launch
 from envcompare.measure.context import Variables as StartVariables
 from envcompare.measure.lockstep import Lockstep
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
 from envcompare.run_folder.versions import decode_record

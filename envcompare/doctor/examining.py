@@ -33,7 +33,8 @@ from envcompare.hosts.opening import open_session, ssh_options
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import stable_variables
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import ArmRecord, FingerprintRecord, FingerprintValue
 from envcompare.stack import NotMadeError, Progress
 from envcompare.stack.proof import TREE

@@ -13,7 +13,8 @@ from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import HostSession
 from envcompare.measure.context import Variables
-from envcompare.measure.worker import LaunchSpec, Worker, fault_in
+from envcompare.measure.replies import LaunchSpec, fault_in
+from envcompare.measure.worker import Worker
 from envcompare.profilers import ProfilerRun
 from envcompare.run_folder.records import Scalar
 from envcompare.stack import Mount

@@ -15,7 +15,8 @@ from envcompare.command import CommandResult
 from envcompare.config.plan import derive_seed
 from envcompare.errors import EnvcompareError, InterruptedRunError, Phase, WorkloadError
 from envcompare.interrupt import Interruption
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import (
     Design,
     Event,

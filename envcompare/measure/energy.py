@@ -19,7 +19,8 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import StillRunningError, WorkloadError
 from envcompare.measure.context import CellContext, failure_of
 from envcompare.measure.profile import limit_s, started, warmed_up
-from envcompare.measure.worker import Ran, Worker
+from envcompare.measure.replies import Ran
+from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import EnergyBlock
 
 BLOCK_S: Final = 5.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envcompare.measure.worker import Hello
+from envcompare.measure.replies import Hello
 from envcompare.run_folder.records import Block, Design, Failure
 from envcompare.stats.intervals import Interval, student_factor
 from envcompare.stats.typical import MIN_ROUNDS, PRIOR_SPREAD, PRIOR_WEIGHT

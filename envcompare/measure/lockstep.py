@@ -39,8 +39,9 @@ from envcompare.measure.limits import (
     warmup_steps,
 )
 from envcompare.measure.quiet import QuietGate
+from envcompare.measure.replies import Hello, Ran
 from envcompare.measure.startup import SHARE
-from envcompare.measure.worker import Hello, Ran, Worker
+from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster, WorkerPool
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.intervals import Interval

@@ -18,7 +18,8 @@ from envcompare.fingerprint.identity import program_key
 from envcompare.measure.context import CellContext, Facts, Values, failure_of
 from envcompare.measure.limits import StopReason
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.worker import HELLO_LIMIT_S, Amount, Fact, Worker
+from envcompare.measure.replies import Amount, Fact
+from envcompare.measure.worker import HELLO_LIMIT_S, Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Count, Failure, ProcessRun
 from envcompare.stats.intervals import MIN_PROCESSES, Interval

@@ -24,7 +24,8 @@ from envcompare.errors import (
     WorkloadError,
 )
 from envcompare.measure.context import CellContext, Values, failure_of
-from envcompare.measure.worker import Hello, LaunchSpec, Profiled, Worker
+from envcompare.measure.replies import Hello, LaunchSpec, Profiled
+from envcompare.measure.worker import Worker
 from envcompare.profilers import Answer, Pass, Profiler, ProfilerRun
 from envcompare.profilers.quarantine import KEPT_BYTES, MOST_BYTES, READ_LOG, Quarantine, quarantine
 from envcompare.profilers.toolbox import WORKER_PROFILERS, Toolbox

@@ -12,7 +12,8 @@ from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
 from envcompare.measure.context import CellContext, failure_of, keep_surroundings
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
-from envcompare.measure.worker import Hello, Worker
+from envcompare.measure.replies import Hello
+from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster, work_of
 from envcompare.run_folder.records import Failure, Startup
 

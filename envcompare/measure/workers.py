@@ -21,7 +21,8 @@ from envcompare.measure.limits import (
     one_cpu_caution,
     stop_reason,
 )
-from envcompare.measure.worker import Found, Hello, Worker
+from envcompare.measure.replies import Found, Hello
+from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look

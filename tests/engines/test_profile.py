@@ -18,7 +18,8 @@ from envcompare.environments import Check, Isolation
 from envcompare.environments.docker import Docker, image_store
 from envcompare.hosts.arms import ReadyArm
 from envcompare.hosts.session import HostSession
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import MEMORY

@@ -17,8 +17,9 @@ from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
 from envcompare.measure.context import CellContext, Facts
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass
-from envcompare.measure.worker import LaunchSpec, Worker
+from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
 from envcompare.run_folder.results import RunFolder

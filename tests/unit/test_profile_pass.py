@@ -39,7 +39,8 @@ from envcompare.measure.profile import (
     steps_that_fit,
     summary,
 )
-from envcompare.measure.worker import Hello, LaunchSpec, Worker
+from envcompare.measure.replies import Hello, LaunchSpec
+from envcompare.measure.worker import Worker
 from envcompare.profile_files import read
 from envcompare.profilers import Pass, ProfilerRun, Tool
 from envcompare.profilers.ncu import FLOPS, MEMORY, MOST_LAUNCHES, Ncu

@@ -25,7 +25,7 @@ from envcompare.measure.limits import (
     stop_reason,
     wanted_block_s,
 )
-from envcompare.measure.worker import Fact, Hello
+from envcompare.measure.replies import Fact, Hello
 from envcompare.stats.intervals import Interval
 
 COSTS = Costs(launch_s=10, round_s=0.1)

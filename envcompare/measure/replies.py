@@ -1,0 +1,156 @@
+"""The replies of a worker as types (protocol 1), and what `hello` tells it to be.
+
+Unknown fields of a reply are ignored, missing ones refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from envcompare.errors import Phase
+from envcompare.run_folder.records import Count, Scalar
+from envcompare.transport import read_json
+
+PROTOCOL = 1
+# Whatever a worker says, the run folder can hold it, and reads it back.
+_MOST: Final = (1 << 63) - 1
+_Integer = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=10**18)]
+_Scalar = str | _Integer | float | bool | None
+Fact = _Scalar | tuple[_Scalar, ...]
+
+
+class WorkerFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong inside a worker, as it said itself."""
+
+    phase: Phase
+    brief: str
+    step: Count | None = None
+    traceback: str = ""
+    hint: str = ""  # where the worker knows what to try
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker is up and has imported what its cells share; it may stay for many of them."""
+
+    protocol: Count
+    pid: Amount
+    entry_ns: Count
+    now_ns: Count
+    import_ns: Count
+    stays: bool
+    why_not: str = ""
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """The template is up: its clock, how long imports and data took, and what it found."""
+
+    protocol: Count
+    pid: Amount
+    entry_ns: Count
+    now_ns: Count
+    import_ns: Count
+    data_ns: Count
+    generation: str
+    generation_reason: str = ""
+    device: str
+    compute_capability: str = ""  # of the GPU in use; empty on a CPU
+    batch: Annotated[int, msgspec.Meta(ge=1, le=10**18)]
+    code_hash: str
+    data_hash: str | None = None
+    steps_per_epoch: Amount | None = None
+    params: dict[str, _Scalar] = {}
+    fingerprint: dict[str, Fact] | None = None
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation began: the model is built and has done its first step."""
+
+    pid: Amount
+    spawn_ns: Count
+    build_ns: Count
+    first_step_ns: Count
+    checksum: float | None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A block of k steps was run."""
+
+    t0_ns: Count
+    wall_ns: tuple[Count, ...]
+    cpu_ns: tuple[Count, ...]
+    gpu_ns: tuple[Count, ...] | None = None
+    wait_ns: Count | None = None
+    all_wait_ns: Count | None = None
+    throttled_ns: Count | None = None
+    voluntary_switches: Count | None = None
+    involuntary_switches: Count | None = None
+    minor_faults: Count | None = None
+    major_faults: Count | None = None
+    loss: float | None = None
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """K steps were run for one kind of profile; without a value there is a reason."""
+
+    kind: str
+    k: Amount
+    wall_ns: Count
+    file: str = ""  # the one that was asked for, where it was written
+    values: dict[str, Any] = {}  # as the profiler inside the worker gave them
+    reason: str = ""
+    hint: str = ""
+    has_failed: bool = False  # while it ran; else it cannot be had here at all
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker finds around itself now, after `steps` steps of the live generation."""
+
+    steps: Amount
+    fingerprint: dict[str, Fact]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation ended: the peaks its process reached."""
+
+    max_rss_bytes: Amount
+    cgroup_peak_bytes: Amount | None = None
+    cuda_allocated_peak_bytes: Amount | None = None
+    cuda_reserved_peak_bytes: Amount | None = None
+    result: dict[str, _Scalar] | None = None  # what the workload's `finish` returned
+
+
+class Quit(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's whole cost, children included."""
+
+    user_ns: Count
+    sys_ns: Count
+    max_rss_bytes: Amount
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What `hello` tells the worker to be."""
+
+    workload: str
+    params: dict[str, Scalar]
+    data: str
+    threads: int
+    cpus: tuple[int, ...] | None
+    generation: str
+    device: str
+    fingerprint: bool = True  # taken once an arm, and again after its first steps
+
+
+class _Refusal(msgspec.Struct):
+    error: WorkerFault
+
+
+def fault_in(output: str) -> WorkerFault | None:
+    """Return the fault in the last line of a worker's output; None where there is none."""
+    lines = output.splitlines()
+    try:
+        return read_json(lines[-1], _Refusal).error if lines else None
+    except msgspec.MsgspecError:
+        return None
