@@ -22,10 +22,11 @@ from envcompare.config.settings import restarts_of
 from envcompare.environments.docker import ENGINE
 from envcompare.environments.registry import environment
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import CellContext, Facts, Launch
+from envcompare.measure.context import Budget, CellContext, Facts, Launch
 from envcompare.measure.context import Variables as StartVariables
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Design, Event, Sample, Scalar, Taken
@@ -39,6 +40,8 @@ from envcompare.transport.local import LocalTransport
 
 Variables = Mapping[str, str]
 """Environment variables of one arm; an empty value takes a variable of `--stabilise` away."""
+
+_LOG = WORK / "worker.log"
 
 
 @dataclass(slots=True)
@@ -132,9 +135,10 @@ def measure(trial: Trial, on: Ground) -> Notes:
         recorder=notes,
         on_host=_on_host,
         interruption=Interruption(),
-        deadline=time.monotonic() + trial.budget_s,
+        log_of=lambda _arm: (_LOG, _LOG.name),
+        budget=Budget.running(trial.budget_s),
     )
-    Lockstep(bench, Roster(bench)).measure()
+    Turns([Lockstep(bench, Roster(bench))]).measure()
     conditions = {**watch.conditions(), "budget_s": trial.budget_s}
     notes.event(Event(t=time.time(), what="note", cell=bench.cell, values=conditions))
     return notes
@@ -212,8 +216,7 @@ def _design(trial: Trial) -> Design:
 def _launcher(trial: Trial, on: Ground) -> Launch:
     transport = LocalTransport()
     worker = str(bundled.workloads() / "harness" / "worker.py")
-    log = WORK / "worker.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    WORK.mkdir(parents=True, exist_ok=True)
 
     def launch(arm: str, variables: StartVariables = ()) -> Worker:
         own = {**dict(variables), **trial.arms[arm]}
@@ -222,8 +225,8 @@ def _launcher(trial: Trial, on: Ground) -> Launch:
         return Worker(
             lambda: transport.spawn(command),
             arm=arm,
-            log=log,
-            log_name=log.name,
+            log=_LOG,
+            log_name=_LOG.name,
             explain=lambda _code, _text: None,
         )
 

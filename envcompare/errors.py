@@ -145,6 +145,11 @@ def exit_code_of(phase: Phase) -> int:
     return WorkloadError.exit_code if of_the_workload else UnusableError.exit_code
 
 
+def as_known(error: Exception) -> EnvcompareError:
+    """Return an error in the words it has, or as a fault in envcompare itself."""
+    return error if isinstance(error, EnvcompareError) else unexpected(error)
+
+
 def unexpected(error: Exception) -> EnvcompareError:
     """Return what the user is told of a fault in envcompare itself."""
     return EnvcompareError(

@@ -231,7 +231,7 @@ def _fingerprints(
     data = folders.prepare_data(cell.workload, parameters, experiment)
     spec = folders.spec(cell.workload, parameters, data, experiment)
     spec = replace(spec, fingerprint=False)
-    variables = stable_variables(experiment.seed, cell.id, 0) if experiment.stabilise else ()
+    variables = stable_variables(experiment.seed, cell.host, 0) if experiment.stabilise else ()
     with tempfile.TemporaryDirectory(prefix="envcompare-doctor-") as logs:
         prints = {}
         for arm in session.arms:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -33,7 +34,7 @@ from envcompare.run_folder.records import (
 from envcompare.stats.intervals import Interval
 from envcompare.stats.typical import Spread
 
-_ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
+ANSWERING: Final = ("import", "data", "setup", "step")  # phases that a worker outlives
 # What glibc frees goes back above two thresholds, which adapt to what a process happened to free
 # first (mallopt(3)); two processes of one program then differ in page faults for their whole life.
 # Fixed ones end the adapting. Where the C library is another, the variables do nothing.
@@ -72,6 +73,44 @@ class Recorder(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Budget:
+    """The seconds that a cell may still take; its clock stands still while other cells are served.
+
+    Cells that share their launches share what they have: `left_s` is then set anew in each restart.
+    """
+
+    left_s: float
+    _since_s: float | None = None  # on the monotonic clock; None while it stands still
+
+    @classmethod
+    def running(cls, left_s: float) -> Budget:
+        """Return a budget whose clock runs from now on."""
+        return cls(left_s, time.monotonic())
+
+    @property
+    def remaining_s(self) -> float:
+        """Return the seconds left; negative when it is overspent."""
+        return self.left_s - (0.0 if self._since_s is None else time.monotonic() - self._since_s)
+
+    def stop(self) -> None:
+        """Let its clock stand still."""
+        self._set(runs=False)
+
+    @contextmanager
+    def counting(self, *, on: bool = True) -> Iterator[None]:
+        """Let its clock run, or stand still, during the body."""
+        ran = self._since_s is not None
+        self._set(runs=on)
+        try:
+            yield
+        finally:
+            self._set(runs=ran)
+
+    def _set(self, *, runs: bool) -> None:
+        self.left_s, self._since_s = self.remaining_s, time.monotonic() if runs else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellContext:
     """One cell made ready: who takes part, how a worker of an arm is launched, and the rules."""
@@ -82,6 +121,7 @@ class CellContext:
     reference: str
     control: str
     launch: Launch
+    log_of: Callable[[str], tuple[Path, str]]  # of an arm: the file, and its name in the run folder
     spec: LaunchSpec
     design: Design
     seed: int
@@ -89,7 +129,7 @@ class CellContext:
     recorder: Recorder
     on_host: Callable[[str], CommandResult]  # runs a fixed script of sh on the host itself
     interruption: Interruption
-    deadline: float  # time.monotonic() at which the budget of the cell is spent
+    budget: Budget
     waited_s: float = 0.0  # for a quiet machine, before an interruption
     has_gpu: bool = False  # which the workload is to use
     noise: Spread = field(default_factory=Spread)  # how far restarts are expected to scatter here
@@ -97,11 +137,11 @@ class CellContext:
     @property
     def remaining_s(self) -> float:
         """Return the seconds left of the budget; negative when it is overspent."""
-        return self.deadline - time.monotonic()
+        return self.budget.remaining_s
 
     def variables(self, restart: int) -> Variables:
-        """Return the variables that every worker of a restart is started with."""
-        return stable_variables(self.seed, self.cell, restart) if self.design.stabilise else ()
+        """Return the variables that every worker of a restart is started with, in all cells."""
+        return stable_variables(self.seed, self.host, restart) if self.design.stabilise else ()
 
     def check_interruption(self) -> None:
         """Raise InterruptedRunError when the user asked to stop."""
@@ -115,12 +155,12 @@ class CellContext:
         self.recorder.event(event_now(what, host=self.host, cell=self.cell, **parts))
 
 
-def stable_variables(seed: int, cell: str, restart: int) -> Variables:
+def stable_variables(seed: int, host: str, restart: int) -> Variables:
     """Return what fixes the allocator, and a hash seed that all arms of a restart share.
 
     The hash seed is drawn anew for each restart, so that no result rests on one order of a set.
     """
-    hash_seed = derive_seed(seed, "hash seed", cell, restart) % 2**32
+    hash_seed = derive_seed(seed, "hash seed", host, restart) % 2**32
     return (
         ("MALLOC_MMAP_THRESHOLD_", str(_MMAP_THRESHOLD_BYTES)),
         ("MALLOC_TRIM_THRESHOLD_", str(_TRIM_THRESHOLD_BYTES)),
@@ -130,7 +170,7 @@ def stable_variables(seed: int, cell: str, restart: int) -> Variables:
 
 def keep_surroundings(context: CellContext, worker: Worker, error: WorkloadError) -> None:
     """Keep what is around a worker that has failed and still answers: it may say why."""
-    if error.phase not in _ANSWERING:
+    if error.phase not in ANSWERING:
         return
     worker.send_facts()
     with suppress(WorkloadError):

@@ -1,7 +1,7 @@
-"""The lockstep pass: restarts of new workers, shuffled rounds of blocks, until a cell is decided.
+"""The lockstep pass of a cell: its restarts, each of shuffled rounds of blocks, and their plan.
 
 A restart begins one generation in every arm, runs a discarded warm-up block and rounds for as long
-as its launch deserves, and ends.
+as its launch deserves, and ends. Its workers may serve other cells before and after.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from envcompare.measure.limits import (
     wanted_block_s,
     warmup_steps,
 )
+from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
-from envcompare.measure.replies import Hello, Ran
-from envcompare.measure.startup import SHARE
+from envcompare.measure.replies import Generated, Hello, Ran
+from envcompare.measure.startup import SHARE, Launches
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster, WorkerPool
-from envcompare.run_folder.records import Block, Memory
+from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.run_folder.records import Block, Memory, Sample, Startup
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, wall_ns
 from envcompare.stats.typical import (
@@ -71,38 +72,43 @@ class Lockstep:
 
     context: CellContext
     roster: Roster
-    prior: InitVar[Iterable[Block]] = ()  # blocks of the part before an interruption
+    prior: InitVar[Iterable[Sample]] = ()  # of the part before an interruption
     tuning: dict[str, float] = field(default_factory=dict)  # as noted before it
     stopped_by: StopReason | Literal["budget", "failure"] | None = None
     readings: Readings = field(init=False)
-    _restart: int = 0
+    restart: int = 0  # the next one
+    gate: QuietGate = field(init=False)
+    launches: Launches = field(init=False)
     _steps: int | None = None
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
 
-    def __post_init__(self, prior: Iterable[Block]) -> None:
+    def __post_init__(self, prior: Iterable[Sample]) -> None:
         self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
-        for block in prior:
+        self.gate = QuietGate(self.context)
+        samples = tuple(prior)
+        launches = [one for one in samples if isinstance(one, Startup)]
+        self.launches = Launches(self.context, launches)
+        for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
-            self._restart = max(self._restart, 1 + block.restart)
+            self.restart = max(self.restart, 1 + block.restart)
             if block.warmup:
                 continue
             self._steps = int(self.tuning.get("steps_per_block", block.k))
             step_s = wall_ns(block) / max(1, block.k) / 1e9
             self._block_s = self._steps * self.tuning.get("step_s", step_s)
 
-    def measure(self) -> None:
-        """Run restarts until all arms are done, the budget is spent, or nothing is left.
+    def why_done(self) -> StopReason | Literal["budget", "failure"] | None:
+        """Return why no other restart is to come, None where one is."""
+        planned = self.context.design.min_restarts
+        why = self.roster.why_done(self.readings, min_restarts=planned)
+        return "budget" if why is None and self._is_spent() else why
 
-        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
-        """
-        gate = QuietGate(self.context)
-        while not self._is_done():
-            gate.wait_to_launch(uuid=self.roster.gpu_uuid)
-            self._run_restart()
-            self._restart += 1
-        self.context.note("stopped", text=self.stopped_by or "")
-        if self.stopped_by == "budget":
+    def stop(self, reason: StopReason | Literal["budget", "failure"]) -> None:
+        """End the cell, and record why."""
+        self.stopped_by = reason
+        self.context.note("stopped", text=reason)
+        if reason == "budget":
             self._note_small_budget()
 
     def intervals(self) -> dict[str, Interval | None]:
@@ -129,13 +135,6 @@ class Lockstep:
         if design.preset == "strict" or self.roster.is_wide(self.readings):
             return ROUNDS_FOR_MEDIAN
         return math.ceil(MIN_ROUNDS / max(1, design.min_restarts))
-
-    def _is_done(self) -> bool:
-        planned = self.context.design.min_restarts
-        self.stopped_by = self.roster.why_done(self.readings, min_restarts=planned)
-        if self.stopped_by is None and self._is_spent():
-            self.stopped_by = "budget"
-        return self.stopped_by is not None
 
     def _is_spent(self) -> bool:
         """Tell whether no other restart is worth its launch; the first one always is."""
@@ -165,37 +164,63 @@ class Lockstep:
         if caution:
             self.context.note("caution", text=caution)
 
-    def _run_restart(self) -> None:
-        began = time.monotonic()
-        seed = derive_seed(self.context.seed, "launch", self.context.cell, self._restart)
+    def run_restart(self, pool: WorkerPool) -> None:
+        """Run the next restart with the workers of a launch, and give them back.
+
+        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        """
+        restart, self.restart = self.restart, self.restart + 1
+        seed = derive_seed(self.context.seed, "launch", self.context.host, restart)
         order = shuffled(self.roster.arms, seed)
-        self.context.note("restart", values={"restart": self._restart}, text=" ".join(order))
-        pool = WorkerPool(self.roster)
-        measured_s = 0.0
+        self.context.note("restart", values={"restart": restart}, text=" ".join(order))
+        workers = CellWorkers(self.roster, pool)
+        before_s, began, measured_s = pool.launch_s, time.monotonic(), 0.0
         try:
-            pool.launch(order, restart=self._restart)
-            if self.context.reference in pool.arms and len(pool.arms) > 1:
-                measured_s = self._run_generation(pool, began)
-            pool.dismiss()
+            hellos = workers.begin(order, is_alone=self.launches.are_due)
+            # a launch is every cell's: it counts as its share in each
+            began += pool.launch_s - before_s - pool.share_s
+            self.context.budget.left_s -= pool.share_s
+            if self.context.reference in workers.arms and len(workers.arms) > 1:
+                measured_s = self._run_generation(workers, hellos, restart, began)
+            workers.give_back()
         finally:
-            pool.kill()
-            # what is no round: the launch, and the end of the workers
+            workers.kill()
+            # what is no round: the launch, and the end of the work
             spent_s = time.monotonic() - began - measured_s
             costs = self._costs or Costs(launch_s=0.0)
             self._costs = dataclasses.replace(costs, launch_s=spent_s)
 
-    def _run_generation(self, pool: WorkerPool, began: float) -> float:
+    def _run_generation(
+        self, workers: CellWorkers, hellos: dict[str, Hello], restart: int, began: float
+    ) -> float:
         """Run it and return the seconds that its rounds took."""
         rounds = _Rounds(lockstep=self, began=began)
-        run = _Generation(
-            pool, self._restart, self._steps, self._block_s, self.readings.add, rounds.is_enough
+        generation = _Generation(
+            workers,
+            restart,
+            hellos,
+            self.launches,
+            self._steps,
+            self._block_s,
+            self.readings.add,
+            rounds.is_enough,
         )
-        run.run()
-        self._steps, self._block_s = run.steps, run.block_s
+        generation.run()
+        self._steps, self._block_s = generation.steps, generation.block_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
         return rounds.measured_s
+
+    def end_restart(self, exits_ns: dict[str, int], *, exits_s: float) -> None:
+        """Record the launches of the last restart, whose workers have ended by now.
+
+        `exits_s` is this cell's share of the time that their ends took.
+        """
+        self.launches.end(exits_ns)
+        if self._costs is not None:
+            launch_s = self._costs.launch_s + exits_s
+            self._costs = dataclasses.replace(self._costs, launch_s=launch_s)
 
     def noise(self) -> Spread:
         """Return how far the restarts of the A/A control alone scattered; nothing without one."""
@@ -233,7 +258,7 @@ class Lockstep:
     def _is_planned_aloud(self) -> bool:
         """Tell whether to say how many restarts fit: a launch on a GPU takes seconds."""
         is_quick = self.context.design.preset == "quick"
-        return self.context.has_gpu and is_quick and self._restart == 0
+        return self.context.has_gpu and is_quick and self.restart == 1
 
 
 @dataclass(slots=True)
@@ -280,8 +305,10 @@ class _Rounds:
 class _Generation:
     """The generation of a restart; `steps` and `block_s` are known when it has run."""
 
-    pool: WorkerPool
+    workers: CellWorkers
     restart: int
+    hellos: dict[str, Hello]
+    launches: Launches
     steps: int | None  # in a block; None: calibrate first
     block_s: float  # of the reference, as calibrated
     keep: Callable[[Block], None]
@@ -292,7 +319,7 @@ class _Generation:
 
     @property
     def context(self) -> CellContext:
-        return self.pool.context
+        return self.workers.context
 
     def run(self) -> None:
         """Run it all; an arm that fails ends the generation for every arm.
@@ -300,8 +327,8 @@ class _Generation:
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
         self._begin()
-        self.pool.compare_checksums(self._checksums, tolerance=self._tolerance())
-        arms = self.pool.arms
+        self.workers.compare_checksums(self._checksums, tolerance=self._tolerance())
+        arms = self.workers.arms
         if self.steps is None:
             self._calibrate()
         try:
@@ -310,47 +337,62 @@ class _Generation:
             self._run_rounds(arms)
         except InterruptedRunError:
             if not self.context.interruption.is_forced:
-                self.pool.look_around(is_last=True)  # else what a resumed run has measured is lost
+                self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
-        self.pool.look_around()
+        self.workers.look_around()
         self._end()
 
     def _run_rounds(self, arms: tuple[str, ...]) -> None:
         number, round_s = 0, None
-        while self.pool.arms == arms and self._can_measure() and not self.is_enough(round_s):
+        while self.workers.arms == arms and self._can_measure() and not self.is_enough(round_s):
             began = time.monotonic()
             self._run_round(number)
             round_s = time.monotonic() - began
             number += 1
 
     def _can_measure(self) -> bool:
-        return self.steps is not None and self.context.reference in self.pool.arms
+        return self.steps is not None and self.context.reference in self.workers.arms
 
     def _order(self, purpose: str) -> tuple[str, ...]:
-        return shuffled(self.pool.arms, self._seed(purpose))
+        return shuffled(self.workers.arms, self._seed(purpose))
 
     def _seed(self, purpose: str) -> int:
         context = self.context
         return derive_seed(context.seed, purpose, context.cell, self.restart, self.number)
 
     def _begin(self) -> None:
-        seed = self._seed("model") % 2**31
+        """Build the model in every arm, in one after the other where the launch is timed."""
         order = self._order("begin")
-        for arm in order:
-            pad = self._seed(f"pad {arm}") % _MAX_PAD_BYTES
-            self.pool.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
-        budget_s = self.context.design.budget_s
-        limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
-        began = self.pool.collect(order, lambda worker: worker.await_begin(limit_s))
+        began: dict[str, Generated] = {}
+        if self.launches.are_due:
+            for number, arm in enumerate(order):
+                self._send_begin(arm)
+                hello = self.hellos[arm]
+                generated = self.launches.train(
+                    self.workers, arm, hello, repetition=self.restart, order=number
+                )
+                if generated is not None:
+                    began[arm] = generated
+        else:
+            budget_s = self.context.design.budget_s
+            limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+            for arm in order:
+                self._send_begin(arm)
+            began = self.workers.collect(order, lambda worker: worker.await_begin(limit_s))
+            for arm, generated in began.items():
+                failure = too_long(arm, generated.first_step_ns / 1e9, budget_s)
+                if failure is not None:
+                    self.workers.drop(arm, failure)
         self._checksums = {arm: generated.checksum for arm, generated in began.items()}
-        for arm, generated in began.items():
-            step_s = generated.first_step_ns / 1e9
-            self._first_step_s = max(self._first_step_s, step_s)
-            if (failure := too_long(arm, step_s, budget_s)) is not None:
-                self.pool.drop(arm, failure)
+        steps_ns = (generated.first_step_ns for generated in began.values())
+        self._first_step_s = max(steps_ns, default=0) / 1e9
+
+    def _send_begin(self, arm: str) -> None:
+        seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES
+        self.workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
 
     def _tolerance(self) -> float:
-        hellos = self.pool.roster.hellos.values()
+        hellos = self.workers.roster.hellos.values()
         return _LOOSE_TOLERANCE if any(map(_uses_tf32, hellos)) else _TOLERANCE
 
     def _calibrate(self) -> None:
@@ -358,7 +400,7 @@ class _Generation:
         context = self.context
         for arm in self._order("calibrate"):
             limit_s = block_limit_s(_CALIBRATION_STEPS * self._first_step_s)
-            ran = self.pool.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
+            ran = self.workers.ask(arm, _steps(_CALIBRATION_STEPS, limit_s))
             if ran is not None and arm == context.reference:
                 # the mean: a GPU waits in the last step
                 self._take_steps(sum(ran.wall_ns) / len(ran.wall_ns) / 1e9)
@@ -366,9 +408,9 @@ class _Generation:
     def _take_steps(self, step_s: float) -> None:
         context = self.context
         if (failure := too_short(context.reference, step_s)) is not None:
-            self.pool.drop(context.reference, failure)
+            self.workers.drop(context.reference, failure)
             return
-        wanted_s = wanted_block_s(self.pool.roster.hellos.values())
+        wanted_s = wanted_block_s(self.workers.roster.hellos.values())
         self.steps = steps_a_block(step_s, block_s=wanted_s)
         self.block_s = self.steps * step_s
         context.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
@@ -379,7 +421,7 @@ class _Generation:
             steps = warmup_steps(steps, self.block_s)
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
-            ran = self.pool.ask(arm, _steps(steps, limit_s))
+            ran = self.workers.ask(arm, _steps(steps, limit_s))
             if ran is None:
                 self.context.note("round-dropped", arm=arm, text=f"round {number}")
                 return
@@ -389,7 +431,7 @@ class _Generation:
 
     def _checked(self, block: Block) -> Block:
         """Return the block, marked as dropped where its times cannot be true."""
-        roster = self.pool.roster
+        roster = self.workers.roster
         fault = roster.clocks.fault(block, cpus=cpu_count(roster.hellos.get(block.arm)))
         if not fault:
             return block
@@ -411,9 +453,9 @@ class _Generation:
         )
 
     def _end(self) -> None:
-        for arm in self.pool.arms:
-            self.pool.tell(arm, Worker.send_end)
-        for arm, ended in self.pool.collect(self.pool.arms, Worker.await_end).items():
+        for arm in self.workers.arms:
+            self.workers.tell(arm, Worker.send_end)
+        for arm, ended in self.workers.collect(self.workers.arms, Worker.await_end).items():
             peaks = asdict(ended)
             result = peaks.pop("result")
             memory = Memory(

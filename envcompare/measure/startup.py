@@ -1,75 +1,161 @@
-"""The start-up pass: engine call → process entry → imports → data → first step → exit."""
+"""Start-up: engine call → process entry → imports → data → first step → short training → exit.
+
+The launches of restarts are timed as they come; a pass of its own makes cold launches, and those
+that restarts were too few for.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from envcompare.config.plan import derive_seed, shuffled
 from envcompare.errors import CommandTimeoutError, WorkloadError
-from envcompare.measure.context import CellContext, failure_of, keep_surroundings
+from envcompare.measure.context import CellContext
 from envcompare.measure.limits import begin_limit_s, block_limit_s, too_long
-from envcompare.measure.replies import Hello
+from envcompare.measure.pool import WorkerPool
+from envcompare.measure.replies import Generated, Hello
 from envcompare.measure.worker import Worker
-from envcompare.measure.workers import Roster, work_of
-from envcompare.run_folder.records import Failure, Startup
+from envcompare.measure.workers import CellWorkers, Roster
+from envcompare.run_folder.records import Design, Startup
 
 SHARE = 0.2  # of the budget of a cell
 MAX_REPETITIONS = 5  # of each kind, warm and cold
+_TRAIN_S = 0.3  # at most; as long as a warm-up
+_PARTS = ("engine", "import", "data", "build", "first_step", "train", "exit")
 # 1 drops the page cache alone (kernel: Documentation/admin-guide/sysctl/vm.rst)
 _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
+
+
+@dataclass(slots=True)
+class Launches:
+    """The timed launches of a cell; cells that share one share its engine, imports and exit."""
+
+    context: CellContext
+    kept: list[Startup]  # those before an interruption too
+    arms: set[str] = field(default_factory=set)  # launched since then
+    _running: dict[str, Startup] = field(default_factory=dict)  # by arm, until the workers end
+
+    @property
+    def are_due(self) -> bool:
+        """Tell whether the next restart is to be timed: more than enough say nothing more."""
+        repetitions = {one.repetition for one in self.kept if one.page_cache != "cold"}
+        return self.context.design.has_startup and len(repetitions) < MAX_REPETITIONS
+
+    def train(
+        self, workers: CellWorkers, arm: str, hello: Hello, *, repetition: int, order: int
+    ) -> Generated | None:
+        """Wait for the generation that was asked for, and run the short training after it.
+
+        Return the generation, None where it failed.
+        """
+        budget_s = self.context.design.budget_s
+        limit_s = begin_limit_s(budget_s, remaining_s=self.context.remaining_s)
+        generated = workers.ask(arm, lambda worker: worker.await_begin(limit_s))
+        if generated is None:
+            return None
+        step_s = generated.first_step_ns / 1e9
+        if (failure := too_long(arm, step_s, budget_s)) is not None:
+            workers.drop(arm, failure)
+            return None
+        steps = self._steps(hello, step_s)
+        sent_ns = time.monotonic_ns()
+        ran = workers.ask(arm, lambda worker: worker.run(steps, block_limit_s(steps * step_s)))
+        if ran is None:
+            return None
+        round_trip_ns = max(0, time.monotonic_ns() - sent_ns - sum(ran.wall_ns))
+        launched = workers.pool.launched[arm]
+        self._running[arm] = Startup(
+            cell=self.context.cell,
+            arm=arm,
+            repetition=repetition,
+            order=order,
+            # the request to import and its answer have travelled as well
+            engine_ns=max(0, launched.engine_ns - round_trip_ns // 2),
+            import_ns=launched.import_ns + hello.import_ns,
+            data_ns=hello.data_ns,
+            build_ns=generated.build_ns,
+            first_step_ns=generated.first_step_ns,
+            train_ns=sum(ran.wall_ns),
+            exit_ns=0,  # still to come
+            real_ns=0,
+            train_steps=steps,
+            page_cache="unknown" if launched.is_first else "warm",
+        )
+        return generated
+
+    def _steps(self, hello: Hello, step_s: float) -> int:
+        """Return the steps of the short training, the same in all launches of a cell."""
+        known = next((one.train_steps for one in (*self.kept, *self._running.values())), None)
+        return known or _training_steps(hello, step_s, design=self.context.design)
+
+    def end(self, exits_ns: dict[str, int], *, is_cold: bool = False) -> None:
+        """Record the launches whose workers have ended by themselves; `exits_ns` is by arm."""
+        for arm, start in self._running.items():
+            if arm in exits_ns and arm != self.context.control:
+                whole = msgspec.structs.replace(start, exit_ns=exits_ns[arm])
+                real_ns = sum(getattr(whole, f"{part}_ns") for part in _PARTS)
+                page_cache = "cold" if is_cold else start.page_cache
+                whole = msgspec.structs.replace(whole, real_ns=real_ns, page_cache=page_cache)
+                self.kept.append(whole)
+                self.arms.add(arm)
+                self.context.recorder.sample(whole)
+        self._running = {}
 
 
 @dataclass(slots=True)
 class StartupPass:
     """Launch every arm alone, in random order, as often as a fifth of the budget allows.
 
-    The launches with a cold page cache come last, in half of that time: a launch after one would
-    be neither cold nor warm. After an interruption only what is missing is launched.
+    What restarts and the part before an interruption have launched is not launched again. Where
+    cold launches are asked for, each kind has half of that time.
     """
 
-    context: CellContext
+    launches: Launches
     roster: Roster
-    prior: tuple[Startup, ...] = ()  # launches before an interruption
-    _launched: set[str] = field(default_factory=set)
-    _train_steps: int | None = None  # the same in all arms, known after the first launch
-    _next: int = 0
 
-    def __post_init__(self) -> None:
-        if self.prior:
-            self._next = 1 + max(launch.repetition for launch in self.prior)
-            self._train_steps = self.prior[0].train_steps
+    @property
+    def context(self) -> CellContext:
+        """Return the cell that is measured."""
+        return self.roster.context
 
-    def measure(self) -> None:
-        """Run at least one repetition of each kind; an arm that fails is recorded and left out.
+    def measure_cold(self) -> None:
+        """Launch with a cold page cache, where that was asked for and can be done.
 
-        Raises TransportError when the host is lost and InterruptedRunError when the user stops.
+        At least once an arm. An arm that fails is recorded and left out. Raises TransportError when
+        the host is lost and InterruptedRunError when the user stops.
         """
-        limit_s = SHARE * self.context.design.budget_s
         repetitions, spent_s = self._before(is_cold=True)
-        with_cold = _is_due(repetitions, spent_s, limit_s / 2) and self._can_drop_caches()
-        has_cold = with_cold or repetitions > 0
-        self._repeat_within(limit_s / 2 if has_cold else limit_s, is_cold=False)
-        if with_cold:
-            self._repeat_within(limit_s / 2, is_cold=True)
+        if _is_due(repetitions, spent_s, self._limit_s) and self._can_drop_caches():
+            self._repeat_within(is_cold=True)
 
-    def _repeat_within(self, limit_s: float, *, is_cold: bool) -> None:
+    def measure_warm(self) -> None:
+        """Launch as often as restarts have not; raises as `measure_cold`."""
+        self._repeat_within(is_cold=False)
+
+    @property
+    def _limit_s(self) -> float:
+        design = self.context.design
+        return SHARE * design.budget_s / (2 if design.cold_start else 1)
+
+    def _repeat_within(self, *, is_cold: bool) -> None:
         repetitions, before_s = self._before(is_cold=is_cold)
         began, spent_s = time.monotonic(), before_s
-        while _is_due(repetitions, spent_s, limit_s):
-            self._repeat(self._next, is_cold=is_cold)
-            self._next += 1
+        while _is_due(repetitions, spent_s, self._limit_s):
+            self._repeat(is_cold=is_cold)
             repetitions += 1
             spent_s = before_s + time.monotonic() - began
 
     def _before(self, *, is_cold: bool) -> tuple[int, float]:
-        """Return the whole repetitions of a kind before an interruption, and their seconds."""
-        prior = [launch for launch in self.prior if (launch.page_cache == "cold") == is_cold]
-        launches = Counter(launch.arm for launch in prior)
-        repetitions = min((launches[arm] for arm in self._arms), default=0)
+        """Return the whole repetitions of a kind that there are, and their seconds."""
+        launches = self.launches.kept
+        prior = [launch for launch in launches if (launch.page_cache == "cold") == is_cold]
+        counts = Counter(launch.arm for launch in prior)
+        repetitions = min((counts[arm] for arm in self._arms), default=0)
         return repetitions, sum(launch.real_ns for launch in prior) / 1e9
 
     @property
@@ -101,75 +187,34 @@ class StartupPass:
                 "the page cache cannot be dropped", details=done.tail(1), hint=hint, phase="process"
             )
 
-    def _repeat(self, repetition: int, *, is_cold: bool) -> None:
+    def _repeat(self, *, is_cold: bool) -> None:
         context = self.context
+        repetition = 1 + max((one.repetition for one in self.launches.kept), default=-1)
         seed = derive_seed(context.seed, "startup", context.cell, repetition)
         for order, arm in enumerate(shuffled(self._arms, seed)):
             context.check_interruption()
             if is_cold:
                 self._drop_caches()
-            worker = context.launch(arm, context.variables(repetition))
-            try:
-                sample = self._launch(worker, repetition=repetition, order=order)
-                cache = "cold" if is_cold else "warm" if arm in self._launched else "unknown"
-                context.recorder.sample(msgspec.structs.replace(sample, page_cache=cache))
-                self._launched.add(arm)
-            except WorkloadError as error:
-                context.check_interruption()
-                keep_surroundings(context, worker, error)
-                self.roster.fail(arm, failure_of(error))
-            finally:
-                worker.kill()
+            exits_ns = self._launch(arm, repetition=repetition, order=order)
+            self.launches.end(exits_ns, is_cold=is_cold)
 
-    def _launch(self, worker: Worker, *, repetition: int, order: int) -> Startup:
-        """Take one worker from its launch to its exit, as a short training run."""
-        context = self.context
-        worker.send_hello(
-            msgspec.structs.replace(context.spec, generation="rebuild", fingerprint=False)
-        )
-        budget_s = context.design.budget_s
-        hello = worker.await_hello(begin_limit_s(budget_s, remaining_s=context.remaining_s))
-        arrived_ns = time.monotonic_ns()
-        _refuse(self.roster.changed(worker.arm, work_of(hello)))
+    def _launch(self, arm: str, *, repetition: int, order: int) -> dict[str, int]:
+        """Take one worker from its launch to its exit; one that fails is recorded."""
+        context, launches, roster = self.context, self.launches, self.roster
         seed = derive_seed(context.seed, "startup model", context.cell, repetition) % 2**31
-        worker.send_begin(seed, 0)
-        began = worker.await_begin(begin_limit_s(budget_s, remaining_s=context.remaining_s))
-        step_s = began.first_step_ns / 1e9
-        _refuse(too_long(worker.arm, step_s, budget_s))
-        steps = self._steps(hello, step_s)
-        sent_ns = time.monotonic_ns()
-        ran = worker.run(steps, block_limit_s(steps * step_s))
-        round_trip_ns = max(0, time.monotonic_ns() - sent_ns - sum(ran.wall_ns))
-        worker.end()
-        quit_ns = time.monotonic_ns()
-        cost = worker.quit()
-        ended_ns = time.monotonic_ns()
-        inside_ns = hello.now_ns - hello.entry_ns
-        return Startup(
-            cell=context.cell,
-            arm=worker.arm,
-            repetition=repetition,
-            order=order,
-            engine_ns=max(0, arrived_ns - worker.spawned_ns - inside_ns - round_trip_ns // 2),
-            import_ns=hello.import_ns,
-            data_ns=hello.data_ns,
-            build_ns=began.build_ns,
-            first_step_ns=began.first_step_ns,
-            train_ns=sum(ran.wall_ns),
-            exit_ns=ended_ns - quit_ns,
-            real_ns=ended_ns - worker.spawned_ns,
-            user_ns=cost.user_ns,
-            sys_ns=cost.sys_ns,
-            train_steps=len(ran.wall_ns),
-        )
-
-    def _steps(self, hello: Hello, step_s: float) -> int:
-        """Return the steps of the short training run; fewer where one takes long."""
-        if self._train_steps is None:
-            design, arms = self.context.design, len(self.context.arms)
-            affordable = int(SHARE * design.budget_s / arms / max(step_s, 1e-9))
-            self._train_steps = _train_steps(hello, max(1, min(design.train_steps, affordable)))
-        return self._train_steps
+        pool = WorkerPool(spec=context.spec, restart=repetition, cells=1, known=launches.arms)
+        workers = CellWorkers(roster, pool)
+        try:
+            hello = workers.begin((arm,), is_alone=True).get(arm)
+            if hello is not None and arm in workers.arms:
+                workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=0))
+                launches.train(workers, arm, hello, repetition=repetition, order=order)
+            workers.give_back()
+            pool.dismiss(roster.fail)
+        finally:
+            workers.kill()
+            pool.kill()
+        return pool.exits_ns
 
 
 def _is_due(repetitions: int, spent_s: float, limit_s: float) -> bool:
@@ -178,16 +223,10 @@ def _is_due(repetitions: int, spent_s: float, limit_s: float) -> bool:
     return fits and repetitions < MAX_REPETITIONS
 
 
-def _refuse(failure: Failure | None) -> None:
-    if failure is not None:
-        raise WorkloadError(
-            failure.brief, details=failure.details, hint=failure.hint, phase=failure.phase
-        )
-
-
-def _train_steps(hello: Hello, most: int) -> int:
-    """Return the steps of the short training run; fewer where the epochs asked for are over."""
+def _training_steps(hello: Hello, step_s: float, *, design: Design) -> int:
+    """Return the steps of a short training: at least one, and no more than the epochs asked for."""
+    steps = max(1, min(design.train_steps, int(_TRAIN_S / max(step_s, 1e-9))))
     epochs = hello.params.get("epochs")
     if hello.steps_per_epoch is None or not isinstance(epochs, int):
-        return most
-    return max(1, min(most, hello.steps_per_epoch * epochs - 1))  # the first step is done already
+        return steps
+    return max(1, min(steps, hello.steps_per_epoch * epochs - 1))  # the first step is done already

@@ -30,6 +30,7 @@ from envcompare.measure.replies import (
     Found,
     Generated,
     Hello,
+    Imported,
     LaunchSpec,
     Profiled,
     Quit,
@@ -52,6 +53,7 @@ LINE_LIMIT_BYTES = 16 << 20
 _MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
 _CHUNK_BYTES = 1 << 16
 _LATE = {
+    "import": "its start, with imports, took longer than",
     "hello": "its start, with imports and data, took longer than",
     "gen": "setup or the first step took longer than",
 }
@@ -78,14 +80,13 @@ class Worker:
         on_gpu: set[str] | None = None,
     ) -> None:
         self.arm = arm
-        self.log = log
-        self.log_name = log_name
         self.spawned_ns = time.monotonic_ns()
-        self._log_start = log.stat().st_size if log.exists() else 0
+        self._use_log(log, log_name)
         self._process = spawn()
         self._explain = explain
         self._end = end
         self._has_ended = False
+        self.stays = False  # for several cells, each served by a fork
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
@@ -93,6 +94,26 @@ class Worker:
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
         self._reader.start()
         self._logger.start()
+
+    def import_ahead(self, spec: LaunchSpec, limit_s: float = HELLO_LIMIT_S) -> Imported:
+        """Wait until the worker is up and has imported a workload, whatever cells it will serve."""
+        fields = {"workload": spec.workload, "threads": spec.threads, "cpus": spec.cpus}
+        self._send("import", fields)
+        imported = self._receive("import", Imported, limit_s)
+        self._require_protocol(imported.protocol)
+        self.stays = imported.stays
+        return imported
+
+    def serve(self, log: Path, log_name: str) -> None:
+        """Keep what is written from now on in the log of another cell."""
+        if log != self.log:
+            self._use_log(log, log_name)
+
+    def _use_log(self, log: Path, log_name: str) -> None:
+        self.log, self.log_name = log, log_name
+        with suppress(OSError):
+            log.open("ab").close()
+        self._log_start = log.stat().st_size if log.exists() else 0
 
     def send_hello(self, spec: LaunchSpec) -> None:
         """Send `hello` without waiting, so that several workers can start at once."""
@@ -103,11 +124,12 @@ class Worker:
         hello = self._receive("hello", Hello, limit_s)
         if hello.device == "cuda":
             self._on_gpu.add(self.arm)
-        if hello.protocol != PROTOCOL:
-            raise self._fault(
-                "protocol", f"the worker speaks protocol {hello.protocol}, not {PROTOCOL}"
-            )
+        self._require_protocol(hello.protocol)
         return hello
+
+    def _require_protocol(self, spoken: int) -> None:
+        if spoken != PROTOCOL:
+            raise self._fault("protocol", f"the worker speaks protocol {spoken}, not {PROTOCOL}")
 
     def send_begin(self, seed: int, pad: int) -> None:
         """Ask for a generation (fork or rebuild, model, first step) without waiting.
@@ -167,6 +189,11 @@ class Worker:
     def await_end(self) -> Ended:
         """Wait until the generation has ended."""
         return self._receive("end", Ended, _GENERATION_LIMIT_S)
+
+    def leave(self) -> None:
+        """End the work for one cell; the worker stays for the next."""
+        self._send("quit", {})
+        self._receive("quit", Quit, _QUIT_LIMIT_S)
 
     def quit(self, ending_s: float = _QUIT_LIMIT_S) -> Quit:
         """End the worker and wait until its process, and what is around it, is gone."""
@@ -347,14 +374,14 @@ class Worker:
         self._lines.put(_END)
 
     def _keep_log(self) -> None:
-        with suppress(OSError, ValueError), self.log.open("ab") as stream:
-            left = LOG_LIMIT_BYTES
+        """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""
+        left = LOG_LIMIT_BYTES
+        with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 if left >= 0:  # the limit may end with a chunk
-                    stream.write(chunk[:left])
-                    if len(chunk) > left:
-                        stream.write(b"\n... the log ends here: too long\n")
-                    stream.flush()
+                    ending = b"\n... the log ends here: too long\n" * (len(chunk) > left)
+                    with suppress(OSError), self.log.open("ab") as stream:
+                        stream.write(chunk[:left] + ending)
                 left -= len(chunk)
 
     def _close_stdin(self) -> None:

@@ -1,4 +1,4 @@
-"""The workers of one restart: launched together, asked one at a time, dropped when they fail."""
+"""The workers that serve one cell in a restart: asked one at a time, dropped when they fail."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
 from envcompare.errors import TransportError, WorkloadError
 from envcompare.fingerprint.identity import changes, ended, mixed_text
-from envcompare.measure.context import CellContext, Facts, Values, failure_of, keep_surroundings
+from envcompare.measure.context import (
+    ANSWERING,
+    CellContext,
+    Facts,
+    Values,
+    failure_of,
+    keep_surroundings,
+)
 from envcompare.measure.limits import (
     ClockWatch,
     StopReason,
@@ -21,7 +29,8 @@ from envcompare.measure.limits import (
     one_cpu_caution,
     stop_reason,
 )
-from envcompare.measure.replies import Found, Hello
+from envcompare.measure.pool import WorkerPool
+from envcompare.measure.replies import Found, Hello, LaunchSpec
 from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
@@ -34,6 +43,7 @@ _UNCHECKED = (
     "the first loss is not a finite number in any arm, so it cannot be checked that all do the "
     "same work"
 )
+_OUTLIVED = frozenset({*ANSWERING, "checksum"})
 _PARTS_OF_WORK = ("device", "code_hash", "data_hash", "params")
 
 
@@ -140,10 +150,11 @@ class Roster:
 
 
 @dataclass(slots=True)
-class WorkerPool:
-    """The live workers of one restart."""
+class CellWorkers:
+    """The workers of a launch while they serve one cell."""
 
     roster: Roster
+    pool: WorkerPool
     _workers: dict[str, Worker] = field(default_factory=dict)
 
     @property
@@ -156,37 +167,53 @@ class WorkerPool:
         """Return the arms whose worker is alive, in the order of the plan."""
         return tuple(arm for arm in self.context.arms if arm in self._workers)
 
-    def launch(self, order: tuple[str, ...], *, restart: int) -> None:
-        """Start a worker in each arm, in this order, then wait for all of them.
+    def begin(self, order: tuple[str, ...], *, is_alone: bool) -> dict[str, Hello]:
+        """Take the worker of each arm, in this order, and let it load the data of the cell.
 
+        A worker that must be launched first is waited for, and no other computes meanwhile. With
+        `is_alone` it loads its data alone too, else all do at the same time. Return what they say.
         Raises TransportError when the host is lost.
         """
         context = self.context
+        limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
+        hellos: dict[str, Hello] = {}
         for arm in order:
             context.check_interruption()
-            is_known = arm in self.roster.hellos
-            self._workers[arm] = context.launch(arm, context.variables(restart))
-            generation = self.roster.generation or context.spec.generation
-            spec = replace(context.spec, fingerprint=not is_known, generation=generation)
-            self._workers[arm].send_hello(spec)
-        limit_s = begin_limit_s(context.design.budget_s, remaining_s=context.remaining_s)
-        hellos = self.collect(order, lambda worker: worker.await_hello(limit_s))
+            worker = self._workers[arm] = self.pool.take(arm, context)
+            if not self.pool.is_up(arm, worker):
+                self.ask(arm, partial(self.pool.import_ahead, arm, context))
+            if arm in self._workers:
+                worker.send_hello(self._spec(arm))
+            if is_alone and arm in self._workers:
+                hellos |= self.collect((arm,), lambda worker: worker.await_hello(limit_s))
+        if not is_alone:
+            hellos = self.collect(self.arms, lambda worker: worker.await_hello(limit_s))
         for arm, hello in hellos.items():
             self._take_hello(arm, hello)
         if len({self.roster.hellos[arm].generation for arm in self.arms}) > 1:
-            self._rebuild_all(order, restart=restart)
+            return self._rebuild_all(order, is_alone=is_alone)
         self._check_same()
+        return hellos
 
-    def _rebuild_all(self, order: tuple[str, ...], *, restart: int) -> None:
-        """Launch again where some arms would fork and others not: all must begin alike."""
+    def _spec(self, arm: str) -> LaunchSpec:
+        """Return what a worker is told; a fingerprint is taken once an arm."""
+        spec = self.context.spec
+        return replace(
+            spec,
+            fingerprint=arm not in self.roster.hellos,
+            generation=self.roster.generation or spec.generation,
+        )
+
+    def _rebuild_all(self, order: tuple[str, ...], *, is_alone: bool) -> dict[str, Hello]:
+        """Begin again where some arms would fork and others not: all must begin alike."""
         hellos = self.roster.hellos
         unable = next(arm for arm in self.arms if hellos[arm].generation == "rebuild")
         text = f"all arms rebuild, since {unable} cannot fork: {hellos[unable].generation_reason}"
         self.context.note("caution", text=text)
         self.roster.generation = "rebuild"
-        self.kill()
+        self.give_back()
         left = tuple(arm for arm in order if arm not in self.roster.failed)
-        self.launch(left, restart=restart)
+        return self.begin(left, is_alone=is_alone)
 
     def ask(self, arm: str, question: Callable[[Worker], _T]) -> _T | None:
         """Ask one worker; a fault drops its arm and gives None."""
@@ -211,9 +238,13 @@ class WorkerPool:
         message(self._workers[arm])
 
     def drop(self, arm: str, failure: Failure) -> None:
-        """End a worker and record why its arm is out."""
+        """Record why an arm is out; its worker serves other cells, where it still answers."""
         worker = self._workers.pop(arm)
         self.roster.fail(arm, failure)
+        if failure.phase in _OUTLIVED and worker.stays:
+            with suppress(WorkloadError):
+                self.pool.give_back(arm, worker)
+                return
         worker.kill()
 
     def look_around(self, *, is_last: bool = False) -> None:
@@ -239,12 +270,15 @@ class WorkerPool:
                 answers[arm] = self._workers[arm].await_facts()
         return answers
 
-    def dismiss(self) -> None:
-        """Let every worker quit by itself, and end what it leaves."""
+    def give_back(self) -> None:
+        """Let every worker end its work for this cell, and give it back."""
         for arm in self.arms:
-            self.tell(arm, Worker.send_quit)
-        self.collect(self.arms, Worker.await_quit)
-        self.kill()
+            if self.ask(arm, partial(self._give_back, arm)):
+                del self._workers[arm]
+
+    def _give_back(self, arm: str, worker: Worker) -> bool:
+        self.pool.give_back(arm, worker)
+        return True
 
     def kill(self) -> None:
         """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""

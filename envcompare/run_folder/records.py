@@ -21,7 +21,8 @@ CONTROL_SUFFIX = "~control"
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
     "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
-    "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "stopped",
+    "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
+    "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
     "profiled",
     "imported", "identity", "wheels",
@@ -80,9 +81,13 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     first_step_ns: Count
     train_ns: Annotated[Count, Meta(description="the remaining steps of the short training run")]
     exit_ns: Annotated[Count, Meta(description="quit sent to exit seen")]
-    real_ns: Annotated[Count, Meta(description="spawn to exit on the controller's clock")]
-    user_ns: Count
-    sys_ns: Count
+    real_ns: Annotated[
+        Count, Meta(description="spawn to exit on the controller's clock; of a restart the sum")
+    ]
+    user_ns: Annotated[Count | None, Meta(description="null for a launch that measured more")] = (
+        None
+    )
+    sys_ns: Annotated[Count | None, Meta(description="likewise")] = None
     train_steps: Count
     page_cache: Literal["warm", "cold", "unknown"] = "unknown"
     status: Literal["ok", "dropped"] = "ok"

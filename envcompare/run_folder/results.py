@@ -402,10 +402,15 @@ def _why_none(path: Path) -> str:
 def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started") -> float:
     """Return the seconds between the events of a cell, without the pause before a resumption.
 
-    Those of a whole run are resumed by `run-resumed`.
+    After its turn in a restart others are served: what follows is not its own. Those of a whole
+    run are resumed by `run-resumed`.
     """
     pairs = itertools.pairwise(events)
-    return sum(after.t - before.t for before, after in pairs if after.what != beginning)
+    return sum(
+        after.t - before.t
+        for before, after in pairs
+        if after.what != beginning and before.what != "turn"
+    )
 
 
 EXPECTED_SPREAD = "expected_spread"

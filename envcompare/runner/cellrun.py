@@ -1,13 +1,13 @@
-"""One cell from its data to its end: start-up pass, lockstep pass, and what is recorded of them."""
+"""One cell from its data to its end: the passes, and what is recorded of them."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from typing_extensions import Unpack
 
@@ -21,10 +21,11 @@ from envcompare.fingerprint.evidence import entries
 from envcompare.hosts.folders import LAUNCHER, WORKER, CellFolders
 from envcompare.hosts.session import HostSession
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import CellContext, Facts, Variables, failure_of
+from envcompare.measure.context import Budget, CellContext, Facts, Variables, failure_of
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.noise import recall, remember
+from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
 from envcompare.measure.quiet import QuietGate
@@ -37,7 +38,6 @@ from envcompare.profilers.nvml import sampler_command, sampling
 from envcompare.profilers.toolbox import Toolbox
 from envcompare.run_folder.profiles import Lacking
 from envcompare.run_folder.records import (
-    Block,
     CellState,
     EnergyBlock,
     Event,
@@ -51,7 +51,6 @@ from envcompare.run_folder.records import (
     ProcessRun,
     Sample,
     Scalar,
-    Startup,
     Taken,
     event_now,
 )
@@ -116,6 +115,9 @@ class CellRun:
     folders: CellFolders = field(init=False)
     _first: dict[str, FingerprintRecord] = field(default_factory=dict)  # of the first part, by arm
     _held: dict[str, list[Sample]] = field(default_factory=dict)  # by arm, until it is known again
+    _context: CellContext | None = None
+    _roster: Roster | None = None
+    _lockstep: Lockstep | None = None
 
     def __post_init__(self) -> None:
         """Begin with what every cell is shown, and what an earlier part of the run found."""
@@ -125,43 +127,76 @@ class CellRun:
         if self.cell.workload.program is None:  # processes wait for it by themselves
             self._held = {arm: [] for arm, first in self._first.items() if first.taken == "step"}
 
-    def run(self) -> tuple[CellState, str]:
-        """Return the state the cell ended in, and why.
+    def prepare(self) -> Lockstep | None:
+        """Make the cell ready; return what is to be measured in turns with others, if anything.
 
         Raises TransportError when the host is lost, WorkloadError when the data cannot be made,
         and InterruptedRunError when the user stops.
         """
-        if self.job.plan.reference not in self.session.arms:
-            return "failed", f"the reference {self.job.plan.reference} is not usable here"
-        if self._lacks_arms():
-            return "failed", "no arm to compare with the reference is usable here"
-        context = self._context()
-        try:
-            if self.cell.workload.program is not None:
-                return self._run_program(context, self.cell.workload.program)
-            return self._run_steps(context)
-        finally:
-            self._note_held(context)
-
-    def _run_steps(self, context: CellContext) -> tuple[CellState, str]:
-        roster = self._roster(context)
-        blocks = [sample for sample in self.prior if isinstance(sample, Block)]
-        lockstep = Lockstep(context, roster, blocks, self._tuning())
+        if self._unusable:
+            return None
+        context = self._context = self._make_context()
+        roster = self._roster = self._make_roster(context)
+        if self.cell.workload.program is not None:
+            return None
+        self._lockstep = Lockstep(context, roster, self.prior, self._tuning())
         # noted in each part of a run: only the last one stands
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
-        stopped_by = self._stopped_by()
-        if not stopped_by:
-            self._measure_startup(context, roster)
-            with self._sampling(context):
-                lockstep.measure()
-            stopped_by = lockstep.stopped_by or ""
-            self._learn(lockstep)
-        else:
+        if stopped_by := self._stopped_by():
             context.note("stopped", text=stopped_by)
+            return None
+        if context.design.has_startup and context.design.cold_start:
+            StartupPass(self._lockstep.launches, roster).measure_cold()
+        return self._lockstep
+
+    def run_restart(self, lockstep: Lockstep, pool: WorkerPool) -> None:
+        """Take the turn of this cell in a restart; raises as `Lockstep.run_restart`."""
+        with self._sampling(lockstep.context):
+            lockstep.run_restart(pool)
+
+    def finish(self) -> tuple[CellState, str]:
+        """Measure what is measured by a cell alone; return the state it ended in, and why.
+
+        Raises as `prepare`.
+        """
+        if self._unusable:
+            return "failed", self._unusable
+        context, roster = self._context, self._roster
+        assert context is not None
+        assert roster is not None
+        with context.budget.counting():
+            if self.cell.workload.program is not None:
+                return self._run_program(context, roster, self.cell.workload.program)
+            assert self._lockstep is not None
+            return self._finish_steps(context, roster, self._lockstep)
+
+    def _finish_steps(
+        self, context: CellContext, roster: Roster, lockstep: Lockstep
+    ) -> tuple[CellState, str]:
+        stopped_by = lockstep.stopped_by or self._stopped_by()
+        if lockstep.stopped_by is not None:
+            self._learn(lockstep)
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
+        if context.design.has_startup and stopped_by != "budget":
+            StartupPass(lockstep.launches, roster).measure_warm()
         self._profile(context, roster)
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
+
+    def close(self) -> None:
+        """Note what is lost of this cell, which has ended."""
+        if self._context is not None:
+            self._note_held(self._context)
+
+    @property
+    def _unusable(self) -> str:
+        """Say why nothing can be compared on this host; empty where it can."""
+        if self.job.plan.reference not in self.session.arms:
+            return f"the reference {self.job.plan.reference} is not usable here"
+        planned = {arm.id for arm in self.job.plan.arms if not (arm.is_reference or arm.is_control)}
+        if planned and not planned & self.session.arms.keys():
+            return "no arm to compare with the reference is usable here"
+        return ""
 
     def _expected(self) -> Spread:
         """Return how far restarts are expected to scatter on this host, the same when resumed."""
@@ -178,8 +213,9 @@ class CellRun:
             known = recall(self.session.transport, self.session.cache)
             remember(self.session.transport, self.session.cache, known.with_cell(noise))
 
-    def _run_program(self, context: CellContext, program: Program) -> tuple[CellState, str]:
-        roster = self._roster(context)
+    def _run_program(
+        self, context: CellContext, roster: Roster, program: Program
+    ) -> tuple[CellState, str]:
         runs = [sample for sample in self.prior if isinstance(sample, ProcessRun)]
         processes = ProcessPass(context, roster, program, runs)
         with self._sampling(context):
@@ -190,16 +226,6 @@ class CellRun:
             return "failed", _why_failed(roster)
         self._profile(context, roster)
         return "ok", f"stopped by {processes.stopped_by}: {_live(processes.intervals())}"
-
-    def _lacks_arms(self) -> bool:
-        planned = {arm.id for arm in self.job.plan.arms if not (arm.is_reference or arm.is_control)}
-        return bool(planned) and not planned & self.session.arms.keys()
-
-    def _measure_startup(self, context: CellContext, roster: Roster) -> None:
-        """Measure the start-up, or what an interruption left of it."""
-        launches = tuple(sample for sample in self.prior if isinstance(sample, Startup))
-        if context.design.has_startup:
-            StartupPass(context, roster, launches).measure()
 
     @contextmanager
     def _sampling(self, context: CellContext) -> Iterator[None]:
@@ -289,7 +315,7 @@ class CellRun:
         noted = (event.values for event in self.prior_events if event.what == "calibrated")
         return {k: v for values in noted for k, v in values.items() if isinstance(v, int | float)}
 
-    def _roster(self, context: CellContext) -> Roster:
+    def _make_roster(self, context: CellContext) -> Roster:
         """Return the arms with what each did before an interruption."""
         noted = (event for event in reversed(self.prior_events) if "code" in event.values)
         return Roster(
@@ -368,7 +394,7 @@ class CellRun:
         text = f"{_live(intervals)}; at most {left_s:.0f} s left"
         self.job.display.cell(self.cell.id, done=1 - left_s / context.design.budget_s, text=text)
 
-    def _context(self) -> CellContext:
+    def _make_context(self) -> CellContext:
         parameters = dict(self.cell.parameters)
         workload, design = self.cell.workload, self.job.plan.design
         if workload.program is not None:
@@ -382,6 +408,7 @@ class CellRun:
             reference=self.job.plan.reference,
             control=self.job.plan.control,
             launch=self._launch,
+            log_of=self._log_of,
             spec=self.folders.spec(workload, parameters, data, self.job.experiment),
             design=design,
             seed=self.job.plan.seed,
@@ -389,7 +416,7 @@ class CellRun:
             recorder=self,
             on_host=self.session.ask,
             interruption=self.job.interruption,
-            deadline=time.monotonic() + design.budget_s - elapsed_s(self.prior_events),
+            budget=Budget(design.budget_s - elapsed_s(self.prior_events)),
             waited_s=waited_s(self.prior_events),
             has_gpu=self.session.has_gpu and self.job.experiment.device != "cpu",
             noise=Spread() if workload.program is not None else self._expected(),
@@ -398,7 +425,7 @@ class CellRun:
     def _launch(
         self, arm: str, variables: Variables = (), profiler: ProfilerRun | None = None
     ) -> Worker:
-        log = self.job.folder.log_path(self.cell.host, self.cell.id, arm)
+        log, log_name = self._log_of(arm)
         program = WORKER if self.cell.workload.program is None else LAUNCHER
         return self.folders.launch(
             arm,
@@ -406,8 +433,12 @@ class CellRun:
             variables=variables,
             profiler=profiler,
             log=log,
-            log_name=str(log.relative_to(self.job.folder.path)),
+            log_name=log_name,
         )
+
+    def _log_of(self, arm: str) -> tuple[Path, str]:
+        log = self.job.folder.log_path(self.cell.host, self.cell.id, arm)
+        return log, str(log.relative_to(self.job.folder.path))
 
 
 def _change(difference: FactDifference) -> IdentityChange:

@@ -20,8 +20,8 @@ from envcompare.errors import (
     Phase,
     TransportError,
     UnusableError,
+    as_known,
     exit_code_of,
-    unexpected,
 )
 from envcompare.fingerprint.identity import (
     changes,
@@ -34,13 +34,13 @@ from envcompare.hosts.opening import hosts_at_once, open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
     ArmRecord,
-    CellState,
     Event,
     IdentityChange,
     RunRecord,
     Sample,
 )
 from envcompare.run_folder.results import RunFolder, new_run_id, standing
+from envcompare.runner.cellgroup import run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
@@ -180,7 +180,7 @@ def _survives(job: Job, session: HostSession, act: Callable[[Job, HostSession], 
 
 
 def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> None:
-    job.fail("host-failed", _as_known(error), phase=phase, host=host.label)
+    job.fail("host-failed", as_known(error), phase=phase, host=host.label)
 
 
 def _leave(job: Job, session: HostSession) -> None:
@@ -213,10 +213,12 @@ def _prepare_host(job: Job, session: HostSession) -> None:
 
 def _run_host(job: Job, session: HostSession) -> None:
     prior = _Prior(folder=job.folder)
-    for cell in job.plan.cells:
-        if cell.host == session.host.label:
-            job.interruption.check()
-            _run_cell(job, session, cell, prior=prior)
+    cells = [cell for cell in job.plan.cells if cell.host == session.host.label]
+    for group in sharing(cells):
+        job.interruption.check()
+        runs = [run for cell in group if (run := _cell_run(job, session, cell, prior=prior))]
+        if runs:
+            run_cells(job, runs)
 
 
 def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
@@ -234,60 +236,21 @@ def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
             say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
 
 
-def _run_cell(job: Job, session: HostSession, cell: Cell, *, prior: _Prior) -> None:
+def _cell_run(job: Job, session: HostSession, cell: Cell, *, prior: _Prior) -> CellRun | None:
+    """Return what is to be done for a cell, None where it was done before an interruption."""
     events = tuple(e for e in prior.events if e.cell == cell.id)
     if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
         profile.is_failure for profile in job.folder.read_profiles(cell.id)
     ):
-        return
+        return None
     samples = prior.samples if events else ()  # only a cell that was begun before has some
-    run = CellRun(
+    return CellRun(
         cell=cell,
         session=session,
         job=job,
         prior=tuple(sample for sample in samples if sample.cell == cell.id),
         prior_events=events,
     )
-    job.note("cell-started", host=cell.host, cell=cell.id)
-    try:
-        state, text = _measure(job, run)
-    except InterruptedRunError:
-        job.note("interrupted", host=cell.host, cell=cell.id)
-        raise
-    job.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
-    job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
-
-
-def _measure(job: Job, run: CellRun) -> tuple[CellState, str]:
-    """Return the state a cell ended in; one cell never takes the others with it.
-
-    Raises InterruptedRunError when the user stopped it, whatever died of that.
-    """
-    state: CellState = "failed"
-    try:
-        return run.run()
-    except InterruptedRunError:
-        raise
-    except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
-        job.interruption.check()
-        known, phase = _as_known(error), _phase_of(error)
-        if isinstance(error, TransportError):
-            state = "unreachable"
-        job.fail("cell-failed", known, phase=phase, host=run.cell.host, cell=run.cell.id)
-        return state, known.brief
-
-
-def _as_known(error: Exception) -> EnvcompareError:
-    return error if isinstance(error, EnvcompareError) else unexpected(error)
-
-
-def _phase_of(error: Exception) -> Phase:
-    """Return where a cell failed, as far as the error alone tells."""
-    if isinstance(error, TransportError):
-        return "connect"
-    if isinstance(error, UnusableError):
-        return "environment"
-    return "data" if isinstance(error, EnvcompareError) else "protocol"
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,11 @@ from envcompare.analysis.compare import compare_run
 from envcompare.analysis.model.comparison import Comparison, RunComparison
 from envcompare.command import Command, CommandResult
 from envcompare.interrupt import Interruption
-from envcompare.measure.context import CellContext, Facts
+from envcompare.measure.context import Budget, CellContext, Facts
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.replies import LaunchSpec
 from envcompare.measure.startup import StartupPass
+from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Event, FingerprintRecord, Sample, Taken
@@ -113,7 +113,8 @@ def bench(
         recorder=kept,
         on_host=on_host or on_this_machine,
         interruption=Interruption(),
-        deadline=time.monotonic() + plan.budget_s,
+        log_of=lambda arm: (path / f"{arm}.log", f"{arm}.log"),
+        budget=Budget.running(plan.budget_s),
     )
 
 
@@ -149,10 +150,14 @@ def measure(made: CellContext, *, passes: tuple[str, ...] = ("lockstep",)) -> Me
     kept = made.recorder
     assert isinstance(kept, Kept)
     roster = Roster(made)
+    lockstep = Lockstep(made, roster)
+    startup = StartupPass(lockstep.launches, roster)
     if "startup" in passes:
-        StartupPass(made, roster).measure()
+        startup.measure_cold()
     if "lockstep" in passes:
-        Lockstep(made, roster).measure()
+        Turns([lockstep]).measure()
+    if "startup" in passes:
+        startup.measure_warm()
     kept.folder.close()
     return Measured(
         comparison=compare_run(kept.folder), events=tuple(kept.events), folder=kept.folder

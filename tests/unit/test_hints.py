@@ -11,6 +11,7 @@ from commands import concluded, prepared
 from faults import tried
 
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.turns import Turns
 from envcompare.measure.workers import Roster
 
 NO_CPU = 8191  # of the machine that runs this
@@ -71,7 +72,7 @@ def test_workload_that_changed_during_an_interruption_asks_for_a_new_run(tmp_pat
     """Both arms do the same work, only not what was measured before."""
     (tmp_path / "threaded.py").write_text(STEADY)
     made = bench(tmp_path, f"{tmp_path}/threaded.py:Steady", budget_s=1.5)
-    Lockstep(made, Roster(made, before={"vm": {"code": "another"}})).measure()
+    Turns([Lockstep(made, Roster(made, before={"vm": {"code": "another"}}))]).measure()
     failures = concluded(made).failures()
     assert "vm changed since the run began: the code of the workload was another, now " in failures
     assert "start a new run" in failures

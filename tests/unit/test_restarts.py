@@ -13,8 +13,9 @@ import pytest
 from benches import Kept, bench
 from builders import block, blocks
 
-from envcompare.measure.context import CellContext
+from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.lockstep import Lockstep, _Rounds
+from envcompare.measure.turns import Turns
 from envcompare.measure.workers import Roster
 from envcompare.run_folder.records import Block, Memory
 from envcompare.stats.typical import MIN_ROUNDS, ROUNDS_FOR_MEDIAN
@@ -53,7 +54,7 @@ def test_restart_has_one_generation_that_warms_up_once(tmp_path: Path) -> None:
     """Each arm begins once, discards a block, measures in rounds of a step, and ends."""
     made = prepared(tmp_path, budget_s=8.0, min_restarts=2)
     lockstep = Lockstep(made, Roster(made))
-    lockstep.measure()
+    Turns([lockstep]).measure()
     found = kept(made)
     measured = [one for one in found if isinstance(one, Block)]
     restarts = sorted({one.restart for one in measured})
@@ -77,7 +78,7 @@ def test_resumed_cell_goes_on_with_the_next_restart_as_it_was_calibrated(tmp_pat
     earlier = blocks(dict.fromkeys(made.arms, 4.0), restarts=2, generations=1)
     tuning = {"steps_per_block": 2, "step_s": 0.03}
     lockstep = Lockstep(made, Roster(made), earlier, tuning)
-    lockstep.measure()
+    Turns([lockstep]).measure()
     measured = [one for one in kept(made) if isinstance(one, Block)]
     assert min(one.restart for one in measured) == 2
     assert {one.k for one in measured if not one.warmup} == {2}
@@ -91,7 +92,8 @@ def test_resumed_cell_takes_the_steps_of_its_blocks_where_no_calibration_was_not
 ) -> None:
     """What was measured says it as well."""
     made = prepared(tmp_path, budget_s=5.0)
-    Lockstep(made, Roster(made), blocks(dict.fromkeys(made.arms, 3.0), restarts=1)).measure()
+    earlier = blocks(dict.fromkeys(made.arms, 3.0), restarts=1)
+    Turns([Lockstep(made, Roster(made), earlier)]).measure()
     measured = [one for one in kept(made) if isinstance(one, Block)]
     assert {one.k for one in measured if not one.warmup} == {3}
     assert {one.k for one in measured if one.warmup} == {9}  # 0.3 s of blocks of 90 ms
@@ -104,20 +106,20 @@ def rounds_of(made: CellContext, *earlier: Block) -> _Rounds:
 
 def test_first_restart_measures_a_round_however_little_is_left(tmp_path: Path) -> None:
     """A cell without one would say nothing at all."""
-    rounds = rounds_of(replace(prepared(tmp_path), deadline=time.monotonic()))
+    rounds = rounds_of(replace(prepared(tmp_path), budget=Budget.running(0.0)))
     assert not rounds.is_enough(None)
     assert rounds.is_enough(0.1)
 
 
 def test_later_restart_measures_no_round_beyond_the_budget(tmp_path: Path) -> None:
     """Its launch may have taken all that was left."""
-    spent = replace(prepared(tmp_path), deadline=time.monotonic())
+    spent = replace(prepared(tmp_path), budget=Budget.running(0.0))
     assert rounds_of(spent, block()).is_enough(None)
 
 
 def test_restart_goes_on_until_it_has_its_rounds(tmp_path: Path) -> None:
     """With a budget that is not spent six of at least two restarts are the least."""
-    made = replace(prepared(tmp_path, min_restarts=2), deadline=time.monotonic() + 1000)
+    made = replace(prepared(tmp_path, min_restarts=2), budget=Budget.running(1000.0))
     began = time.monotonic() - 101
     rounds = _Rounds(lockstep=Lockstep(made, Roster(made)), began=began)
     assert not rounds.is_enough(None)

@@ -19,7 +19,7 @@ from envcompare.config.experiment import resolve
 from envcompare.config.plan import make_plan
 from envcompare.config.settings import Settings
 from envcompare.measure.context import Values
-from envcompare.measure.startup import StartupPass
+from envcompare.measure.startup import Launches, StartupPass
 from envcompare.measure.workers import Roster
 from envcompare.report.format.blocks import Words, plain
 from envcompare.report.sections.resources import startup_tables
@@ -188,7 +188,9 @@ def resumed(
         **{"has_startup": True, "cold_start": True, "budget_s": 600.0, **changes},
     )
     assert isinstance(made.recorder, Kept)
-    StartupPass(made, Roster(made, before=before or {}), tuple(prior)).measure()
+    startup = StartupPass(Launches(made, list(prior)), Roster(made, before=before or {}))
+    startup.measure_cold()
+    startup.measure_warm()
     made.recorder.folder.close()
     samples = made.recorder.folder.read_samples().samples
     return [one for one in samples if isinstance(one, Startup)]
@@ -206,11 +208,11 @@ def prior(
 
 
 def test_interrupted_pass_goes_on_with_what_is_missing(tmp_path: Path) -> None:
-    """Four of five repetitions are there, the last is torn: it is run anew, then the cold part."""
+    """Four of five repetitions are there, the last is torn: after the cold part it is run anew."""
     found = resumed(tmp_path, [*prior(4, seconds=0.1), launch("vm", 4, 0.1)])
     kinds = Counter((one.arm, one.page_cache) for one in found)
     assert kinds == {
-        (arm, kind): n for arm in ("vm", "docker") for kind, n in {"unknown": 1, "cold": 5}.items()
+        (arm, kind): n for arm in ("vm", "docker") for kind, n in {"warm": 1, "cold": 5}.items()
     }
     assert min(one.repetition for one in found) == 5
     assert {one.train_steps for one in found} == {4}

@@ -22,6 +22,7 @@ from envcompare.measure import limits
 from envcompare.measure import worker as worker_module
 from envcompare.measure.limits import begin_limit_s
 from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
 from envcompare.transport import run, streams
@@ -116,7 +117,7 @@ def test_nothing_is_measured_beside_a_worker_that_cannot_be_ended(tmp_path: Path
 
     own = replace(made, launch=launched)
     with pytest.raises(StillRunningError):
-        Lockstep(own, Roster(own)).measure()
+        Turns([Lockstep(own, Roster(own))]).measure()
     assert sorted(ended) == sorted(made.arms)
     assert isinstance(made.recorder, Kept)
     made.recorder.folder.close()

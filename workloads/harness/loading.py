@@ -135,17 +135,24 @@ def code_hash(name: str) -> str:
 
 
 def _import_file(path: str) -> object:
-    """Import a file under a name of its own; its folder is searched after all others."""
+    """Import a file under a name of its own, once; its folder is searched after all others."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"no workload file {path}")
-    sys.path.append(os.path.dirname(os.path.abspath(path)))
     name = "workload_" + os.path.basename(path)[: -len(".py")]
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) == path:
+        return known
+    sys.path.append(os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # half a module would pass for a whole one
+        raise
     return module
 
 

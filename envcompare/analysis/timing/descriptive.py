@@ -96,7 +96,9 @@ def _startup(
         launches=len(launches),
         train_steps=first.train_steps,
         page_cache=first.page_cache,
-        parts=tuple(_part(phase, launches, against) for phase in _PARTS),
+        parts=tuple(
+            _part(phase, launches, against) for phase in _PARTS if _seconds(phase, launches)
+        ),
         cold_reason=cold_reason,
     )
 
@@ -120,7 +122,8 @@ def _part(phase: str, launches: list[Startup], against: list[Startup]) -> Startu
 
 def _seconds(phase: str, launches: list[Startup]) -> dict[int, float]:
     """Return the seconds of a phase by repetition; arms of one repetition form a pair."""
-    return {one.repetition: getattr(one, f"{phase}_ns") / 1e9 for one in launches}
+    times = {one.repetition: getattr(one, f"{phase}_ns") for one in launches}
+    return {number: time_ns / 1e9 for number, time_ns in times.items() if time_ns is not None}
 
 
 def memory_summaries(samples: Iterable[Sample]) -> tuple[MemorySummary, ...]:

@@ -252,4 +252,5 @@ def _times_ns(sample: Measured | Startup) -> tuple[int, ...]:
         return (*sample.wall_ns, *sample.cpu_ns, *(sample.gpu_ns or ()))
     if isinstance(sample, ProcessRun):
         return (sample.wall_ns, sample.user_ns, sample.sys_ns, sample.real_ns)
-    return tuple(getattr(sample, name) for name in _STARTUP_TIMES)
+    times = (getattr(sample, name) for name in _STARTUP_TIMES)
+    return tuple(time for time in times if time is not None)

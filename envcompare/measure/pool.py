@@ -1,0 +1,123 @@
+"""The workers of one launch, which serve the cells of a host one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from envcompare.errors import WorkloadError
+from envcompare.measure.context import CellContext, failure_of
+from envcompare.measure.limits import begin_limit_s
+from envcompare.measure.replies import LaunchSpec
+from envcompare.measure.worker import Worker
+from envcompare.run_folder.records import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How long the launch of a worker took, in ns, while no other worker computed."""
+
+    engine_ns: int
+    import_ns: int
+    is_first: bool  # of its arm: what the page cache held is not known
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerPool:
+    """The workers of a restart, at most one an arm; a cell takes them and gives them back.
+
+    Each imports the workload of `spec` ahead and serves a cell from a fork, so that a launch is
+    paid once for all cells. A worker that cannot stay serves one cell.
+    """
+
+    spec: LaunchSpec
+    restart: int
+    cells: int  # that share what the launches cost
+    known: set[str]  # arms that were launched before; it grows
+    launch_s: float = 0.0
+    launched: dict[str, Launched] = field(default_factory=dict)
+    exits_ns: dict[str, int] = field(default_factory=dict)
+    _workers: dict[str, Worker] = field(default_factory=dict)
+
+    @property
+    def share_s(self) -> float:
+        """Return what the launches cost each cell."""
+        return self.launch_s / self.cells
+
+    def take(self, arm: str, context: CellContext) -> Worker:
+        """Return the worker of an arm, launched now where none is there.
+
+        The caller has it, and no other cell may use it until it is given back. It may still have to
+        import: `is_up` tells.
+        """
+        worker = self._workers.pop(arm, None)
+        if worker is None:
+            with context.budget.counting(on=False):
+                return context.launch(arm, context.variables(self.restart))
+        log, log_name = context.log_of(arm)
+        worker.serve(log, log_name)
+        return worker
+
+    def is_up(self, arm: str, worker: Worker) -> bool:
+        """Tell whether a worker that was taken has been launched before."""
+        return worker.stays and arm in self.launched
+
+    def import_ahead(self, arm: str, context: CellContext, worker: Worker) -> Launched:
+        """Wait until a new worker is up; its launch is charged to no cell alone.
+
+        Raises WorkloadError where it does not come up.
+        """
+        with context.budget.counting(on=False):
+            try:
+                budget_s = context.design.budget_s
+                limit_s = begin_limit_s(budget_s, remaining_s=context.remaining_s)
+                imported = worker.import_ahead(self.spec, limit_s)
+            finally:
+                took_ns = time.monotonic_ns() - worker.spawned_ns
+                self.launch_s += took_ns / 1e9
+        inside_ns = imported.now_ns - imported.entry_ns
+        launched = Launched(
+            engine_ns=max(0, took_ns - inside_ns),
+            import_ns=imported.import_ns,
+            is_first=arm not in self.known,
+        )
+        self.known.add(arm)
+        self.launched[arm] = launched
+        return launched
+
+    def give_back(self, arm: str, worker: Worker) -> None:
+        """Take a worker back from the cell that it has served.
+
+        Raises WorkloadError where it does not end that work.
+        """
+        if worker.stays:
+            worker.leave()
+            self._workers[arm] = worker
+        else:
+            self._end(arm, worker)
+
+    def dismiss(self, fail: Callable[[str, Failure], None]) -> None:
+        """Let every worker quit, one after the other, and end what it leaves."""
+        for arm in tuple(self._workers):
+            worker = self._workers.pop(arm)
+            try:
+                self._end(arm, worker)
+            except WorkloadError as error:
+                fail(arm, failure_of(error))
+
+    def _end(self, arm: str, worker: Worker) -> None:
+        began_ns = time.monotonic_ns()
+        try:
+            worker.quit()
+            self.exits_ns[arm] = time.monotonic_ns() - began_ns
+        finally:
+            worker.kill()
+
+    def kill(self) -> None:
+        """Kill what is still alive, all of it whatever one of them raises; safe to repeat."""
+        with ExitStack() as killing:
+            for worker in self._workers.values():
+                killing.callback(worker.kill)
+            self._workers.clear()

@@ -1,0 +1,134 @@
+"""The cells of a host that share their launches: begun together, measured in turns, each ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from envcompare.config.plan import Cell
+from envcompare.errors import (
+    EnvcompareError,
+    InterruptedRunError,
+    Phase,
+    TransportError,
+    UnusableError,
+    as_known,
+)
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.pool import WorkerPool
+from envcompare.measure.turns import Turns
+from envcompare.run_folder.records import CellState
+from envcompare.runner.cellrun import CellRun, Job
+
+_T = TypeVar("_T")
+
+
+def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
+    """Return the cells of a host in groups that share launches, in the order of the plan.
+
+    A file of the user's is imported beside nothing else: what it sets is for itself alone. A plain
+    command is launched anew for each run of it.
+    """
+    groups: dict[object, list[Cell]] = {}
+    for cell in cells:
+        workload = cell.workload
+        key = cell.id if workload.program is not None else workload.path
+        groups.setdefault(key, []).append(cell)
+    return [tuple(group) for group in groups.values()]
+
+
+def run_cells(job: Job, runs: Iterable[CellRun]) -> None:
+    """Measure the cells of a group; what one of them meets ends no other.
+
+    Raises InterruptedRunError when the user stops, whatever died of that.
+    """
+    group = _Group(job=job, runs=tuple(runs))
+    try:
+        group.measure()
+    except InterruptedRunError:
+        for run in group.unended:
+            run.close()
+            job.note("interrupted", host=run.cell.host, cell=run.cell.id)
+        raise
+
+
+@dataclass(slots=True, kw_only=True)
+class _Group:
+    job: Job
+    runs: tuple[CellRun, ...]
+    _ended: set[str] = field(default_factory=set)
+
+    @property
+    def unended(self) -> tuple[CellRun, ...]:
+        return tuple(run for run in self.runs if run.cell.id not in self._ended)
+
+    def measure(self) -> None:
+        for run in self.runs:
+            self.job.note("cell-started", host=run.cell.host, cell=run.cell.id)
+        timed = [(run, found) for run in self.runs if (found := self._survives(run, run.prepare))]
+        self._show_all_folders()
+        self._measure_in_turns(timed)
+        for run in self.unended:
+            ending = self._survives(run, run.finish)
+            if ending is not None:
+                self._end(run, *ending)
+
+    def _show_all_folders(self) -> None:
+        """Let a worker see what any of its cells needs: it serves them all."""
+        shown = tuple(dict.fromkeys(mount for run in self.unended for mount in run.folders.shown))
+        for run in self.unended:
+            run.folders.shown = shown
+
+    def _measure_in_turns(self, timed: list[tuple[CellRun, Lockstep]]) -> None:
+        runs = {lockstep.context.cell: run for run, lockstep in timed}
+
+        def take_turn(lockstep: Lockstep, pool: WorkerPool) -> None:
+            run = runs[lockstep.context.cell]
+            self._survives(run, lambda: run.run_restart(lockstep, pool))
+            if run.cell.id in self._ended:
+                lockstep.stopped_by = "failure"
+
+        try:
+            Turns([lockstep for _, lockstep in timed], turn=take_turn).measure()
+        except InterruptedRunError:
+            raise
+        except Exception as error:  # noqa: BLE001 — recorded, of each cell that shared a launch
+            for run, lockstep in timed:
+                if lockstep.stopped_by is None:
+                    self._fail(run, error)
+
+    def _survives(self, run: CellRun, act: Callable[[], _T]) -> _T | None:
+        """Do something for a cell; an error that ends the cell is recorded."""
+        try:
+            return act()
+        except InterruptedRunError:
+            raise
+        except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
+            self.job.interruption.check()
+            self._fail(run, error)
+            return None
+
+    def _fail(self, run: CellRun, error: Exception) -> None:
+        known = as_known(error)
+        host, cell = run.cell.host, run.cell.id
+        self.job.fail("cell-failed", known, phase=_phase_of(error), host=host, cell=cell)
+        self._end(
+            run, "unreachable" if isinstance(error, TransportError) else "failed", known.brief
+        )
+
+    def _end(self, run: CellRun, state: CellState, text: str) -> None:
+        run.close()
+        host, cell = run.cell.host, run.cell.id
+        self.job.note("cell-ended", host=host, cell=cell, state=state, text=text)
+        self.job.display.cell_done(cell, f"{state}, {text}" if text else state)
+        self._ended.add(cell)
+
+
+def _phase_of(error: Exception) -> Phase:
+    """Return where a cell failed, as far as the error alone tells."""
+    if isinstance(error, TransportError):
+        return "connect"
+    if isinstance(error, UnusableError):
+        return "environment"
+    return "data" if isinstance(error, EnvcompareError) else "protocol"

@@ -1,0 +1,276 @@
+"""Cells that share their launches: one worker an arm serves them in turn, with real workers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+from benches import ARMS, Kept, bench
+from builders import block
+
+from envcompare.measure.context import Budget, CellContext
+from envcompare.measure.limits import Costs
+from envcompare.measure.lockstep import Lockstep
+from envcompare.measure.pool import WorkerPool
+from envcompare.measure.turns import Turns
+from envcompare.measure.worker import Worker
+from envcompare.measure.workers import Roster
+from envcompare.run_folder.records import Block, Event, Sample, Startup
+from envcompare.run_folder.results import elapsed_s
+
+SOURCE = """
+import os, signal, time
+
+print("imported", flush=True)
+
+
+class Steady:
+    batch = 1
+    PARAMS = {"step_s": 0.01, "dies": False}
+
+    def __init__(self, step_s, dies):
+        self.step_s = step_s
+        self.dies = dies and os.environ["ENVCOMPARE_ENVIRONMENT"] == "docker"
+
+    def load(self, data):
+        print(f"loads with {self.step_s}", flush=True)
+
+    def setup(self, seed, device):
+        pass
+
+    def step(self):
+        if self.dies:
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        end = time.monotonic() + self.step_s
+        while time.monotonic() < end:
+            pass
+        return 1.0
+"""
+THREADED = (
+    "import threading\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+)
+
+
+_MADE: list[Cells] = []
+
+
+@dataclass
+class Cells:
+    """Cells of one launch on this machine, and the arms in the order of their launches."""
+
+    made: list[CellContext]
+    launched: list[str] = field(default_factory=list)
+
+    def locksteps(self, **prior: list[Sample]) -> list[Lockstep]:
+        """Return the passes, with samples of before by the name of a cell."""
+        return [Lockstep(one, Roster(one), prior.get(one.cell, [])) for one in self.made]
+
+    @property
+    def kept(self) -> Kept:
+        """Return what was recorded."""
+        recorder = self.made[0].recorder
+        assert isinstance(recorder, Kept)
+        return recorder
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Return all samples."""
+        self.kept.folder.close()
+        return self.kept.folder.read_samples().samples
+
+    def restarts(self, cell: str) -> list[int]:
+        """Return the restarts of a cell that have blocks, in their order."""
+        found = [s.restart for s in self.samples() if isinstance(s, Block) and s.cell == cell]
+        return list(dict.fromkeys(found))
+
+    def events(self, what: str) -> list[Event]:
+        """Return the events of a kind."""
+        return [event for event in self.kept.events if event.what == what]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Close what a test has recorded."""
+    yield
+    while _MADE:
+        _MADE.pop().kept.folder.close()
+
+
+def cells(
+    path: Path, *params: dict[str, object], budget_s: float, source: str = SOURCE, **changes: object
+) -> Cells:
+    """Return cells named a, b, … of one workload, each with its parameters."""
+    (path / "own.py").write_text(source)
+    first = bench(path, f"{path}/own.py:Steady", budget_s=budget_s, target=1e-4, **changes)
+    found = Cells([])
+    _MADE.append(found)
+
+    def launch(name: str, arm: str, variables: tuple[tuple[str, str], ...] = ()) -> Worker:
+        found.launched.append(arm)
+        worker = first.launch(arm, variables)
+        worker.serve(path / name / arm, f"{name}/{arm}")
+        return worker
+
+    for name, given in zip("abc", params, strict=False):
+        (path / name).mkdir()
+        found.made.append(
+            replace(
+                first,
+                cell=name,
+                launch=partial(launch, name),
+                log_of=lambda arm, name=name: (path / name / arm, f"{name}/{arm}"),
+                spec=msgspec.structs.replace(first.spec, params=given),
+                budget=Budget(budget_s),
+            )
+        )
+    return found
+
+
+def test_launches_are_paid_once_for_all_cells(tmp_path: Path) -> None:
+    """Every restart launches an arm once, and each cell measures in it and has its start-up."""
+    two = cells(tmp_path, {}, {"step_s": 0.02}, budget_s=12.0, has_startup=True, min_restarts=2)
+    Turns(two.locksteps()).measure()
+    restarts = two.restarts("a")
+    assert restarts == two.restarts("b")
+    assert len(restarts) >= 2
+    assert Counter(two.launched) == dict.fromkeys(ARMS, len(restarts))
+    starts = [one for one in two.samples() if isinstance(one, Startup)]
+    by_launch: dict[tuple[str, int], list[Startup]] = {}
+    for one in starts:
+        by_launch.setdefault((one.arm, one.repetition), []).append(one)
+    assert set(by_launch) == {(arm, n) for arm in ("vm", "docker") for n in restarts[:5]}
+    for a, b in by_launch.values():
+        assert {a.cell, b.cell} == {"a", "b"}
+        assert (a.exit_ns, b.exit_ns > 0) == (b.exit_ns, True)
+        assert abs(a.engine_ns - b.engine_ns) < 1e8
+        before = (a.engine_ns, a.import_ns, a.data_ns, a.build_ns, a.first_step_ns)
+        assert a.real_ns == sum((*before, a.train_ns, a.exit_ns))
+
+
+def test_each_cell_has_a_log_of_its_own(tmp_path: Path) -> None:
+    """What the second cell prints is not in the log of the first."""
+    two = cells(tmp_path, {"step_s": 0.01}, {"step_s": 0.015}, budget_s=4.0)
+    Turns(two.locksteps()).measure()
+    logs = {name: (tmp_path / name / "vm").read_text() for name in "ab"}
+    assert "loads with 0.01\n" in logs["a"]
+    assert "loads with 0.015" in logs["b"]
+    assert "loads with 0.015" not in logs["a"]
+    assert "loads with 0.01\n" not in logs["b"]
+
+
+def test_decided_cell_leaves_its_time_to_the_others(tmp_path: Path) -> None:
+    """What is left of all budgets is shared by those that go on."""
+    a, b = cells(tmp_path, {}, {}, budget_s=10.0).locksteps()
+    turns = Turns([a, b])
+    turns._left_s = 20.0
+    assert turns._share_budget() == [a, b]
+    assert (a.context.remaining_s, b.context.remaining_s) == (10.0, 10.0)
+    a.stop("target")
+    assert turns._share_budget() == [b]
+    assert b.context.remaining_s == 20.0
+
+
+def test_time_of_a_cell_is_that_of_its_own_turns(tmp_path: Path) -> None:
+    """All together it is that of the run, or a resumed run would not go on with what is left."""
+    two = cells(tmp_path, {}, {}, budget_s=5.0)
+    began = time.monotonic()
+    Turns(two.locksteps()).measure()
+    took_s = time.monotonic() - began
+    own_s = [elapsed_s([e for e in two.kept.events if e.cell == name]) for name in "ab"]
+    assert min(own_s) > 2.0
+    assert sum(own_s) < took_s
+
+
+def test_worker_that_dies_in_one_cell_is_launched_again_for_the_next(tmp_path: Path) -> None:
+    """The arm is out in the cell that kills it, and measured in the other."""
+    two = cells(tmp_path, {"dies": True}, {}, budget_s=8.0)
+    a, b = two.locksteps()
+    Turns([a, b]).measure()
+    assert a.stopped_by == "failure"
+    assert set(a.roster.failed) == {"docker"}
+    assert b.roster.failed == {}
+    assert {one.arm for one in two.samples() if isinstance(one, Block) and one.cell == "b"} == set(
+        ARMS
+    )
+
+
+def test_cell_that_cannot_begin_takes_no_worker_from_the_others(tmp_path: Path) -> None:
+    """Its arms fail with what is wrong, and no arm is launched again for it."""
+    two = cells(tmp_path, {"unknown": 1}, {}, budget_s=5.0)
+    a, b = two.locksteps()
+    Turns([a, b]).measure()
+    assert a.stopped_by == "failure"
+    assert set(a.roster.failed) == set(ARMS)
+    assert all("unknown" in one.brief for one in a.roster.failed.values())
+    assert Counter(two.launched) == dict.fromkeys(ARMS, len(two.restarts("b")))
+
+
+def test_workers_that_cannot_stay_are_launched_for_each_cell(tmp_path: Path) -> None:
+    """A thread lives in them after the import: no fork of them is safe."""
+    two = cells(tmp_path, {}, {}, budget_s=6.0, source=SOURCE + THREADED)
+    Turns(two.locksteps()).measure()
+    count = len(two.restarts("a")) + len(two.restarts("b"))
+    assert Counter(two.launched) == dict.fromkeys(ARMS, count)
+
+
+def test_cell_that_is_a_restart_behind_goes_first_after_a_break(tmp_path: Path) -> None:
+    """It draws the orders that it would have drawn, in a launch of its own."""
+    two = cells(tmp_path, {}, {}, budget_s=8.0)
+    prior: list[Sample] = [block(cell="a", arm=arm, restart=0, k=1) for arm in ARMS]
+    a, b = two.locksteps(a=prior)
+    served: list[tuple[int, str]] = []
+
+    def turn(lockstep: Lockstep, pool: WorkerPool) -> None:
+        served.append((pool.restart, lockstep.context.cell))
+        lockstep.run_restart(pool)
+
+    Turns([a, b], turn=turn).measure()
+    assert served[0] == (0, "b")
+    assert {cell for restart, cell in served if restart == 1} == {"a", "b"}
+
+
+def test_cells_take_their_turns_in_changing_order(tmp_path: Path) -> None:
+    """No cell is always the first after a launch."""
+    two = cells(tmp_path, {}, {}, budget_s=1.0)
+    turns = Turns(two.locksteps())
+    orders = {tuple(c.context.cell for c in turns._in_order(turns.cells, n)) for n in range(20)}
+    assert orders == {("a", "b"), ("b", "a")}
+
+
+def test_last_cells_end_one_by_one_where_the_budget_is_short(tmp_path: Path) -> None:
+    """What is left is worth no launch for three cells, but for one."""
+    three = cells(tmp_path, {}, {}, {}, budget_s=6.0)
+    found = three.locksteps()
+    for lockstep in found:
+        for one in (block(cell=lockstep.context.cell, arm=arm, k=1) for arm in ARMS):
+            lockstep.readings.add(one)
+        lockstep._costs = Costs(launch_s=4.0, round_s=0.1)
+    turns = Turns(found)
+    turns._left_s = 7.9
+    assert [one.context.cell for one in turns._share_budget()] == ["a"]
+    assert found[0].context.remaining_s == pytest.approx(7.9)
+    assert [one.stopped_by for one in found] == [None, "budget", "budget"]
+
+
+def test_budget_counts_in_turns_alone() -> None:
+    """Its clock stands still while others are served, and within a turn while all wait."""
+    budget = Budget(10.0)
+    time.sleep(0.02)
+    assert budget.remaining_s == 10.0
+    with budget.counting():
+        time.sleep(0.02)
+        with budget.counting(on=False):
+            before_s = budget.remaining_s
+            time.sleep(0.02)
+            assert budget.remaining_s == before_s
+        time.sleep(0.02)
+    left_s = budget.remaining_s
+    assert 9.0 < left_s <= 9.96
+    time.sleep(0.02)
+    assert budget.remaining_s == left_s
