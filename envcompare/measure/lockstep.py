@@ -458,6 +458,8 @@ class _Generation:
         for arm, ended in self.workers.collect(self.workers.arms, Worker.await_end).items():
             peaks = asdict(ended)
             result = peaks.pop("result")
+            if arm in self.workers.pool.served:
+                peaks["cgroup_peak_bytes"] = None  # that of cells before it
             memory = Memory(
                 cell=self.context.cell,
                 arm=arm,

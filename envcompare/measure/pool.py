@@ -39,6 +39,7 @@ class WorkerPool:
     launch_s: float = 0.0
     launched: dict[str, Launched] = field(default_factory=dict)
     exits_ns: dict[str, int] = field(default_factory=dict)
+    served: set[str] = field(default_factory=set)  # arms whose worker has served a cell
     _workers: dict[str, Worker] = field(default_factory=dict)
 
     @property
@@ -85,6 +86,7 @@ class WorkerPool:
         )
         self.known.add(arm)
         self.launched[arm] = launched
+        self.served.discard(arm)
         return launched
 
     def give_back(self, arm: str, worker: Worker) -> None:
@@ -94,6 +96,7 @@ class WorkerPool:
         """
         if worker.stays:
             worker.leave()
+            self.served.add(arm)
             self._workers[arm] = worker
         else:
             self._end(arm, worker)

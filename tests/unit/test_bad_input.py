@@ -64,7 +64,7 @@ def test_other_numbers_in_each_arm_give_no_ratio(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "brief"),
     [
-        ("IsKilled", "docker: the worker ended during `run` with exit code 137"),
+        ("IsKilled", "docker: the process of the worker was killed by signal 9"),
         ("ItsGenerationIsKilled", "docker: the process of the generation was killed"),
     ],
 )

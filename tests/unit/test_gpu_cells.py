@@ -23,6 +23,7 @@ from envcompare.measure.energy import ROUNDS, EnergyPass
 from envcompare.run_folder.records import Block, EnergyBlock, GpuReading, event_now
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner import cellrun, walk
+from envcompare.runner.cellgroup import run_cells
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Prepared
 from envcompare.transport.local import LOCAL
@@ -102,7 +103,7 @@ def cell_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 def test_a_timed_cell_ends_with_the_energy_of_its_arms(cell_of: Make) -> None:
     """Its host's GPUs are sampled meanwhile, until after the last block."""
     run = cell_of("WithTorch")
-    run.run()
+    run_cells(run.job, [run])
     samples = run.job.folder.read_samples().samples
     blocks = [sample for sample in samples if isinstance(sample, EnergyBlock)]
     (reading,) = [sample for sample in samples if isinstance(sample, GpuReading)]
@@ -114,14 +115,14 @@ def test_a_cell_on_the_cpu_has_no_energy_pass(cell_of: Make) -> None:
     """Nor does anything sample the GPU that it does not use."""
     run = cell_of("WithTorch")
     run.session.gpus = None
-    run.run()
+    run_cells(run.job, [run])
     assert run.job.folder.read_samples().samples == ()
 
 
 def test_a_workload_that_leaves_the_gpu_alone_has_no_energy_of_it(cell_of: Make) -> None:
     """What the idle GPU takes is nobody's, and a trace of it would be empty: it says why."""
     run = cell_of("WithoutTorch")
-    run.run()
+    run_cells(run.job, [run])
     assert run.job.folder.read_samples().samples == ()
     (record,) = (r for r in run.job.folder.read_profiles(run.cell.id) if r.kind == "nsys")
     assert record.lacks is not None
@@ -164,9 +165,10 @@ def _begin(run: CellRun) -> Problem:
 def test_a_pytorch_that_does_not_see_the_gpu_of_its_host_is_not_timed(cell_of: Make) -> None:
     """It is a failure with a remedy, and no step was run on the CPU in its place."""
     run = cell_of("WithTorch", is_timed=False, gpus="0")
-    state, why = run.run()
-    assert state == "failed"
-    assert "the host has an NVIDIA GPU and PyTorch sees no GPU here" in why
+    run_cells(run.job, [run])
+    (ended,) = (e for e in run.job.folder.read_events().events if e.what == "cell-ended")
+    assert ended.state == "failed"
+    assert "the host has an NVIDIA GPU and PyTorch sees no GPU here" in ended.text
     failures = [event.failure for event in run.job.folder.read_events().events if event.failure]
     assert all("--device cpu" in failure.hint for failure in failures)
     assert failures

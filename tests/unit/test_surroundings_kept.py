@@ -71,9 +71,8 @@ def test_arm_whose_process_dies_in_its_first_step_keeps_what_was_around_it(tmp_p
 
 
 def test_arm_that_fails_in_the_startup_pass_is_asked_afterwards(tmp_path: Path) -> None:
-    """That pass takes no fingerprint, since it is timed; a worker that failed still answers."""
+    """A worker that failed still answers, however early that was."""
     found = surroundings(tmp_path, trouble=FAILS, passes=("startup",))
-    assert list(found) == ["docker"]
     assert found["docker"].facts["packages"]
 
 

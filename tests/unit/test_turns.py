@@ -21,7 +21,7 @@ from envcompare.measure.pool import WorkerPool
 from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
-from envcompare.run_folder.records import Block, Event, Sample, Startup
+from envcompare.run_folder.records import Block, Event, Memory, Sample, Startup
 from envcompare.run_folder.results import elapsed_s
 
 SOURCE = """
@@ -140,6 +140,9 @@ def test_launches_are_paid_once_for_all_cells(tmp_path: Path) -> None:
     assert restarts == two.restarts("b")
     assert len(restarts) >= 2
     assert Counter(two.launched) == dict.fromkeys(ARMS, len(restarts))
+    peaks = [one for one in two.samples() if isinstance(one, Memory)]
+    known = Counter((one.arm, one.restart) for one in peaks if one.cgroup_peak_bytes is not None)
+    assert max(known.values(), default=0) <= 1, "the peak of a container is that of its first cell"
     starts = [one for one in two.samples() if isinstance(one, Startup)]
     by_launch: dict[tuple[str, int], list[Startup]] = {}
     for one in starts:

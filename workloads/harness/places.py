@@ -28,6 +28,10 @@ from harness.wire import (
 )
 
 GRACE_S = 2.0
+_OUT_OF_MEMORY = (
+    "out of memory is the usual cause: reduce its work, such as by a smaller batch, or raise the "
+    "limit"
+)
 
 
 def unsafe_to_fork(device: str) -> str | None:
@@ -157,7 +161,11 @@ class Forked:
                 self._reap()
             return reply
         error = PhaseError("process")
-        error.__cause__ = ProcessError(f"the process of the {self._what} {_ending(self._reap())}")
+        status = self._reap()
+        is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        error.__cause__ = ProcessError(
+            f"the process of the {self._what} {_ending(status)}", hint=_OUT_OF_MEMORY * is_killed
+        )
         return failure_reply(request["op"], error)
 
     def close(self) -> None:

@@ -54,7 +54,11 @@ _STARTUP: Final = (
     "From the call of the engine to the end of the process, in a pass of its own; none of it is "
     "part of the step times above."
 )
-_NO_STARTUP: Final = "Not measured: the start-up pass was switched off or not reached."
+_NO_COUNTER: Final = (
+    "Not measured: the worker found no such counter where it ran, or its container had served "
+    "another cell before."
+)
+_NO_STARTUP: Final = "Not measured: it was switched off, or no launch came to its end."
 _NO_STARTUP_OF_PROGRAMS: Final = (
     "A program is timed as a whole: the start of its environment is the difference between real "
     "and wall time."
@@ -177,7 +181,7 @@ def _memory(run: RunComparison) -> tuple[Block, ...]:
         return texts(f"Not measured: no {what}.")
     table = _memory_table(run)
     has_gaps = any(NOT_MEASURED in row.cells for row in table.rows)
-    gaps = "Not measured: the worker found no such counter where it ran." * has_gaps
+    gaps = _NO_COUNTER * has_gaps
     intro = (
         "The largest peak seen in any generation. The peak of a cgroup includes page cache, so it "
         f"cannot be compared with {run.reference_arm} and no ratio is given."
