@@ -1,8 +1,9 @@
 """Compare containers of one image with each other, live, as a user's run does, and count errors.
 
 A trial is one `envcompare run` of four equal arms, `docker` twice more and its control, in two
-cells (cnn and rnn) of 60 s without a start-up pass, with an empty noise memory. Any interval that
-excludes 0 is wrong. The page also says how narrow the intervals were, how much of the time was
+cells (cnn and rnn) of 60 s that share their launches, with an empty noise memory. Any interval that
+excludes 0 is wrong. With `--sweep` one more run has 16 cells (rnn with 16 sizes) that share their
+launches. The page also says how narrow the intervals were, how much of the time was
 spent in measured blocks, and how many comparisons would be decided. A run that was stopped goes on
 where it was.
 """
@@ -26,7 +27,7 @@ import numpy as np
 from scipy import stats
 
 from bookkeeping import Conditions, Places, Watch, benchmark
-from envcompare.run_folder.records import Block
+from envcompare.run_folder.records import Block, Startup
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA, Interval
 from envcompare.stats.metrics import METRICS, typical_ns
@@ -48,9 +49,12 @@ WORKLOADS = ("cnn", "rnn")
 REFERENCE, CONTROL = "docker", "docker~control"
 COMPARED = ("second", "third")
 PLANNED = len(COMPARED) * len(WORKLOADS)  # comparisons that a run's intervals are widened for
+PAIR = ("--workloads", ",".join(WORKLOADS))
+SIZES = tuple(range(32, 96, 4))
+SWEEP = ("--workloads", "rnn", "--set", f"rnn.hidden={','.join(map(str, SIZES))}")
 FLAGS = (
-    *("--workloads", ",".join(WORKLOADS), "--device", "cpu", "--margin", str(100 * MARGIN)),
-    *("--target", "0.001", "--no-startup", "--no-noise-memory", "--profile", "none"),
+    *("--device", "cpu", "--margin", str(100 * MARGIN)),
+    *("--target", "0.001", "--no-noise-memory", "--profile", "none"),
 )
 BANDS = ((0.0, 2.0), (2.0, 4.0), (4.0, math.inf))  # of the load, from and below
 
@@ -71,19 +75,22 @@ class Found:
 @click.option("--trials", default=50, show_default=True)
 @click.option("--budget", default=60.0, help="Seconds a cell.", show_default=True)
 @click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
-def main(places: Places, trials: int, *, budget: float, base_image: str) -> None:
+@click.option("--sweep", is_flag=True, help="Measure the run of 16 cells, where it is missing.")
+def main(places: Places, trials: int, *, budget: float, base_image: str, sweep: bool) -> None:
     """Measure what is missing, then write the page."""
     base = ("--base-image", base_image) if base_image else ()
     image = _image(base)
-    for number in range(trials):
-        path = places.results / FOLDER / f"trial-{number:03}.json.gz"
+    planned = [(f"trial-{number:03}", PAIR, number) for number in range(trials)]
+    for name, cells, seed in planned + [("sweep-000", SWEEP, trials)] * sweep:
+        path = places.results / FOLDER / f"{name}.json.gz"
         if path.exists():
             continue
         watch = Watch.begin()
-        cells = _trial(image, base, budget=budget, seed=number)
+        words = (*cells, *base, "--budget", str(budget), "--seed", str(seed))
+        measured = _trial(image, words)
         path.parent.mkdir(parents=True, exist_ok=True)
         conditions = watch.conditions()
-        content = {"conditions": conditions, "budget_s": budget, "cells": cells}
+        content = {"conditions": conditions, "budget_s": budget, **measured}
         part = path.with_suffix(".part")
         part.write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
         part.rename(path)
@@ -107,26 +114,31 @@ def _image(base: tuple[str, ...]) -> str:
     return told[0]
 
 
-def _trial(image: str, base: tuple[str, ...], *, budget: float, seed: int) -> dict[str, Any]:
-    """Run once, and return what the estimates need of each block."""
+def _trial(image: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Run once; return what the estimates need of each block, and what the launches took."""
     envs = ",".join((REFERENCE, *(f"{name}=docker:{image}" for name in COMPARED)))
     with tempfile.TemporaryDirectory(prefix="envcompare-live-") as out:
-        words = ("--envs", envs, *FLAGS, "--budget", str(budget), "--seed", str(seed))
-        _envcompare("run", *words, *base, "--out", out)
+        _envcompare("run", "--envs", envs, *FLAGS, *words, "--out", out)
         (path,) = Path(out).iterdir()
         folder = RunFolder.open(path)
         samples, events = folder.read_samples().samples, folder.read_events().events
         folder.close()
-    times: dict[str, list[float]] = {}
-    for event in events:
-        if event.cell:
-            times.setdefault(event.cell, []).append(event.t)
+    names = dict.fromkeys(event.cell for event in events if event.what == "turn")
+    timed = [event.t for event in events if event.what in ("turn", "stopped")]
+    launches = {
+        (one.arm, one.repetition): (one.engine_ns + one.import_ns + one.exit_ns) / 1e9
+        for one in samples
+        if isinstance(one, Startup)
+    }
     return {
-        cell: {
-            "elapsed_s": max(seen) - min(seen),
-            "blocks": [_kept(s) for s in samples if isinstance(s, Block) and s.cell == cell],
-        }
-        for cell, seen in times.items()
+        "launch_s": float(np.mean(list(launches.values()))) if launches else 0.0,
+        "cells": {
+            cell: {
+                "elapsed_s": (max(timed) - min(timed)) / len(names),
+                "blocks": [_kept(s) for s in samples if isinstance(s, Block) and s.cell == cell],
+            }
+            for cell in names
+        },
     }
 
 
@@ -142,15 +154,51 @@ def _kept(block: Block) -> list[Any]:
 
 def write_page(places: Places) -> str:
     """Write the page of the trials that are kept, and return it."""
-    trials = [
-        json.loads(gzip.decompress(path.read_bytes()))
-        for path in sorted((places.results / FOLDER).glob("trial-*.json.gz"))
-    ]
+    trials, sweeps = (_read(places, f"{name}-*.json.gz") for name in ("trial", "sweep"))
     found = [one for trial in trials for one in _found(trial)]
     measured = [trial["conditions"] for trial in trials]
     page = _page(found, measured, budget_s=trials[0]["budget_s"] if trials else 0.0)
-    places.write_page(PAGE, page, measured)
+    page += "".join(_sweep_section(sweep) for sweep in sweeps)
+    places.write_page(PAGE, page, measured + [sweep["conditions"] for sweep in sweeps])
     return page
+
+
+def _read(places: Places, pattern: str) -> list[dict[str, Any]]:
+    paths = sorted((places.results / FOLDER).glob(pattern))
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in paths]
+
+
+def _sweep_section(sweep: dict[str, Any]) -> str:
+    """Say how narrow the cells of a sweep are, and what their launches would cost each alone."""
+    known = [one for one in _found(sweep) if math.isfinite(one.printed.half_width)]
+    cells = sweep["cells"].values()
+    restarts = [len({kept[1] for kept in cell["blocks"]}) for cell in cells]
+    took_s = sum(cell["elapsed_s"] for cell in cells)
+    arms = len({kept[0] for cell in cells for kept in cell["blocks"]})
+    alone_s = took_s + (sum(restarts) - max(restarts)) * arms * sweep["launch_s"]
+    widths = [
+        _median(one.half_width for one in ours)
+        for ours in ([one.printed for one in known], [one.alone for one in known])
+    ]
+    wrong = sum(abs(one.printed.mean) > one.printed.half_width for one in known)
+    return "\n".join(
+        [
+            "",
+            f"## {len(restarts)} cells that share their launches",
+            "",
+            f"One run of rnn with {len(restarts)} sizes of its hidden state and the same four arms "
+            f"(`python benchmarks/live.py --sweep`): {took_s:.0f} s, {max(restarts)} restarts, a "
+            f"launch of an arm takes {sweep['launch_s']:.1f} s, and "
+            f"{_median(one.share for one in known):.0%} of the time was spent in measured blocks. "
+            f"Of {len(known)} intervals as printed for 4 comparisons {wrong} exclude 0. Median "
+            f"half-width: ±{widths[0]:.2%} as printed for 4, ±{widths[1]:.2%} for 1.",
+            "",
+            "With launches of its own in every restart of every cell the same blocks would have "
+            f"taken {alone_s:.0f} s, {alone_s / took_s:.1f} times as long (reckoned from the "
+            "launches of this run).",
+            "",
+        ]
+    )
 
 
 def _found(trial: dict[str, Any]) -> Iterator[Found]:
@@ -214,9 +262,9 @@ def _page(found: list[Found], measured: list[Conditions], *, budget_s: float) ->
         f"{len(measured)} runs of four equal arms, the image of the workloads in `docker` four "
         f"times over, in two cells of {budget_s:.0f} s each (`python benchmarks/live.py`; raw data "
         "in `benchmarks/results/live/`). Each is a run as a user's: new containers in every "
-        "restart, intervals widened for looking and for four comparisons. It has no start-up pass, "
-        "an empty noise memory, and a target that never ends a cell. Three arms of a cell are "
-        "compared with the fourth, so that its comparisons are not independent.",
+        "restart, which both cells share, intervals widened for looking and for four comparisons. "
+        "It has an empty noise memory, and a target that never ends a cell. Three arms of a cell "
+        "are compared with the fourth, so that its comparisons are not independent.",
         "",
         "## Intervals that exclude 0",
         "",
