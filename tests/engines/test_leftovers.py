@@ -37,6 +37,14 @@ for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
   case ${line##*) } in R*) tr '\000' '\n' <"$file" | sed -n 's/^ENVCOMPARE_ENVIRONMENT=//p' ;; esac
 done 2>/dev/null
 """
+# A worker that is stopped does not see the end of its input either.
+STOP_WORKERS = r"""
+for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
+  pid=${file%/environ}
+  ! tr '\000' '\n' <"$pid/cmdline" | grep -q "harness/worker.py$" || kill -STOP "${pid#/proc/}"
+done 2>/dev/null
+:
+"""
 RUNNING = "docker ps -q --filter label=envcompare.run=$1"
 # In the place of an image's python3: hangs as soon as it is asked what it is.
 SLOW_IMAGE = (
@@ -102,14 +110,17 @@ def killed(host: Transport, out: Path, is_time: Callable[[Path], bool], *words: 
 
 @pytest.fixture
 def killed_while_measuring(lab: Lab, host: Transport, own: Path, tmp_path: Path) -> Iterator[Path]:
-    """Give the folder of a run that was killed while its arms hung in two environments."""
+    """Give the folder of a run that was killed while its arms hung and stood still in both."""
 
     def hangs_in_both(folder: Path) -> bool:
         events = folder / "events.jsonl"
         if not events.is_file() or '"what":"restart"' not in events.read_text():
             return False
         spinning = lab.as_root("sh", "-c", SPINNING, "sh", folder.name).split()
-        return {"vm", "docker"} <= set(spinning)
+        if not {"vm", "docker"} <= set(spinning):
+            return False
+        lab.as_root("sh", "-c", STOP_WORKERS, "sh", folder.name)
+        return True
 
     folder = killed(
         host,
