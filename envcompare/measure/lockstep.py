@@ -41,7 +41,7 @@ from envcompare.measure.limits import (
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Generated, Hello, Ran
-from envcompare.measure.startup import SHARE, Launches
+from envcompare.measure.startup import Launches
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import CellWorkers, Roster
 from envcompare.run_folder.records import Block, Memory, Sample, Startup
@@ -88,7 +88,7 @@ class Lockstep:
         self.gate = QuietGate(self.context)
         samples = tuple(prior)
         launches = [one for one in samples if isinstance(one, Startup)]
-        self.launches = Launches(self.context, launches)
+        self.launches = Launches(self.roster, launches)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
             self.restart = max(self.restart, 1 + block.restart)
@@ -159,7 +159,7 @@ class Lockstep:
             design.budget_s,
             restarts=self.readings.restarts,
             least=design.min_restarts,
-            needed_s=design.min_restarts * each_s / (1 - SHARE if design.has_startup else 1),
+            needed_s=design.min_restarts * each_s,
         )
         if caution:
             self.context.note("caution", text=caution)

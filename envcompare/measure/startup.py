@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,10 +36,15 @@ _DROP_CACHES = "sync && echo 1 >/proc/sys/vm/drop_caches"
 class Launches:
     """The timed launches of a cell; cells that share one share its engine, imports and exit."""
 
-    context: CellContext
+    roster: Roster
     kept: list[Startup]  # those before an interruption too
     arms: set[str] = field(default_factory=set)  # launched since then
     _running: dict[str, Startup] = field(default_factory=dict)  # by arm, until the workers end
+
+    @property
+    def context(self) -> CellContext:
+        """Return the cell that is measured."""
+        return self.roster.context
 
     @property
     def are_due(self) -> bool:
@@ -111,17 +117,11 @@ class Launches:
 class StartupPass:
     """Launch every arm alone, in random order, as often as a fifth of the budget allows.
 
-    What restarts and the part before an interruption have launched is not launched again. Where
-    cold launches are asked for, each kind has half of that time.
+    Each launch serves all the cells. What restarts and the part before an interruption have
+    launched is not launched again. Where cold launches are asked for, each kind has half the time.
     """
 
-    launches: Launches
-    roster: Roster
-
-    @property
-    def context(self) -> CellContext:
-        """Return the cell that is measured."""
-        return self.roster.context
+    cells: Sequence[Launches]
 
     def measure_cold(self) -> None:
         """Launch with a cold page cache, where that was asked for and can be done.
@@ -138,9 +138,14 @@ class StartupPass:
         self._repeat_within(is_cold=False)
 
     @property
+    def context(self) -> CellContext:
+        """Return the first of the cells."""
+        return self.cells[0].context
+
+    @property
     def _limit_s(self) -> float:
-        design = self.context.design
-        return SHARE * design.budget_s / (2 if design.cold_start else 1)
+        budget_s = sum(cell.context.design.budget_s for cell in self.cells)
+        return SHARE * budget_s / (2 if self.context.design.cold_start else 1)
 
     def _repeat_within(self, *, is_cold: bool) -> None:
         repetitions, before_s = self._before(is_cold=is_cold)
@@ -151,16 +156,20 @@ class StartupPass:
             spent_s = before_s + time.monotonic() - began
 
     def _before(self, *, is_cold: bool) -> tuple[int, float]:
-        """Return the whole repetitions of a kind that there are, and their seconds."""
-        launches = self.launches.kept
-        prior = [launch for launch in launches if (launch.page_cache == "cold") == is_cold]
-        counts = Counter(launch.arm for launch in prior)
-        repetitions = min((counts[arm] for arm in self._arms), default=0)
-        return repetitions, sum(launch.real_ns for launch in prior) / 1e9
+        """Return the whole repetitions of a kind that every cell has, and their seconds."""
+        kept = [
+            [launch for launch in cell.kept if (launch.page_cache == "cold") == is_cold]
+            for cell in self.cells
+        ]
+        counts = [Counter(launch.arm for launch in launches) for launches in kept]
+        repetitions = min((count[arm] for count in counts for arm in self._arms), default=0)
+        # cells share their launches
+        return repetitions, max(sum(one.real_ns for one in launches) for launches in kept) / 1e9
 
     @property
     def _arms(self) -> tuple[str, ...]:
-        return tuple(arm for arm in self.roster.arms if arm != self.context.control)
+        alive = {arm for cell in self.cells for arm in cell.roster.arms}
+        return tuple(arm for arm in self.context.arms if arm in alive - {self.context.control})
 
     def _can_drop_caches(self) -> bool:
         """Try it where it was asked for, and say why where it cannot be done."""
@@ -189,32 +198,48 @@ class StartupPass:
 
     def _repeat(self, *, is_cold: bool) -> None:
         context = self.context
-        repetition = 1 + max((one.repetition for one in self.launches.kept), default=-1)
+        numbers = (launch.repetition for cell in self.cells for launch in cell.kept)
+        repetition = 1 + max(numbers, default=-1)
         seed = derive_seed(context.seed, "startup", context.cell, repetition)
         for order, arm in enumerate(shuffled(self._arms, seed)):
             context.check_interruption()
             if is_cold:
                 self._drop_caches()
             exits_ns = self._launch(arm, repetition=repetition, order=order)
-            self.launches.end(exits_ns, is_cold=is_cold)
+            for cell in self.cells:
+                cell.end(exits_ns, is_cold=is_cold)
 
     def _launch(self, arm: str, *, repetition: int, order: int) -> dict[str, int]:
-        """Take one worker from its launch to its exit; one that fails is recorded."""
-        context, launches, roster = self.context, self.launches, self.roster
-        seed = derive_seed(context.seed, "startup model", context.cell, repetition) % 2**31
-        pool = WorkerPool(spec=context.spec, restart=repetition, cells=1, known=launches.arms)
-        workers = CellWorkers(roster, pool)
+        """Take one worker from its launch to its exit; what fails is recorded."""
+        pool = WorkerPool(
+            spec=self.context.spec,
+            restart=repetition,
+            cells=len(self.cells),
+            known=self.cells[0].arms,
+        )
         try:
-            hello = workers.begin((arm,), is_alone=True).get(arm)
-            if hello is not None and arm in workers.arms:
-                workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=0))
-                launches.train(workers, arm, hello, repetition=repetition, order=order)
-            workers.give_back()
-            pool.dismiss(roster.fail)
+            for cell in self.cells:
+                if arm in cell.roster.arms:
+                    _serve(cell, arm, pool, order=order)
+            pool.dismiss(self.cells[-1].roster.fail)
         finally:
-            workers.kill()
             pool.kill()
         return pool.exits_ns
+
+
+def _serve(cell: Launches, arm: str, pool: WorkerPool, *, order: int) -> None:
+    """Let a worker load the data of a cell, build its model and train for a moment."""
+    context = cell.context
+    seed = derive_seed(context.seed, "startup model", context.cell, pool.restart) % 2**31
+    workers = CellWorkers(cell.roster, pool)
+    try:
+        hello = workers.begin((arm,), is_alone=True).get(arm)
+        if hello is not None and arm in workers.arms:
+            workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=0))
+            cell.train(workers, arm, hello, repetition=pool.restart, order=order)
+        workers.give_back()
+    finally:
+        workers.kill()
 
 
 def _is_due(repetitions: int, spent_s: float, limit_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,8 +15,10 @@ from envcompare.errors import (
     UnusableError,
     as_known,
 )
+from envcompare.measure.limits import REASONS
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.pool import WorkerPool
+from envcompare.measure.startup import StartupPass
 from envcompare.measure.turns import Turns
 from envcompare.run_folder.records import CellState
 from envcompare.runner.cellrun import CellRun, Job
@@ -89,13 +91,15 @@ class _Group:
             if run.cell.id in self._ended:
                 lockstep.stopped_by = "failure"
 
+        cells = [lockstep for _, lockstep in timed]
         try:
-            Turns([lockstep for _, lockstep in timed], turn=take_turn).measure()
+            Turns(cells, turn=take_turn).measure()
+            _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
         except InterruptedRunError:
             raise
         except Exception as error:  # noqa: BLE001 — recorded, of each cell that shared a launch
-            for run, lockstep in timed:
-                if lockstep.stopped_by is None:
+            for run, _ in timed:
+                if run in self.unended:
                     self._fail(run, error)
 
     def _survives(self, run: CellRun, act: Callable[[], _T]) -> _T | None:
@@ -123,6 +127,12 @@ class _Group:
         self.job.note("cell-ended", host=host, cell=cell, state=state, text=text)
         self.job.display.cell_done(cell, f"{state}, {text}" if text else state)
         self._ended.add(cell)
+
+
+def _measure_startup(decided: Sequence[Lockstep]) -> None:
+    """Launch what the restarts of cells that were decided early were too few for."""
+    if decided and decided[0].context.design.has_startup:
+        StartupPass([cell.launches for cell in decided]).measure_warm()
 
 
 def _phase_of(error: Exception) -> Phase:

@@ -146,7 +146,8 @@ class CellRun:
             context.note("stopped", text=stopped_by)
             return None
         if context.design.has_startup and context.design.cold_start:
-            StartupPass(self._lockstep.launches, roster).measure_cold()
+            with context.budget.counting():
+                StartupPass([self._lockstep.launches]).measure_cold()
         return self._lockstep
 
     def run_restart(self, lockstep: Lockstep, pool: WorkerPool) -> None:
@@ -178,8 +179,6 @@ class CellRun:
             self._learn(lockstep)
         if stopped_by == "failure":
             return "failed", _why_failed(roster)
-        if context.design.has_startup and stopped_by != "budget":
-            StartupPass(lockstep.launches, roster).measure_warm()
         self._profile(context, roster)
         return "ok", f"stopped by {stopped_by}: {_live(lockstep.intervals())}"
 

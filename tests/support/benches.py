@@ -151,7 +151,7 @@ def measure(made: CellContext, *, passes: tuple[str, ...] = ("lockstep",)) -> Me
     assert isinstance(kept, Kept)
     roster = Roster(made)
     lockstep = Lockstep(made, roster)
-    startup = StartupPass(lockstep.launches, roster)
+    startup = StartupPass([lockstep.launches])
     if "startup" in passes:
         startup.measure_cold()
     if "lockstep" in passes:

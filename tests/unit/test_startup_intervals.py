@@ -188,7 +188,7 @@ def resumed(
         **{"has_startup": True, "cold_start": True, "budget_s": 600.0, **changes},
     )
     assert isinstance(made.recorder, Kept)
-    startup = StartupPass(Launches(made, list(prior)), Roster(made, before=before or {}))
+    startup = StartupPass([Launches(Roster(made, before=before or {}), list(prior))])
     startup.measure_cold()
     startup.measure_warm()
     made.recorder.folder.close()

@@ -18,6 +18,7 @@ from envcompare.measure.context import Budget, CellContext
 from envcompare.measure.limits import Costs
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.pool import WorkerPool
+from envcompare.measure.startup import MAX_REPETITIONS, StartupPass
 from envcompare.measure.turns import Turns
 from envcompare.measure.worker import Worker
 from envcompare.measure.workers import Roster
@@ -154,6 +155,17 @@ def test_launches_are_paid_once_for_all_cells(tmp_path: Path) -> None:
         assert abs(a.engine_ns - b.engine_ns) < 1e8
         before = (a.engine_ns, a.import_ns, a.data_ns, a.build_ns, a.first_step_ns)
         assert a.real_ns == sum((*before, a.train_ns, a.exit_ns))
+
+
+def test_launches_that_restarts_were_too_few_for_are_shared_too(tmp_path: Path) -> None:
+    """One more of each arm serves both cells, in the numbers that come next."""
+    two = cells(tmp_path, {}, {}, budget_s=100.0, has_startup=True)
+    found = [one.launches for one in two.locksteps()]
+    StartupPass(found).measure_warm()
+    assert Counter(two.launched) == dict.fromkeys(("vm", "docker"), MAX_REPETITIONS)
+    of_a, of_b = ([(one.arm, one.repetition) for one in cell.kept] for cell in found)
+    assert sorted(of_a) == sorted(of_b)
+    assert {number for _, number in of_a} == set(range(MAX_REPETITIONS))
 
 
 def test_each_cell_has_a_log_of_its_own(tmp_path: Path) -> None:
