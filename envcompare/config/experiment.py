@@ -83,6 +83,7 @@ class Experiment:
     ssh_config: str | None
     accept_new_host_keys: bool
     connect_timeout_s: float
+    host_patience_s: float
     settings: Settings
 
     @property
@@ -236,4 +237,5 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "has_startup": settings.startup,
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,
+        "host_patience_s": settings.host_patience,
     }

@@ -42,6 +42,11 @@ class NumberRange:
 
 
 _SECONDS = NumberRange(text=f"seconds above 0, {LONGEST_S:.0f} (30 days) at most", most=LONGEST_S)
+_PATIENCE = NumberRange(
+    text=f"seconds from 0 to {LONGEST_S:.0f} (30 days)",
+    above=math.nextafter(0, -1),
+    most=LONGEST_S,
+)
 _PERCENT = NumberRange(text="a percentage above 0 and below 100", most=math.nextafter(100, 0))
 
 
@@ -284,6 +289,16 @@ class Settings(
             "Accept the key of an unknown host; a changed key is never accepted.",
             default=False,
             off="check-host-keys",
+            group="ssh",
+        ),
+    ] = None
+    host_patience: Annotated[
+        float | None,
+        Option(
+            "How long to try to reach a host again whose connection was lost.",
+            "SECONDS",
+            default=300.0,
+            range=_PATIENCE,
             group="ssh",
         ),
     ] = None

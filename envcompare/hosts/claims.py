@@ -165,6 +165,11 @@ def survey(transport: Transport, cache: str) -> tuple[Claim, ...]:
     )
 
 
+def end(transport: Transport, claim: Claim) -> None:
+    """End the process that holds a claim, where this client itself began it and has lost it."""
+    shell(transport, 'kill -s KILL -- "$1" 2>/dev/null || :', str(claim.pid))
+
+
 def refusal(claim: Claim, host: str) -> UnusableError:
     """Return the error where something is asked for that would harm a live run."""
     where = f"process {claim.pid} on {claim.node}"

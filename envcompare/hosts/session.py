@@ -123,12 +123,16 @@ class HostSession:
         """Return the folder of this run on the host; it goes when the session is closed."""
         return f"{self.cache}/runs/{self.run_id}/{distinct_name(self.host.label)}"
 
-    def claim(self) -> tuple[str, ...]:
+    def claim(self, *, is_regained: bool = False) -> tuple[str, ...]:
         """Remove what dead runs left on the host, then claim it for this run; say what there was.
 
+        With `is_regained` a claim of this run is that of this client's lost connection: it ends.
         Raises UnusableError where another client is at this very run.
         """
         self._is_untouched = True
+        if is_regained:
+            for own in filter(self._is_own, claims.survey(self.transport, self.cache)):
+                claims.end(self.transport, own)
         deadline = time.monotonic() + _CLAIM_S
         while True:
             held = next(filter(self._is_own, claims.survey(self.transport, self.cache)), None)
@@ -468,6 +472,10 @@ class HostSession:
             self._keeper.kill()
         self.transport.bare.close()
         return said
+
+    def abandon(self) -> None:
+        """End a connection that was lost; what it left on the host is removed on return to it."""
+        self.transport.bare.close()
 
     def _remove_folder(self) -> tuple[str, ...]:
         """Remove the run's folder; a counter pass that was killed leaves files of root in it."""

@@ -20,7 +20,8 @@ CONTROL_SUFFIX = "~control"
 
 CellState = Literal["ok", "failed", "timeout", "skipped", "unreachable"]
 EventKind = Literal[
-    "run-started", "run-resumed", "run-ended", "interrupted", "host-ready", "host-failed",
+    "run-started", "run-resumed", "run-ended", "interrupted",
+    "host-ready", "host-lost", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
     "stopped",
     "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",

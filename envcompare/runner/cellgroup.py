@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from envcompare.config.plan import Cell
 from envcompare.errors import (
+    CopyError,
     EnvcompareError,
     InterruptedRunError,
     Phase,
@@ -40,19 +41,32 @@ def sharing(cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def run_cells(job: Job, runs: Iterable[CellRun]) -> None:
-    """Measure the cells of a group; what one of them meets ends no other.
+def run_cells(job: Job, runs: Iterable[CellRun]) -> set[str]:
+    """Measure the cells of a group; what one of them meets ends no other. Return the IDs of all.
 
-    Raises InterruptedRunError when the user stops, whatever died of that.
+    Raises TransportError when the host is lost, and InterruptedRunError when the user stops,
+    whatever died of that.
     """
     group = _Group(job=job, runs=tuple(runs))
     try:
         group.measure()
-    except InterruptedRunError:
+    except (InterruptedRunError, TransportError) as error:
         for run in group.unended:
             run.close()
-            job.note("interrupted", host=run.cell.host, cell=run.cell.id)
+            job.note("interrupted", host=run.cell.host, cell=run.cell.id, text=error.brief)
         raise
+    return {run.cell.id for run in group.runs}
+
+
+def give_up(job: Job, cell: Cell, error: TransportError) -> None:
+    """Record that a cell is not measured, since its host cannot be reached."""
+    job.fail("cell-failed", error, phase="connect", host=cell.host, cell=cell.id)
+    _end(job, cell, "unreachable", error.brief)
+
+
+def _end(job: Job, cell: Cell, state: CellState, text: str) -> None:
+    job.note("cell-ended", host=cell.host, cell=cell.id, state=state, text=text)
+    job.display.cell_done(cell.id, f"{state}, {text}" if text else state)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,15 +106,8 @@ class _Group:
                 lockstep.stopped_by = "failure"
 
         cells = [lockstep for _, lockstep in timed]
-        try:
-            Turns(cells, turn=take_turn).measure()
-            _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
-        except InterruptedRunError:
-            raise
-        except Exception as error:  # noqa: BLE001 — recorded, of each cell that shared a launch
-            for run, _ in timed:
-                if run in self.unended:
-                    self._fail(run, error)
+        Turns(cells, turn=take_turn).measure()
+        _measure_startup([cell for cell in cells if cell.stopped_by in REASONS])
 
     def _survives(self, run: CellRun, act: Callable[[], _T]) -> _T | None:
         """Do something for a cell; an error that ends the cell is recorded."""
@@ -108,8 +115,10 @@ class _Group:
             return act()
         except InterruptedRunError:
             raise
-        except Exception as error:  # noqa: BLE001 — recorded; the other cells go on
+        except Exception as error:
             self.job.interruption.check()
+            if isinstance(error, TransportError) and not isinstance(error, CopyError):
+                raise
             self._fail(run, error)
             return None
 
@@ -117,16 +126,12 @@ class _Group:
         known = as_known(error)
         host, cell = run.cell.host, run.cell.id
         self.job.fail("cell-failed", known, phase=_phase_of(error), host=host, cell=cell)
-        self._end(
-            run, "unreachable" if isinstance(error, TransportError) else "failed", known.brief
-        )
+        self._end(run, "unreachable" if isinstance(error, CopyError) else "failed", known.brief)
 
     def _end(self, run: CellRun, state: CellState, text: str) -> None:
         run.close()
-        host, cell = run.cell.host, run.cell.id
-        self.job.note("cell-ended", host=host, cell=cell, state=state, text=text)
-        self.job.display.cell_done(cell, f"{state}, {text}" if text else state)
-        self._ended.add(cell)
+        _end(self.job, run.cell, state, text)
+        self._ended.add(run.cell.id)
 
 
 def _measure_startup(decided: Sequence[Lockstep]) -> None:

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
 
 from envcompare.config.experiment import Experiment
-from envcompare.config.plan import Cell, Plan
+from envcompare.config.plan import Plan
 from envcompare.config.settings import settings_toml
 from envcompare.errors import (
     ConfigError,
-    EnvcompareError,
-    InterruptedRunError,
-    Phase,
-    TransportError,
-    UnusableError,
-    as_known,
     exit_code_of,
 )
 from envcompare.fingerprint.identity import (
@@ -30,36 +21,17 @@ from envcompare.fingerprint.identity import (
     refused,
     resumed_text,
 )
-from envcompare.hosts.opening import hosts_at_once, open_session
+from envcompare.hosts.opening import hosts_at_once
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import (
-    ArmRecord,
     Event,
     IdentityChange,
     RunRecord,
-    Sample,
 )
-from envcompare.run_folder.results import RunFolder, new_run_id, standing
-from envcompare.runner.cellgroup import run_cells, sharing
-from envcompare.runner.cellrun import CellRun, Job
-from envcompare.stack import Progress
-from envcompare.transport.hosts import HostSpec
+from envcompare.run_folder.results import new_run_id, standing
+from envcompare.runner.cellrun import Job
+from envcompare.runner.hostrun import HostRun, ready_host
 from envcompare.version import __version__
-
-
-@dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
-class _Prior:
-    """What the run folder held before a host was measured; read once, since it grows."""
-
-    folder: RunFolder
-
-    @cached_property
-    def events(self) -> tuple[Event, ...]:
-        return self.folder.read_events().events
-
-    @cached_property
-    def samples(self) -> tuple[Sample, ...]:
-        return self.folder.read_samples().samples
 
 
 def run_record(plan: Plan, experiment: Experiment, *, command_line: tuple[str, ...]) -> RunRecord:
@@ -87,11 +59,10 @@ def run(job: Job) -> int:
     Raises ConfigError where a resumed run finds other software, hosts or data than it began with.
     """
     with hosts_at_once(job.display) as pool:
-        sessions = _ready_sessions(job, pool)
-        machines: dict[str, list[HostSession]] = {}
-        for session in sessions:
-            machines.setdefault(session.boot_id or session.host.label, []).append(session)
-        futures = [pool.submit(_run_machine, job, group) for group in machines.values()]
+        machines: dict[str, list[HostRun]] = {}
+        for host in _ready_hosts(job, pool):
+            machines.setdefault(host.session.boot_id or host.label, []).append(host)
+        futures = [pool.submit(_run_machine, group) for group in machines.values()]
         for future in futures:
             future.result()
     _note_end(job)
@@ -99,21 +70,19 @@ def run(job: Job) -> int:
     return _exit_code(standing(job.folder.read_events().events))
 
 
-def _ready_sessions(job: Job, pool: ThreadPoolExecutor) -> list[HostSession]:
+def _ready_hosts(job: Job, pool: ThreadPoolExecutor) -> list[HostRun]:
     """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
     prior = job.folder.read_events().events
     with job.folder.holding_events() if prior else nullcontext():
         job.note("run-resumed" if prior else "run-started")
-        sessions = [
-            session for session in pool.map(lambda host: _ready(job, host), job.hosts) if session
-        ]
+        hosts = [host for host in pool.map(lambda spec: ready_host(job, spec), job.hosts) if host]
         try:
-            _check_identities(job, sessions, prior)
+            _check_identities(job, [host.session for host in hosts], prior)
         except ConfigError:
-            for session in sessions:
-                _leave(job, session)
+            for host in hosts:
+                host.leave()
             raise
-    return sessions
+    return hosts
 
 
 def _check_identities(job: Job, sessions: list[HostSession], prior: tuple[Event, ...]) -> None:
@@ -142,115 +111,9 @@ def _note_end(job: Job) -> None:
         job.note("run-ended", values={"samples": job.folder.count_samples()})
 
 
-def _ready(job: Job, host: HostSpec) -> HostSession | None:
-    """Open a host and make its arms usable; None when it failed, which is recorded."""
-    try:
-        session = open_session(host, job.experiment, job.folder.path.name, job.interruption)
-    except InterruptedRunError:
-        return None
-    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
-        _fail_host(job, host, error, phase="connect")
-        return None
-    if _survives(job, session, _prepare_host):
-        return session
-    _leave(job, session)
-    return None
-
-
-def _run_machine(job: Job, sessions: list[HostSession]) -> None:
-    for session in sessions:
-        try:
-            _survives(job, session, _run_host)
-        finally:
-            _leave(job, session)
-
-
-def _survives(job: Job, session: HostSession, act: Callable[[Job, HostSession], None]) -> bool:
-    """Do something on a host; an error that takes the host out is recorded."""
-    try:
-        act(job, session)
-    except InterruptedRunError:
-        return False
-    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
-        phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
-        if not job.interruption.is_requested:
-            _fail_host(job, session.host, error, phase=phase)
-        return False
-    return True
-
-
-def _fail_host(job: Job, host: HostSpec, error: Exception, *, phase: Phase) -> None:
-    job.fail("host-failed", as_known(error), phase=phase, host=host.label)
-
-
-def _leave(job: Job, session: HostSession) -> None:
-    for text in session.close():
-        _tell_swept(job, session, text)
-
-
-def _tell_swept(job: Job, session: HostSession, text: str) -> None:
-    job.note("swept", host=session.host.label, text=text)
-    job.display.say(f"  {session.host.label}: {text}")
-
-
-def _prepare_host(job: Job, session: HostSession) -> None:
-    for text in session.claim():
-        _tell_swept(job, session, text)
-    for arm in job.plan.arms:
-        job.interruption.check()
-        if not arm.is_control:
-            _add_arm(job, session, arm)
-    say = job.display.saying(session.host.label, job.interruption.check)
-    session.tell_files_apart(Progress(say))
-    if job.plan.reference in session.arms:
-        session.add_control(job.plan.control, job.plan.reference)
-    session.stage()
-    session.identify(job.experiment.data)
-    if session.wheels:
-        job.note("wheels", host=session.host.label, text=session.wheels.sentence)
-    job.note("host-ready", host=session.host.label, values=session.noted_gpus)
-
-
-def _run_host(job: Job, session: HostSession) -> None:
-    prior = _Prior(folder=job.folder)
-    cells = [cell for cell in job.plan.cells if cell.host == session.host.label]
-    for group in sharing(cells):
-        job.interruption.check()
-        runs = [run for cell in group if (run := _cell_run(job, session, cell, prior=prior))]
-        if runs:
-            run_cells(job, runs)
-
-
-def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
-    say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
-    try:
-        ready = session.add_arm(arm, job.experiment, Progress(say, is_before_run=True))
-    except TransportError:
-        raise
-    except EnvcompareError as error:
-        job.interruption.check()
-        phase: Phase = "environment" if type(error) is UnusableError else "stack"
-        job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
-    else:
-        if ready.mismatch:
-            say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
-
-
-def _cell_run(job: Job, session: HostSession, cell: Cell, *, prior: _Prior) -> CellRun | None:
-    """Return what is to be done for a cell, None where it was done before an interruption."""
-    events = tuple(e for e in prior.events if e.cell == cell.id)
-    if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
-        profile.is_failure for profile in job.folder.read_profiles(cell.id)
-    ):
-        return None
-    samples = prior.samples if events else ()  # only a cell that was begun before has some
-    return CellRun(
-        cell=cell,
-        session=session,
-        job=job,
-        prior=tuple(sample for sample in samples if sample.cell == cell.id),
-        prior_events=events,
-    )
+def _run_machine(hosts: list[HostRun]) -> None:
+    for host in hosts:
+        host.measure()
 
 
 def _exit_code(events: tuple[Event, ...]) -> int:

@@ -6,6 +6,7 @@ import logging
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,9 +26,11 @@ from envcompare.transport import known_hosts
 from envcompare.transport.known_hosts import HostKey
 from envcompare.transport.ssh_settings import Destination, SshOptions, SshSettings, Values, resolve
 
-_KEEPALIVE_S = 5
-# paramiko does not mind a keepalive without an answer; the kernel does, after this time.
+_KEEPALIVE_S = 5.0
+# What is not acknowledged ends a connection of TCP after this time. Behind a jump host, and where
+# sshd itself has stopped, the kernels acknowledge everything: there the reply to a keepalive tells.
 _UNACKNOWLEDGED_MS = 10_000
+_UNANSWERED_S = 30.0
 _MOST_JUMPS = 8
 # Checking an account may take sshd long (LDAP, a slow home); opening a session as well.
 _AUTH_S = 30.0
@@ -118,7 +121,20 @@ def _introduce(transport: paramiko.Transport, settings: SshSettings, timeout_s: 
     key = HostKey(type=offered.get_name(), content=offered.get_base64())
     known_hosts.check_host_key(settings, known, key)
     _authenticate(transport, settings)
-    transport.set_keepalive(_KEEPALIVE_S)
+    threading.Thread(target=_keep_alive, args=(transport,), daemon=True).start()
+
+
+def _keep_alive(transport: paramiko.Transport) -> None:
+    """Ask for a reply every few seconds, and end a connection that gives none."""
+    while transport.is_active():
+        patience = threading.Timer(_UNANSWERED_S, transport.close)
+        patience.daemon = True
+        patience.start()
+        with suppress(paramiko.SSHException, OSError, EOFError):
+            # any answer will do, a refusal too (RFC 4254, section 4)
+            transport.global_request("keepalive@openssh.com", wait=True)
+        patience.cancel()
+        time.sleep(_KEEPALIVE_S)
 
 
 def _road(

@@ -1,0 +1,269 @@
+"""One host of a run: made ready, measured cell by cell, gone on with after its connection was lost.
+
+A host that was lost is connected to again, with growing pauses. Its cells then go on as they do
+when a run is resumed: what was measured stays, and what was left on the host is removed first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from envcompare.config.plan import Cell
+from envcompare.errors import (
+    CommandTimeoutError,
+    ConfigError,
+    EnvcompareError,
+    InterruptedRunError,
+    Phase,
+    TransportError,
+    UnusableError,
+    as_known,
+)
+from envcompare.fingerprint.identity import changes, refused
+from envcompare.hosts.opening import open_session
+from envcompare.hosts.session import HostSession
+from envcompare.run_folder.records import ArmRecord, Event, Sample
+from envcompare.run_folder.results import RunFolder
+from envcompare.runner.cellgroup import give_up, run_cells, sharing
+from envcompare.runner.cellrun import CellRun, Job
+from envcompare.stack import Progress
+from envcompare.transport.hosts import HostSpec
+
+_MOST_LOSSES = 3
+"""A host that is lost more often than that in one run is left out: it would cost all the others."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_TICK_S = 0.2  # in which Ctrl-C is noticed
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
+class _Prior:
+    """What the run folder held before a host was measured; read once, since it grows."""
+
+    folder: RunFolder
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        return self.folder.read_events().events
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.folder.read_samples().samples
+
+
+def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
+    """Open a host and make its arms usable; None when it failed, which is recorded."""
+    try:
+        session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
+    except InterruptedRunError:
+        return None
+    except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+        _fail_host(job, spec, error)
+        return None
+    host = HostRun(job=job, session=session)
+    if host.survives(lambda: prepare_host(job, session)):
+        return host
+    host.leave()
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class HostRun:
+    """A host that is ready, and the cells that are measured on it."""
+
+    job: Job
+    session: HostSession
+    _losses: int = 0
+    _ended: set[str] = field(default_factory=set)  # cells, since this run began or was resumed
+
+    @property
+    def label(self) -> str:
+        """Return the name of the host."""
+        return self.session.host.label
+
+    def measure(self) -> None:
+        """Measure all its cells, and leave it; what goes wrong is recorded."""
+        try:
+            self.survives(self._measure)
+        finally:
+            self.leave()
+
+    def _measure(self) -> None:
+        while True:
+            try:
+                self._run_cells()
+            except TransportError as error:
+                self.job.interruption.check()
+                if not self._is_back(error):
+                    self._give_up(error)
+                    return
+            else:
+                return
+
+    def _run_cells(self) -> None:
+        prior = _Prior(folder=self.job.folder)
+        for group in sharing(self._left):
+            self.job.interruption.check()
+            runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
+            if runs:
+                self._ended |= run_cells(self.job, runs)
+
+    @property
+    def _left(self) -> list[Cell]:
+        cells = self.job.plan.cells
+        return [cell for cell in cells if cell.host == self.label and cell.id not in self._ended]
+
+    def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
+        """Return what is to be done for a cell, None where it was done before an interruption."""
+        events = tuple(e for e in prior.events if e.cell == cell.id)
+        if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
+            profile.is_failure for profile in self.job.folder.read_profiles(cell.id)
+        ):
+            return None
+        samples = prior.samples if events else ()  # only a cell that was begun before has some
+        return CellRun(
+            cell=cell,
+            session=self.session,
+            job=self.job,
+            prior=tuple(sample for sample in samples if sample.cell == cell.id),
+            prior_events=events,
+        )
+
+    def _is_back(self, error: TransportError) -> bool:
+        """Tell whether the host answers again before the patience with it is over."""
+        self._losses += 1
+        patience_s = self.job.experiment.host_patience_s
+        if self._losses > _MOST_LOSSES or patience_s <= 0:
+            return False
+        self.session.abandon()
+        self.job.note("host-lost", host=self.label, text=error.brief)
+        self.job.display.say(
+            f"  {self.label}: {error.brief}; trying again for at most {patience_s:.0f} s"
+        )
+        return any(self._is_regained() for _ in _pauses(self.job, patience_s))
+
+    def _is_regained(self) -> bool:
+        """Try once to connect, and to make all arms ready as they were."""
+        job, run_id = self.job, self.job.folder.path.name
+        try:
+            session = open_session(self.session.host, job.experiment, run_id, job.interruption)
+        except (TransportError, CommandTimeoutError):
+            return False
+        try:
+            prepare_host(job, session, is_regained=True)
+            self._require_same(session)
+        except (TransportError, CommandTimeoutError):
+            session.abandon()
+            return False
+        except BaseException:
+            session.close()
+            raise
+        self.session = session
+        job.display.say(f"  {self.label}: connected again")
+        return True
+
+    def _require_same(self, session: HostSession) -> None:
+        """Raise ConfigError where the host is not what was measured until now."""
+        found = [
+            change
+            for arm, now in session.identities.items()
+            if (first := self.session.identities.get(arm)) is not None
+            for change in changes(first, now, host=self.label, arm=arm)
+        ]
+        if refused(found) and not self.job.experiment.allow_mismatch:
+            keys = ", ".join(f"{one.arm or 'the host'}: {one.key}" for one in refused(found))
+            raise ConfigError(
+                f"{self.label} is not what it was before its connection was lost",
+                details=f"changed: {keys}",
+                hint="begin a new run, or give --allow-mismatch to go on all the same",
+            )
+
+    def _give_up(self, error: TransportError) -> None:
+        """Record of every cell that is left that its host could not be reached any more."""
+        if self._losses > _MOST_LOSSES:
+            text = f"{self.label} was lost {self._losses} times and is left out"
+            self.job.note("caution", host=self.label, text=text)
+            self.job.display.say(f"  {text}")
+        for cell in self._left:
+            give_up(self.job, cell, error)
+
+    def survives(self, act: Callable[[], None]) -> bool:
+        """Do something on the host; an error that takes it out is recorded."""
+        try:
+            act()
+        except InterruptedRunError:
+            return False
+        except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
+            if not self.job.interruption.is_requested:
+                _fail_host(self.job, self.session.host, error)
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Remove what is left on the host, and end the connection."""
+        for text in self.session.close():
+            _tell_swept(self.job, self.session, text)
+
+
+def _pauses(job: Job, patience_s: float) -> Iterator[None]:
+    """Wait before each try, ever longer, until the patience is over.
+
+    Raises InterruptedRunError when the user stops.
+    """
+    end, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
+    while (left_s := end - time.monotonic()) > 0:
+        until = time.monotonic() + min(pause_s, left_s)
+        while time.monotonic() < until:
+            job.interruption.check()
+            time.sleep(_TICK_S)
+        yield
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _fail_host(job: Job, host: HostSpec, error: Exception) -> None:
+    phase: Phase = "connect" if isinstance(error, TransportError) else "stack"
+    job.fail("host-failed", as_known(error), phase=phase, host=host.label)
+
+
+def _tell_swept(job: Job, session: HostSession, text: str) -> None:
+    job.note("swept", host=session.host.label, text=text)
+    job.display.say(f"  {session.host.label}: {text}")
+
+
+def prepare_host(job: Job, session: HostSession, *, is_regained: bool = False) -> None:
+    """Claim a host and make the arms of the plan usable there; an arm that cannot is recorded.
+
+    With `is_regained` a claim of this run is of the connection that was lost, and is taken over.
+    """
+    for text in session.claim(is_regained=is_regained):
+        _tell_swept(job, session, text)
+    for arm in job.plan.arms:
+        job.interruption.check()
+        if not arm.is_control:
+            _add_arm(job, session, arm)
+    say = job.display.saying(session.host.label, job.interruption.check)
+    session.tell_files_apart(Progress(say))
+    if job.plan.reference in session.arms:
+        session.add_control(job.plan.control, job.plan.reference)
+    session.stage()
+    session.identify(job.experiment.data)
+    if session.wheels:
+        job.note("wheels", host=session.host.label, text=session.wheels.sentence)
+    job.note("host-ready", host=session.host.label, values=session.noted_gpus)
+
+
+def _add_arm(job: Job, session: HostSession, arm: ArmRecord) -> None:
+    say = job.display.saying(f"{session.host.label}, {arm.id}", job.interruption.check)
+    try:
+        ready = session.add_arm(arm, job.experiment, Progress(say, is_before_run=True))
+    except TransportError:
+        raise
+    except EnvcompareError as error:
+        job.interruption.check()
+        phase: Phase = "environment" if type(error) is UnusableError else "stack"
+        job.fail("arm-failed", error, phase=phase, host=session.host.label, arm=arm.id)
+    else:
+        if ready.mismatch:
+            say(f"{ready.mismatch.brief}: {ready.mismatch.details}")
