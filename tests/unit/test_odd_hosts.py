@@ -37,7 +37,7 @@ from envcompare.interrupt import Interruption
 from envcompare.measure.quiet import parse_glance, parse_look
 from envcompare.profilers.toolbox import read_rights
 from envcompare.run_folder.results import RunFolder
-from envcompare.runner import walk
+from envcompare.runner import hostrun
 from envcompare.stack import Options, image, sif
 from envcompare.stack.cache import disk_of, host_cache
 from envcompare.stack.host import find_python
@@ -288,7 +288,7 @@ def test_fault_of_envcompare_on_one_host_ends_no_other(
     if broken == "preparing":
         monkeypatch.setattr(HostSession, "stage", stage)
     else:
-        monkeypatch.setattr(walk, "open_session", opened)
+        monkeypatch.setattr(hostrun, "open_session", opened)
     monkeypatch.chdir(tmp_path)
     words = ("--envs", "vm@host", "--host-python", sys.executable, "--hosts", "local,other")
     short = ("--command", "true", "--budget", "1", "--no-quiet-gate", "--profile", "none")
