@@ -23,6 +23,7 @@ from envcompare.analysis.timing.descriptive import (
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
+from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
     Differences,
@@ -99,6 +100,9 @@ def compare_files(read: RunFiles) -> RunComparison:
         memory=memory_summaries(read.samples),
         picked=tuple(found for one in data for found in picked_values(one)),
         profiles=profiles,
+        phases=tuple(
+            found for one in data if (found := cell_phases(one, read.marked.get(one.cell.id, ())))
+        ),
         failures=_failures(read.standing),
         identity_changes=noted_changes(read.events),
         torn_lines=max(read.torn, read.lost),

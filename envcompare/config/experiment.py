@@ -66,6 +66,7 @@ class Experiment:
     profile: ProfileChoice
     quiet_gate: bool
     noise_memory: bool
+    marks: bool
     quiet_pressure: float
     quiet_load: float | None
     stabilise: bool

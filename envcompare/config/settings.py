@@ -229,6 +229,10 @@ class Settings(
         bool | None,
         Option("Remember the noise of a host from its A/A controls for later runs.", default=True),
     ] = None
+    marks: Annotated[
+        bool | None,
+        Option("Time the phases and operators of PyTorch in some rounds.", default=True),
+    ] = None
     title: Annotated[str | None, Option("Title of the report.", default="")] = None
     out: Annotated[str | None, Option("Parent of run folders.", "DIR", default="results")] = None
     data: Annotated[str | None, Option("Folder with real data on the host.", "DIR")] = None

@@ -38,6 +38,7 @@ from envcompare.measure.limits import (
     wanted_block_s,
     warmup_steps,
 )
+from envcompare.measure.marked import Marking
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Generated, Hello, Ran
@@ -79,12 +80,14 @@ class Lockstep:
     restart: int = 0  # the next one
     gate: QuietGate = field(init=False)
     launches: Launches = field(init=False)
+    marking: Marking = field(init=False)
     _steps: int | None = None
     _block_s: float = 0.0
     _costs: Costs | None = None  # of the last restart
 
     def __post_init__(self, prior: Iterable[Sample]) -> None:
         self.readings = Readings(metrics=("net", "wall"), threads=self.context.design.threads)
+        self.marking = Marking(is_wanted=self.context.design.marks)
         self.gate = QuietGate(self.context)
         samples = tuple(prior)
         launches = [one for one in samples if isinstance(one, Startup)]
@@ -204,13 +207,14 @@ class Lockstep:
             self._block_s,
             self.readings.add,
             rounds.is_enough,
+            self.marking,
         )
         generation.run()
         self._steps, self._block_s = generation.steps, generation.block_s
         if rounds.costs is not None:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
-        return rounds.measured_s
+        return rounds.measured_s + generation.marked_s
 
     def end_restart(self, exits_ns: dict[str, int], *, exits_s: float) -> None:
         """Record the launches of the last restart, whose workers have ended by now.
@@ -253,7 +257,7 @@ class Lockstep:
             budget_s = self.context.design.budget_s
             text = plan_text(plan, costs, remaining_s=left_s, budget_s=budget_s, missing=missing)
             self.context.note("calibrated", text=text, values={"planned_restarts": plan.restarts})
-        return plan.measuring_s
+        return plan.measuring_s * (1 - self.marking.share)
 
     def _is_planned_aloud(self) -> bool:
         """Tell whether to say how many restarts fit: a launch on a GPU takes seconds."""
@@ -313,6 +317,8 @@ class _Generation:
     block_s: float  # of the reference, as calibrated
     keep: Callable[[Block], None]
     is_enough: Callable[[float | None], bool]
+    marking: Marking
+    marked_s: float = 0.0
     number: int = 0
     _checksums: dict[str, float | None] = field(default_factory=dict)
     _first_step_s: float = 0.0  # the longest of all arms
@@ -331,15 +337,19 @@ class _Generation:
         arms = self.workers.arms
         if self.steps is None:
             self._calibrate()
+        began = time.monotonic()
         try:
             if self._can_measure():
                 self._run_round(_WARMUP)
+                began = time.monotonic()
             self._run_rounds(arms)
         except InterruptedRunError:
             if not self.context.interruption.is_forced:
                 self.workers.look_around(is_last=True)  # else what was measured is lost on resume
             raise
         self.workers.look_around()
+        if self.steps is not None and self.workers.arms == arms:
+            self._run_marked(time.monotonic() - began)
         self._end()
 
     def _run_rounds(self, arms: tuple[str, ...]) -> None:
@@ -349,6 +359,14 @@ class _Generation:
             self._run_round(number)
             round_s = time.monotonic() - began
             number += 1
+
+    def _run_marked(self, rounds_s: float) -> None:
+        steps = self.steps or MIN_STEPS
+        step_s, order = self.block_s / steps, self._order
+        self.marked_s = self.marking.run(
+            self.workers, restart=self.restart, steps=steps, step_s=step_s, rounds_s=rounds_s,
+            order=order,
+        )  # fmt: skip
 
     def _can_measure(self) -> bool:
         return self.steps is not None and self.context.reference in self.workers.arms

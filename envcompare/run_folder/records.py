@@ -24,7 +24,7 @@ EventKind = Literal[
     "host-ready", "host-lost", "host-failed",
     "arm-ready", "arm-failed", "cell-started", "cell-failed", "cell-ended", "restart", "turn",
     "stopped",
-    "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution",
+    "round-dropped", "generation", "calibrated", "swept", "note", "waited", "caution", "not-marked",
     "profiled",
     "imported", "identity", "wheels",
 ]  # fmt: skip
@@ -35,6 +35,11 @@ Count = Annotated[int, Meta(ge=-(10**18), le=10**18)]
 that was dropped, and sums over threads of which some have ended."""
 Taken = Literal["start", "step"]
 ProfileChoice = Literal["auto", "trace", "none"]
+StepPhase = Literal["data", "forward", "backward", "optimizer", "other"]
+OperatorTimes = Annotated[
+    dict[Annotated[str, Meta(max_length=200)], Annotated[int, Meta(ge=0, le=10**18)]],
+    Meta(max_length=2000),
+]
 FactClass = Literal["identity", "host", "varied", "confounder", "possible-influence"]
 
 
@@ -185,10 +190,33 @@ class EnergyBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     schema: Literal[2] = SCHEMA
 
 
+class MarkedBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="marked"):
+    """Steps of one arm with marks, after the rounds of a restart: where their time went.
+
+    The marks take time themselves, so that no verdict rests on it; they are the same in all arms.
+    """
+
+    cell: str
+    arm: str
+    restart: Count
+    generation: Count
+    round: Annotated[Count, Meta(description="of the marked rounds of the restart, from 0")]
+    order: Annotated[Count, Meta(description="position of the arm within its round, from 0")]
+    k: Annotated[int, Meta(ge=1, le=10**18)]
+    phases: Annotated[
+        dict[StepPhase, OperatorTimes],
+        Meta(
+            description="ns of all k steps by phase and operator; without a name what no operator "
+            "took, and `(all others)` those below a thousandth of the steps"
+        ),
+    ]
+    schema: Literal[2] = SCHEMA
+
+
 Measured = Block | ProcessRun
 """What a verdict can rest on."""
 
-Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock
+Sample = Block | Startup | Memory | ProcessRun | GpuReading | EnergyBlock | MarkedBlock
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +320,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     quiet_load: float | None = None  # tasks that want a CPU, ours included; None: CPUs + 1
     stabilise: bool = False
     noise_memory: bool = False
+    marks: Annotated[
+        bool, Meta(description="phases and operators are timed in some rounds of each restart")
+    ] = False
     screen: bool = False
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")

@@ -15,7 +15,7 @@ import numpy as np
 from envcompare.run_folder.records import Block, Design, Measured, ProcessRun
 from envcompare.stats.intervals import ALPHA, Interval, printed_interval
 from envcompare.stats.oddworkers import OddRestart, odd_restarts
-from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, paired, units
+from envcompare.stats.pairs import Logarithms, Pairs, Round, Units, grouped, paired, units
 from envcompare.stats.typical import (
     Contrast,
     Groups,
@@ -242,16 +242,10 @@ class Readings:
         """Return the log ratios of an arm's typical step in its complete rounds, by restart."""
         key = (arm, reference, metric)
         if key not in self._groups:
-            self._groups[key] = self._grouped(*key)
+            odd = {one.restart for one in self.odd}
+            values = self.logarithms(metric)
+            self._groups[key] = grouped(values, arm=arm, reference=reference, left_out=odd)
         return self._groups[key]
-
-    def _grouped(self, arm: str, reference: str, metric: MetricName) -> Groups:
-        values = self.logarithms(metric)
-        ours, theirs = values.get(arm, {}), values.get(reference, {})
-        restarts: dict[int, list[float]] = {}
-        for number in self._complete(ours, theirs):
-            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
-        return tuple(map(tuple, restarts.values()))
 
     def generations(self, arm: str, reference: str, metric: MetricName) -> int:
         """Return in how many generations an arm and the reference have a complete round."""

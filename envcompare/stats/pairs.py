@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,18 @@ def paired(values: Logarithms, *, arm: str, reference: str) -> Pairs:
         ratios = pairs.setdefault(key[0], {}).setdefault(key[1], [])
         ratios.append(compared[key] - statistics.fmean(known))
     return {r: {g: tuple(v) for g, v in gens.items()} for r, gens in pairs.items()}
+
+
+def grouped(
+    values: Logarithms, *, arm: str, reference: str, left_out: Container[int] = ()
+) -> tuple[tuple[float, ...], ...]:
+    """Return the log ratios of the rounds that both have, by restart; some restarts left out."""
+    ours, theirs = values.get(arm, {}), values.get(reference, {})
+    restarts: dict[int, list[float]] = {}
+    for number in sorted(ours.keys() & theirs.keys()):
+        if number[0] not in left_out:
+            restarts.setdefault(number[0], []).append(ours[number] - theirs[number])
+    return tuple(map(tuple, restarts.values()))
 
 
 def units(pairs: Pairs) -> Units:

@@ -50,7 +50,7 @@ class Generation:
         self._clock = BlockClock(cuda=job.device == "cuda")
         self._object: Any = None
         self._pad = b""
-        self._peak_bytes: int | None = None  # of what was done before `facts`
+        self._peak_bytes: int | None = None  # of what was done before `facts` or a profile
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the reply to a request, or the reply that says why there is none."""
@@ -102,6 +102,7 @@ class Generation:
     def _profile(self, request: dict[str, Any]) -> dict[str, Any]:
         k = whole_number(request, "k", least=1)
         kind, out = request.get("kind"), request.get("out", "")
+        self._peak_bytes = self._peak_bytes or peak_rss_bytes(resource.RUSAGE_SELF)
         with phase("protocol"):
             if not isinstance(kind, str) or not isinstance(out, str):
                 raise ProtocolError(f"'kind' and 'out' are text, not {kind!r} and {out!r}")

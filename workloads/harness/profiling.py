@@ -21,6 +21,7 @@ INSIDE = {
     "torch": ("torchtrace", "profile", True),
     "flops": ("flops", "count", False),
     "host": ("hostcounters", "count", False),
+    "phases": ("marking", "mark", False),
 }
 KINDS = ("marks", *INSIDE)
 

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from envcompare.analysis.model.phases import CellPhases
 from envcompare.analysis.model.profiling import CellProfiles
 from envcompare.errors import Phase
 from envcompare.run_folder.records import (
@@ -378,6 +379,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[MemorySummary, ...] = ()
     picked: tuple[PickedValue, ...] = ()
     profiles: tuple[CellProfiles, ...] = ()
+    phases: tuple[CellPhases, ...] = ()
     failures: tuple[FailureRow, ...] = ()
     identity_changes: tuple[IdentityChange, ...] = ()  # measured on after a resumption
     torn_lines: int = 0

@@ -22,6 +22,7 @@ from envcompare.run_folder.records import (
     FingerprintRecord,
     FingerprintValue,
     GpuReading,
+    MarkedBlock,
     Measured,
     Memory,
     ProcessRun,
@@ -96,6 +97,11 @@ class RunFiles:
     def readings(self) -> dict[str, list[GpuReading]]:
         """Return the readings of GPUs by cell."""
         return by_cell(one for one in self.samples if isinstance(one, GpuReading))
+
+    @cached_property
+    def marked(self) -> dict[str, list[MarkedBlock]]:
+        """Return the marked blocks by cell."""
+        return by_cell(sample for sample in self.samples if isinstance(sample, MarkedBlock))
 
     @cached_property
     def energy_blocks(self) -> dict[str, list[EnergyBlock]]:
@@ -239,6 +245,8 @@ def _fault(sample: Sample) -> str:
     """Say what cannot be of the times of a sample; empty where nothing speaks against it."""
     if isinstance(sample, GpuReading | Memory):
         return ""
+    if isinstance(sample, MarkedBlock):
+        return "" if sample.phases else "steps without a phase"
     if isinstance(sample, Block) and not sample.k == len(sample.wall_ns) > 0:
         return f"{len(sample.wall_ns)} times of {sample.k} steps"
     if isinstance(sample, EnergyBlock):

@@ -1,0 +1,154 @@
+"""Find where a difference sits: the phases and operators of marked steps, paired by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference, PartKind
+from envcompare.analysis.timing.cells import CellData
+from envcompare.run_folder.records import MarkedBlock, StepPhase
+from envcompare.stats.pairs import Round
+from envcompare.stats.parts import (
+    LEAST_SHARE,
+    Pairing,
+    Times,
+    added,
+    level_of,
+    usual_ns,
+    usual_share,
+)
+
+REST: Final = "(all others)"
+"""The operators of a phase that a worker has added up; nothing is said of them alone."""
+_Place = tuple[StepPhase, str]
+_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A phase or an operator, or several, with their times."""
+
+    kind: PartKind
+    times: Times
+    phase: StepPhase | None = None
+    operator: str = ""
+
+
+def cell_phases(data: CellData, blocks: Iterable[MarkedBlock]) -> CellPhases | None:
+    """Return what the marked blocks of a cell tell; None where none was asked for."""
+    reference = data.reference.id
+    noted = (event.text for event in data.events if event.what == "not-marked")
+    found = tuple(blocks)
+    if not found:
+        reason = next(noted, None)
+        return (
+            None
+            if reason is None
+            else CellPhases(cell=data.cell.id, reference=reference, reason=reason)
+        )
+    operators = _operators(found)
+    arms = (arm.id for arm in data.run.arms if not arm.is_reference)
+    odd = {one.restart for one in data.readings.odd}
+    pairings = (
+        Pairing(arm=arm, reference=reference, left_out=odd, prior=data.expected) for arm in arms
+    )
+    compared = tuple(filter(None, (_compared(operators, pairing) for pairing in pairings)))
+    return CellPhases(cell=data.cell.id, reference=reference, arms=compared)
+
+
+def _operators(blocks: Iterable[MarkedBlock]) -> dict[_Place, Times]:
+    """Return the ns a step of each operator in its phase, by arm and round."""
+    found: dict[_Place, dict[str, dict[Round, float]]] = {}
+    for block in blocks:
+        number = (block.restart, block.generation, block.round)
+        for phase, times in block.phases.items():
+            for name, ns in times.items():
+                of_arm = found.setdefault((phase, name), {}).setdefault(block.arm, {})
+                of_arm[number] = ns / block.k
+    return dict(found)
+
+
+def _compared(operators: dict[_Place, Times], pairing: Pairing) -> ArmPhases | None:
+    """Return the parts of an arm; None where it has no marked round with the reference."""
+    whole = added(operators.values())
+    tested = [
+        part
+        for part in (*_phases(operators), *_named(operators))
+        if usual_share(part.times, whole, pairing.reference) >= LEAST_SHARE
+    ]
+    level = level_of(len(tested))
+    step = _estimated(_Part(kind="step", times=whole), whole, pairing, level)
+    interval = pairing.interval(whole, level=level)
+    if step is None or interval is None:
+        return None
+    estimated = [(part, _estimated(part, whole, pairing, level)) for part in tested]
+    differing = {
+        (one.phase, one.operator)
+        for _, one in estimated
+        if one and one.kind == "operator" and one.is_distinguishable
+    }
+    remaining = added(times for place, times in operators.items() if place not in differing)
+    others = _estimated(_Part(kind="others", times=remaining), whole, pairing, level)
+    known = [one for _, one in estimated if one]
+    in_order = sorted(known, key=lambda one: (one.kind != "phase", -abs(one.difference_s)))
+    both = whole[pairing.arm].keys() & whole[pairing.reference].keys()
+    return ArmPhases(
+        arm=pairing.arm,
+        rounds=sum(number[0] not in pairing.left_out for number in both),
+        restarts=interval.restarts,
+        level=level,
+        tested=len(tested),
+        parts=(step, *in_order, *((others,) if others else ())),
+        most_log_ratio=_most(in_order),
+    )
+
+
+def _phases(operators: dict[_Place, Times]) -> Iterator[_Part]:
+    for phase in get_args(StepPhase):
+        times = added(found for (of, _), found in operators.items() if of == phase)
+        yield _Part(kind="phase", times=times, phase=phase)
+
+
+def _named(operators: dict[_Place, Times]) -> Iterator[_Part]:
+    for (phase, name), times in operators.items():
+        if name != REST:
+            yield _Part(kind="operator", times=times, phase=phase, operator=name)
+
+
+def _estimated(part: _Part, whole: Times, pairing: Pairing, level: float) -> PartDifference | None:
+    ratio = pairing.interval(part.times, level=level)
+    if ratio is None:
+        return None
+    reference_s = usual_ns(part.times, pairing.reference) * _NS
+
+    def difference_s(log_ratio: float | None) -> float | None:
+        return None if log_ratio is None else reference_s * math.expm1(log_ratio)
+
+    return PartDifference(
+        kind=part.kind,
+        phase=part.phase,
+        operator=part.operator,
+        share=usual_share(part.times, whole, pairing.reference),
+        reference_s=reference_s,
+        log_ratio=ratio.mean,
+        low=ratio.low,
+        high=ratio.high,
+        difference_s=reference_s * math.expm1(ratio.mean),
+        difference_low_s=difference_s(ratio.low),
+        difference_high_s=difference_s(ratio.high),
+        is_distinguishable=abs(ratio.mean) > ratio.half_width,
+    )
+
+
+def _most(parts: Iterable[PartDifference]) -> float | None:
+    """Return by how much the operators that were not seen to differ may differ at the most."""
+    ends = [
+        (one.low, one.high)
+        for one in parts
+        if one.kind == "operator" and not one.is_distinguishable
+    ]
+    known = [max(abs(low), abs(high)) for low, high in ends if low is not None and high is not None]
+    return max(known) if known and len(known) == len(ends) else None

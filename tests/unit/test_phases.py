@@ -1,0 +1,220 @@
+"""Where a difference sits: phases and operators of marked rounds, made by hand and with workers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benches import bench, launch, measure
+from builders import CELL, block, run_record
+from lab import need, torch_python
+
+from envcompare.analysis.model.phases import ArmPhases, CellPhases, PartDifference
+from envcompare.analysis.timing.cells import CellData
+from envcompare.analysis.timing.phases import cell_phases
+from envcompare.command import Command
+from envcompare.measure.marked import KIND, Marking
+from envcompare.run_folder.records import Block, MarkedBlock, event_now
+
+TIMES = {  # ns a step
+    "data": {"": 100_000, "aten::index": 200_000},
+    "forward": {"aten::addmm": 4_000_000, "aten::erf": 400_000, "(all others)": 50_000},
+    "backward": {"aten::mm": 5_000_000, "": 200_000, "aten::tiny": 20_000},
+}
+SLOWED = ("forward", "aten::erf")
+SOURCE = """
+import os
+import torch
+
+
+class Small:
+    batch = 8
+
+    def setup(self, seed, device):
+        torch.manual_seed(seed)
+        self.model = torch.nn.Linear(128, 128)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001)
+        self.inputs = torch.randn(8, 128)
+        arm = os.environ["ENVCOMPARE_ENVIRONMENT"]
+        self.elements = torch.linspace(-2, 2, 40_000 if arm == "docker" else 20_000)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        outputs = self.model(self.inputs)
+        torch.erf(self.elements)
+        loss = outputs.square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+"""
+
+
+def marked_blocks(*, slower: float, restarts: int = 6, rounds: int = 10) -> Iterator[MarkedBlock]:
+    """Yield rounds in which every time scatters by 3 % and one operator of docker is slower."""
+    draws = random.Random(5)
+    for restart in range(restarts):
+        for number in range(rounds):
+            for order, arm in enumerate(("vm", "docker", "vm~control")):
+                yield MarkedBlock(
+                    cell=CELL,
+                    arm=arm,
+                    restart=restart,
+                    generation=0,
+                    round=number,
+                    order=order,
+                    k=2,
+                    phases={
+                        phase: {
+                            name: round(
+                                2
+                                * ns
+                                * draws.gauss(1, 0.03)
+                                * (slower if (arm, phase, name) == ("docker", *SLOWED) else 1)
+                            )
+                            for name, ns in times.items()
+                        }
+                        for phase, times in TIMES.items()
+                    },
+                )  # type: ignore[arg-type]  # phases are those of the record
+
+
+def cell_data(**changes: object) -> CellData:
+    """Return the data of a cell with a block of each arm in each restart."""
+    run = run_record()
+    blocks = tuple(block(arm=arm.id, restart=restart) for restart in range(6) for arm in run.arms)
+    known = {"blocks": blocks, "events": (), "host_events": (), **changes}
+    return CellData(run=run, cell=run.cells[0], **known)  # type: ignore[arg-type]
+
+
+def analysed(*, slower: float) -> dict[str, ArmPhases]:
+    """Return what marked rounds tell of each arm."""
+    found = cell_phases(cell_data(), marked_blocks(slower=slower))
+    assert found is not None
+    return {one.arm: one for one in found.arms}
+
+
+def differing(arm: ArmPhases) -> list[tuple[str | None, str]]:
+    """Return the operators that are said to differ."""
+    return [
+        (one.phase, one.operator)
+        for one in arm.parts
+        if one.kind == "operator" and one.is_distinguishable
+    ]
+
+
+def part(arm: ArmPhases, kind: str, operator: str = "") -> PartDifference:
+    """Return the first part of a kind with this name."""
+    return next(one for one in arm.parts if (one.kind, one.operator) == (kind, operator))
+
+
+def test_slower_operator_is_found_with_its_share_and_its_part_of_the_step() -> None:
+    """5 % of an operator of 4 % of the step: 20 µs, and nothing else differs."""
+    docker = analysed(slower=1.05)["docker"]
+    assert differing(docker) == [SLOWED]
+    found = part(docker, "operator", "aten::erf")
+    assert found.share == pytest.approx(0.04, rel=0.05)
+    assert found.reference_s == pytest.approx(400e-6, rel=0.02)
+    assert found.difference_s == pytest.approx(20e-6, rel=0.3)
+    assert found.low is not None
+    assert 0 < found.low < found.log_ratio
+    whole, others = part(docker, "step"), part(docker, "others")
+    assert whole.share == 1
+    assert whole.reference_s == pytest.approx(found.reference_s + others.reference_s, rel=0.01)
+
+
+def test_no_operator_of_the_control_differs_and_a_bound_is_given() -> None:
+    """The reference against itself: by how much an operator may differ is what is left to say."""
+    control = analysed(slower=1.05)["vm~control"]
+    assert differing(control) == []
+    assert control.most_log_ratio is not None
+    assert 0 < control.most_log_ratio < 0.05
+
+
+def test_intervals_pay_for_all_parts_of_one_percent() -> None:
+    """Two small operators are not tested, three phases and five operators are."""
+    docker = analysed(slower=1.0)["docker"]
+    assert docker.tested == 8
+    assert docker.level == pytest.approx(1 - 0.05 / 8)
+    assert {one.operator for one in docker.parts}.isdisjoint({"aten::tiny", "(all others)"})
+    assert (docker.rounds, docker.restarts) == (60, 6)
+
+
+def test_restart_that_the_timing_leaves_out_is_left_out() -> None:
+    """A worker that was far off was so in its marked rounds too."""
+    blocks = tuple(
+        block(arm=arm, restart=restart, round=number, wall_ns=(ns,) * 3, cpu_ns=(ns,) * 3)
+        for restart in range(6)
+        for number in range(12)
+        for arm in ("vm", "docker", "vm~control")
+        for ns in [14_000_000 if (arm, restart) == ("docker", 2) else 10_000_000 + number]
+    )
+    data = cell_data(blocks=blocks)
+    assert [one.restart for one in data.readings.odd] == [2]
+    found = cell_phases(data, marked_blocks(slower=1.0))
+    assert found is not None
+    assert {(one.rounds, one.restarts) for one in found.arms} == {(50, 5)}
+
+
+def test_reason_is_kept_where_nothing_could_be_marked() -> None:
+    """A cell that asked for no marks has neither."""
+    noted = event_now("not-marked", cell=CELL, arm="vm", text="the workload does not use PyTorch")
+    assert cell_phases(cell_data(events=(noted,)), ()) == CellPhases(
+        cell=CELL, reference="vm", reason="the workload does not use PyTorch"
+    )
+    assert cell_phases(cell_data(), ()) is None
+
+
+def test_share_of_the_time_is_given_back_once_steps_cannot_be_marked() -> None:
+    """Without a wish or after a reason all of a restart is for the rounds of the verdict."""
+    assert Marking(is_wanted=True).share > 0
+    assert Marking(is_wanted=True, reason="no").share == 0
+    assert Marking(is_wanted=False).share == 0
+
+
+def test_workers_mark_rounds_that_show_a_slower_operator(tmp_path: Path) -> None:
+    """Marked rounds follow the others, hold all arms, and tell which operator does more."""
+    need("torch")
+    (tmp_path / "own.py").write_text(SOURCE)
+    made = bench(
+        tmp_path, f"{tmp_path}/own.py:Small", budget_s=16.0, min_restarts=2, target=1e-4, marks=True
+    )
+
+    def with_torch(command: Command) -> Command:
+        return replace(command, argv=(torch_python(), *command.argv[1:]))
+
+    made = replace(
+        made, launch=lambda arm, variables=(): launch(tmp_path, arm, variables, around=with_torch)
+    )
+    found = measure(made)
+    samples = found.folder.read_samples().samples
+    marked = [one for one in samples if isinstance(one, MarkedBlock)]
+    for restart in {one.restart for one in marked}:
+        own = [one for one in samples if isinstance(one, Block) and one.restart == restart]
+        last = samples.index(own[-1])
+        assert all(samples.index(one) > last for one in marked if one.restart == restart)
+        rounds = {one.round for one in marked if one.restart == restart}
+        assert rounds == set(range(len(rounds)))
+    assert {one.arm for one in marked} == set(made.arms)
+    phases = {one.arm: one for one in found.comparison.phases[0].arms}
+    assert part(phases["docker"], "operator", "aten::erf").log_ratio > 0.3
+    assert abs(part(phases["docker"], "operator", "aten::addmm").log_ratio) < 0.3
+
+
+def test_workers_without_pytorch_say_so_once(tmp_path: Path) -> None:
+    """The first answer ends the marking of the cell; its rounds are measured all the same."""
+    (tmp_path / "own.py").write_text(
+        "class Plain:\n    batch = 1\n    def setup(self, seed, device): pass\n"
+        "    def step(self): return float(sum(range(20000)))\n"
+    )
+    made = bench(
+        tmp_path, f"{tmp_path}/own.py:Plain", budget_s=8.0, min_restarts=2, target=1e-4, marks=True
+    )
+    found = measure(made)
+    noted = [event.text for event in found.events if event.what == "not-marked"]
+    assert noted == ["the workload does not use PyTorch"]
+    assert found.comparison.phases[0].reason == noted[0]
+    assert not any(isinstance(one, MarkedBlock) for one in found.folder.read_samples().samples)
+    assert KIND == "phases"
