@@ -69,6 +69,11 @@ _GLOSSARY: Final[dict[str, str]] = {
     "typical step": (
         "the lower quartile of the steps of a block (on a GPU the mean): what most steps take"
     ),
+    "marked round": (
+        "a round after the others of a restart, in which phases and operators are timed; no "
+        "verdict rests on it"
+    ),
+    "phase": "data, forward pass, backward pass or optimizer of a training step",
     "net": "time without the wait for a CPU that other processes or the hypervisor held",
     "stretch": "wall time ÷ net time: how much waiting stretched the clock",
     "A/A control": (

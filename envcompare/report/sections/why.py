@@ -51,6 +51,7 @@ from envcompare.report.format.numbers import (
 from envcompare.report.sections.comparisons import ComparedRow, badges
 from envcompare.report.sections.fields import grid_of
 from envcompare.report.sections.method import raw_files_line
+from envcompare.report.sections.phases import phase_blocks, phase_folds
 from envcompare.report.sections.profilefolds import (
     ProfiledCell,
     left_out,
@@ -138,7 +139,10 @@ def why_section(
         return None
     timed: tuple[Block, ...] = ()
     if is_timed(run):
-        timed = (*comparison_blocks(run, rows, sheet), *_split_blocks(run))
+        folded = explained(rows)[:MOST_FOLDS]
+        places = {(row.comparison.cell, row.comparison.arm) for row in folded}
+        phases = phase_folds(run, explained=places)
+        timed = (*comparison_blocks(run, rows, sheet), *phases, *_split_blocks(run))
         has_profiles = bool(profiles or rest)
         timed += (Heading(text="What the profiles of each cell say"),) * has_profiles
     what = "where the time goes" if is_timed(run) or has_times(run) else "what the profiles say"
@@ -186,6 +190,7 @@ def _comparison_fold(run: RunComparison, row: ComparedRow, sheet: Sheet, *, is_o
             *_confounded(run, comparison, is_split=split is not None),
             *texts(f"{said} {clock_sentence(comparison)}".rstrip(), candidates),
             *(_split_part_blocks(split, row, sheet.axis) if split else ()),
+            *phase_blocks(run, place, label=f"{words.arm} in {words.cell}"),
             *_profile_blocks(run, row, sheet),
             *(_spread_blocks(run, cell, row, sheet.charts) if cell else ()),
             raw_files_line(
