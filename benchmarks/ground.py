@@ -107,6 +107,7 @@ class Trial:
     target: float = 1e-9  # never reached: the budget ends the trial
     seed: int
     stabilise: bool = True
+    marks: bool = False
 
 
 def measure(trial: Trial, on: Ground) -> Notes:
@@ -157,11 +158,15 @@ def save(path: Path, notes: Notes) -> None:
 
 def read_blocks(path: Path) -> tuple[Block, ...]:
     """Read the blocks that `save` wrote."""
+    return tuple(one for one in read_samples(path) if isinstance(one, Block))
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """Read all measurements that `save` wrote."""
     with gzip.open(path, "rb") as stream:
         lines = (line for line in stream if b'"kind":' in line)  # an event has none
         decoder = msgspec.json.Decoder(Sample)
-        found = [decode_record(path, line, decoder) for line in lines]
-    return tuple(one for one in found if isinstance(one, Block))
+        return [decode_record(path, line, decoder) for line in lines]
 
 
 def read_conditions(path: Path) -> Conditions:
@@ -210,6 +215,7 @@ def _design(trial: Trial) -> Design:
         has_startup=False,
         quiet_gate=False,  # the time of a trial is for measuring alone
         stabilise=trial.stabilise,
+        marks=trial.marks,
     )
 
 

@@ -17,6 +17,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "explanations": ("ssh", "singularity"),
     "false_positives": ("torch",),
     "live": ("docker",),
+    "operators": ("torch",),
     "overhead": ("ssh", "torch"),
     "precision": ("torch", "hyperfine"),
     "profile_readers": (),

@@ -12,6 +12,7 @@ import distribution
 import explanations
 import false_positives
 import live
+import operators
 import overhead
 import profile_readers
 import pytest
@@ -35,6 +36,7 @@ WRITERS: dict[str, Callable[[Places], object]] = {
     "explanations": explanations.write_page,
     "false-positives": false_positives.write_page,
     "live": live.write_page,
+    "operators": operators.write_page,
     "overhead": overhead.write_page,
     "precision": precision_again,
     "profile-readers": profile_readers.write_page,
