@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from faulttrials import LIMIT_S, PRECIOUS, Broken, Trial, kill
 from lab import KILL_LOGINS, docker_client
@@ -200,28 +199,29 @@ def resume_at_another_time(trial: Trial, *, hours: int) -> None:
     process = trial.start()
     trial.reach_block(process)
     kill(process)
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    trial.resume_variables |= {
-        "LD_PRELOAD": str(library), "FAKETIME": f"{hours:+}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+    _set_clock(trial, str(3600 * hours))
     trial.mark()
 
 
 def step_clock(trial: Trial, *, hours: int) -> None:
-    """Let the wall clock of the client alone jump while steps run.
+    """Let the wall clock of the client alone jump while steps run."""
+    _set_clock(trial, "0")
+    with _hurting(trial):
+        _set_clock(trial, str(3600 * hours))
+        trial.mark()
 
-    In Python: libfaketime lets what waits at that moment fail, which no kernel does.
+
+def _set_clock(trial: Trial, seconds: str) -> None:
+    """Let the wall clock of the client be off, in Python itself.
+
+    Under libfaketime 0.9.10 `time.sleep` of Python 3.11 raises EINVAL: it waits for a point in time.
     """
     clock = trial.folder / "clock"
-    clock.write_text("0")
+    clock.write_text(seconds)
     trial.prelude = (
         "import time, pathlib; now = time.time; "
         f"time.time = lambda: now() + int(pathlib.Path({str(clock)!r}).read_text() or 0); "
     )
-    with _hurting(trial):
-        clock.write_text(str(3600 * hours))
-        trial.mark()
 
 
 def reboot(trial: Trial, *, is_new_boot: bool) -> None:
@@ -269,11 +269,11 @@ def resume_twice(trial: Trial) -> None:
 
 def clean_meanwhile(trial: Trial) -> None:
     """Ask for a clean-up of the run and of the host while it measures: both are refused."""
-    with _hurting(trial):
+    with _hurting(trial) as process:
         words = ("clean", "--run", str(trial.run)), ("clean", "--hosts", trial.host.alias)
         trial.mark()
-        codes = [trial.finish(trial.start(*each)) for each in words]
-        if codes != [3, 3]:
+        codes = [trial.finish(client) for client in [trial.start(*each) for each in words]]
+        if codes != [3, 3] and process.poll() is None:
             raise Broken(f"clean ended with {codes} while the run was live")
 
 

@@ -71,12 +71,10 @@ class Trial:
     arms: tuple[str, ...] = ("vm@host", f"mine=docker:{BASE}")
     deed: str = "stuck"  # of the workload, when it is asked for
     variables: dict[str, str] = field(default_factory=dict)
-    wrapper: tuple[str, ...] = ()  # around the client
     mounts: list[Path] = field(default_factory=list)  # here
     exit_codes: tuple[int, ...] = (0,)  # that a resumed run may end with
     prelude: str = ""  # what the client does first
     block_limit_s: float = 60.0  # after which a worker that hangs is given up
-    resume_variables: dict[str, str] = field(default_factory=dict)
     _since: float | None = None
     _next_s: float | None = None
     _processes: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -124,7 +122,7 @@ class Trial:
         client = self.prelude + _CLIENT.format(limit_s=self.block_limit_s)
         log = (self.folder / "client.log").open("a")
         process = subprocess.Popen(
-            [*self.wrapper, sys.executable, "-c", client, *(words or self.words())],
+            [sys.executable, "-c", client, *(words or self.words())],
             cwd=self.folder,
             env={**os.environ, **self.variables, **variables},
             stdin=subprocess.DEVNULL,
@@ -222,7 +220,7 @@ class Trial:
             code = self.finish(self.start())
         else:
             for _ in range(5):
-                process = self.start("run", "--resume", str(self.run), **self.resume_variables)
+                process = self.start("run", "--resume", str(self.run))
                 code = self.finish(process)
                 if code != 3:
                     break
