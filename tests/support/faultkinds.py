@@ -214,7 +214,7 @@ def step_clock(trial: Trial, *, hours: int) -> None:
 def _set_clock(trial: Trial, seconds: str) -> None:
     """Let the wall clock of the client be off, in Python itself.
 
-    Under libfaketime 0.9.10 `time.sleep` of Python 3.11 raises EINVAL: it waits for a point in time.
+    Under libfaketime 0.9.10 `time.sleep` of Python 3.11 raises EINVAL.
     """
     clock = trial.folder / "clock"
     clock.write_text(seconds)
