@@ -55,6 +55,9 @@ class Experiment:
     target: float
     budget_s: float
     min_restarts: int
+    restarts: int | None
+    rounds: int | None
+    steps: int | None
     screen: bool
     seed: int
     threads: int
@@ -116,11 +119,18 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
     arms = parse_arms(items, known.environments)
     rest = _rest(settings)
+    workloads = choose_workloads(settings, known)
+    if settings.restarts is not None and any(one.program is not None for one in workloads):
+        raise ConfigError(
+            "--restarts and --rounds are not for plain commands",
+            details="a command has no rounds within a restart: each process is a fresh start",
+            hint="leave them out, or measure the command in a run of its own",
+        )
     return Experiment(
         arms=arms,
         reference=chosen_reference(settings.reference, arms),
         hosts=_hosts(settings),
-        workloads=choose_workloads(settings, known),
+        workloads=workloads,
         **_measuring(settings),
         **rest,
         settings=settings,
@@ -168,7 +178,7 @@ def _measuring(settings: Settings) -> dict[str, Any]:
         "margin": margin,
         "target": target,
         "budget_s": float(budget),
-        "min_restarts": restarts_of(preset, budget),
+        "min_restarts": settings.restarts or restarts_of(preset, budget),
         "pin": parse_cpus(settings.pin),
         # wheels without CUDA are asked for to measure on the CPU, also in arms that have other ones
         "device": "cpu" if settings.variant == "cpu" else settings.device,
@@ -181,6 +191,12 @@ def _check_together(settings: Settings) -> None:
             "--variant cpu and --device cuda exclude each other",
             details="the wheels of the variant cpu have no CUDA",
             hint="leave one of them out",
+        )
+    if (settings.restarts is None) != (settings.rounds is None):
+        raise ConfigError(
+            "--restarts and --rounds belong together",
+            details="only both fix the size of a cell",
+            hint="give both, or leave the one out",
         )
     if settings.cold_start and not settings.startup:
         raise ConfigError(

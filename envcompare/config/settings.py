@@ -47,6 +47,8 @@ _PATIENCE = NumberRange(
     above=math.nextafter(0, -1),
     most=LONGEST_S,
 )
+_COUNT = NumberRange(text="a whole number from 1 to 1000", most=1000)
+_STEPS = NumberRange(text="a whole number from 1 to 2000", most=2000)
 _PERCENT = NumberRange(text="a percentage above 0 and below 100", most=math.nextafter(100, 0))
 
 
@@ -159,6 +161,21 @@ class Settings(
     budget: Annotated[float | None, Option("Time limit for a cell.", "SECONDS", range=_SECONDS)] = (
         None
     )
+    restarts: Annotated[
+        int | None,
+        Option(
+            "Measure exactly this many restarts, each of --rounds rounds, unless the budget ends.",
+            "N",
+            range=_COUNT,
+        ),
+    ] = None
+    rounds: Annotated[
+        int | None, Option("Rounds of each of --restarts restarts.", "N", range=_COUNT)
+    ] = None
+    steps: Annotated[
+        int | None,
+        Option("Steps of a block.", "N", range=_STEPS, default_text="as many as last 20 ms"),
+    ] = None
     seed: Annotated[int | None, Option("Seed for every random choice.")] = None
     screen: Annotated[
         bool | None,

@@ -32,8 +32,8 @@ _CPU_SLACK_NS = 50_000_000  # CPU time is counted in ticks of up to 10 ms
 _NORMAL = 1.96  # standard errors at 95 %
 LEAST_MEASURING_S, MOST_MEASURING_S = 4.0, 40.0  # of a restart
 
-StopReason = Literal["decided", "equivalent", "target"]
-REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target")
+StopReason = Literal["decided", "equivalent", "target", "planned"]
+REASONS: tuple[StopReason, ...] = ("decided", "equivalent", "target", "planned")
 
 
 def steps_a_block(step_s: float, *, block_s: float = BLOCK_S) -> int:

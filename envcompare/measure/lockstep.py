@@ -39,6 +39,7 @@ from envcompare.measure.limits import (
     warmup_steps,
 )
 from envcompare.measure.marked import Marking
+from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.quiet import QuietGate
 from envcompare.measure.replies import Generated, Hello, Ran
@@ -63,8 +64,6 @@ _WARMUP = -1
 _MAX_PAD_BYTES = 1 << 20
 FIRST_REVIEW_S = 1.0  # of a restart's rounds; later ones after twice the time
 USUAL_SPREAD = 0.05  # of a round, until it is known
-_TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
-_LOOSE_TOLERANCE = 1e-2  # with TF32 or bf16
 
 
 @dataclass(slots=True)
@@ -77,7 +76,8 @@ class Lockstep:
     tuning: dict[str, float] = field(default_factory=dict)  # as noted before it
     stopped_by: StopReason | Literal["budget", "failure"] | None = None
     readings: Readings = field(init=False)
-    restart: int = 0  # the next one
+    planned: PlannedRestarts = field(init=False)
+    restart: int = field(init=False)  # the next one
     gate: QuietGate = field(init=False)
     launches: Launches = field(init=False)
     marking: Marking = field(init=False)
@@ -90,11 +90,12 @@ class Lockstep:
         self.marking = Marking(is_wanted=self.context.design.marks)
         self.gate = QuietGate(self.context)
         samples = tuple(prior)
+        self.planned = PlannedRestarts.of(self.context.design, samples)
+        self.restart = self.planned.next(self.roster.arms)
         launches = [one for one in samples if isinstance(one, Startup)]
         self.launches = Launches(self.roster, launches)
         for block in (one for one in samples if isinstance(one, Block)):
             self.readings.add(block)
-            self.restart = max(self.restart, 1 + block.restart)
             if block.warmup:
                 continue
             self._steps = int(self.tuning.get("steps_per_block", block.k))
@@ -103,8 +104,10 @@ class Lockstep:
 
     def why_done(self) -> StopReason | Literal["budget", "failure"] | None:
         """Return why no other restart is to come, None where one is."""
-        planned = self.context.design.min_restarts
-        why = self.roster.why_done(self.readings, min_restarts=planned)
+        least = self.context.design.min_restarts
+        why = self.roster.why_done(self.readings, min_restarts=least)
+        if why is None and self.planned.are_done(self.roster.arms):
+            return "planned"
         return "budget" if why is None and self._is_spent() else why
 
     def stop(self, reason: StopReason | Literal["budget", "failure"]) -> None:
@@ -119,14 +122,15 @@ class Lockstep:
         return self.roster.intervals(self.readings, is_looked=self._is_looked())
 
     def _is_looked(self) -> bool:
-        planned = self.context.design.min_restarts
-        return not (self.stopped_by == "budget" and self.readings.restarts <= planned)
+        design = self.context.design
+        is_early = self.stopped_by == "budget" and self.readings.restarts <= design.min_restarts
+        return design.restarts is None and not is_early
 
     @property
     def _min_restarts(self) -> int:
-        planned = self.context.design.min_restarts
+        least = self.context.design.min_restarts
         # as units of their own few restarts say little: more of them are worth shorter ones
-        return max(planned, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else planned
+        return max(least, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else least
 
     @property
     def least_rounds(self) -> int:
@@ -141,7 +145,7 @@ class Lockstep:
 
     def _is_spent(self) -> bool:
         """Tell whether no other restart is worth its launch; the first one always is."""
-        if self._costs is None:
+        if self._costs is None or self.context.design.restarts is not None:
             return self.readings.restarts > 0 and self.context.remaining_s <= 0
         return self._plan(self._costs).restarts < 1
 
@@ -172,7 +176,8 @@ class Lockstep:
 
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
-        restart, self.restart = self.restart, self.restart + 1
+        restart = self.restart
+        self.planned.begin(restart)
         seed = derive_seed(self.context.seed, "launch", self.context.host, restart)
         order = shuffled(self.roster.arms, seed)
         self.context.note("restart", values={"restart": restart}, text=" ".join(order))
@@ -187,6 +192,7 @@ class Lockstep:
                 measured_s = self._run_generation(workers, hellos, restart, began)
             workers.give_back()
         finally:
+            self.restart = self.planned.next(self.roster.arms)
             workers.kill()
             # what is no round: the launch, and the end of the work
             spent_s = time.monotonic() - began - measured_s
@@ -205,7 +211,7 @@ class Lockstep:
             self.launches,
             self._steps,
             self._block_s,
-            self.readings.add,
+            self._keep,
             rounds.is_enough,
             self.marking,
         )
@@ -215,6 +221,10 @@ class Lockstep:
             self._costs = rounds.costs
         self.context.recorder.progress(self.intervals(), self.context)
         return rounds.measured_s + generation.marked_s
+
+    def _keep(self, block: Block) -> None:
+        self.readings.add(block)
+        self.planned.add(block)
 
     def end_restart(self, exits_ns: dict[str, int], *, exits_s: float) -> None:
         """Record the launches of the last restart, whose workers have ended by now.
@@ -285,12 +295,14 @@ class _Rounds:
         It is None before the first. What is left of the budget is shared anew as the rounds tell
         how far they scatter, after 1, 2, 4 … seconds; no look is taken at their ratios.
         """
-        now = time.monotonic()
+        now, context = time.monotonic(), self.lockstep.context
         if round_s is None:
             self._first_s = now
-            return self.lockstep.context.remaining_s <= 0 and self.lockstep.readings.restarts > 0
+            return context.remaining_s <= 0 and self.lockstep.readings.restarts > 0
         self._rounds_s.append(round_s)
         spent_s = self.measured_s = now - (self._first_s or now)
+        if context.design.rounds is not None:
+            return len(self._rounds_s) >= context.design.rounds or context.remaining_s <= 0
         if self.costs is None or spent_s >= self._review_s:
             is_first = self.costs is None
             launch_s = (self._first_s or now) - self.began
@@ -300,9 +312,8 @@ class _Rounds:
             )
             self._least = self.lockstep.least_rounds
             self._review_s = max(FIRST_REVIEW_S, 2 * spent_s)
-        if self.lockstep.context.remaining_s <= 0:
-            return True
-        return spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
+        is_enough = spent_s >= self._measuring_s and len(self._rounds_s) >= self._least
+        return is_enough or context.remaining_s <= 0
 
 
 @dataclass(slots=True)
@@ -333,7 +344,7 @@ class _Generation:
         Raises TransportError when the host is lost and InterruptedRunError when the user stops.
         """
         self._begin()
-        self.workers.compare_checksums(self._checksums, tolerance=self._tolerance())
+        self.workers.compare_checksums(self._checksums)
         arms = self.workers.arms
         if self.steps is None:
             self._calibrate()
@@ -409,10 +420,6 @@ class _Generation:
         seed, pad = self._seed("model") % 2**31, self._seed(f"pad {arm}") % _MAX_PAD_BYTES
         self.workers.tell(arm, partial(Worker.send_begin, seed=seed, pad=pad))
 
-    def _tolerance(self) -> float:
-        hellos = self.workers.roster.hellos.values()
-        return _LOOSE_TOLERANCE if any(map(_uses_tf32, hellos)) else _TOLERANCE
-
     def _calibrate(self) -> None:
         """Choose k on the reference so that a block lasts 20 ms; all arms do these steps."""
         context = self.context
@@ -429,14 +436,13 @@ class _Generation:
             self.workers.drop(context.reference, failure)
             return
         wanted_s = wanted_block_s(self.workers.roster.hellos.values())
-        self.steps = steps_a_block(step_s, block_s=wanted_s)
+        self.steps = context.design.steps or steps_a_block(step_s, block_s=wanted_s)
         self.block_s = self.steps * step_s
         context.note("calibrated", values={"steps_per_block": self.steps, "step_s": step_s})
 
     def _run_round(self, number: int) -> None:
         steps = self.steps or MIN_STEPS
-        if number == _WARMUP:
-            steps = warmup_steps(steps, self.block_s)
+        steps = warmup_steps(steps, self.block_s) if number == _WARMUP else steps
         for order, arm in enumerate(self._order(f"round {number}")):
             limit_s = block_limit_s(expected_block_s(self._first_step_s))
             ran = self.workers.ask(arm, _steps(steps, limit_s))
@@ -488,12 +494,6 @@ class _Generation:
             self.context.recorder.sample(memory)
             if result:
                 self.context.note("generation", arm=arm, values=result)
-
-
-def _uses_tf32(hello: Hello) -> bool:
-    facts = hello.fingerprint or {}
-    keys = ("torch.tf32_matmul", "torch.tf32_cudnn")
-    return hello.device == "cuda" and any(facts.get(key) is True for key in keys)
 
 
 def _steps(count: int, limit_s: float) -> Callable[[Worker], Ran]:

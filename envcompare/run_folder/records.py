@@ -310,6 +310,11 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
     target: Annotated[float, Meta(gt=0)]
     budget_s: Annotated[float, Meta(ge=0)]  # 0, as all that follows, where nothing was timed
     min_restarts: Annotated[int, Meta(ge=0)]
+    restarts: Annotated[
+        int | None, Meta(description="exactly so many; null: as many as are needed")
+    ] = None
+    rounds: Annotated[int | None, Meta(description="of a restart, likewise")] = None
+    steps: Annotated[int | None, Meta(description="of a block; null: as calibrated")] = None
     threads: Annotated[int, Meta(ge=0)]
     pin: tuple[int, ...] | None = None
     has_startup: bool = True

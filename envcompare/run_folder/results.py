@@ -37,9 +37,12 @@ from envcompare.run_folder.profiles import (
 from envcompare.run_folder.records import (
     SCHEMA,
     ArmRecord,
+    Block,
     Event,
     EventKind,
     FingerprintRecord,
+    MarkedBlock,
+    Memory,
     RunRecord,
     Sample,
 )
@@ -411,6 +414,30 @@ def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started")
         for before, after in pairs
         if after.what != beginning and before.what != "turn"
     )
+
+
+def standing_samples(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Return the samples without those of a restart that was broken off and measured anew.
+
+    A block that comes a second time begins it anew.
+    """
+    kept: dict[int, Sample] = {}
+    places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
+    blocks: set[tuple[str, int, str, int]] = set()
+    for place, sample in enumerate(samples):
+        kept[place] = sample
+        if not isinstance(sample, Block | Memory | MarkedBlock):
+            continue
+        restart = (sample.cell, sample.restart)
+        if isinstance(sample, Block):
+            block = (*restart, sample.arm, sample.round)
+            if block in blocks:
+                for overtaken in places.pop(restart):
+                    del kept[overtaken]
+                blocks = {one for one in blocks if one[:2] != restart}
+            blocks.add(block)
+        places.setdefault(restart, set()).add(place)
+    return tuple(kept.values())
 
 
 EXPECTED_SPREAD = "expected_spread"

@@ -25,6 +25,7 @@ from envcompare.measure.context import Budget, CellContext, Facts, Variables, fa
 from envcompare.measure.energy import EnergyPass
 from envcompare.measure.lockstep import Lockstep
 from envcompare.measure.noise import recall, remember
+from envcompare.measure.planned import PlannedRestarts
 from envcompare.measure.pool import WorkerPool
 from envcompare.measure.processes import ProcessPass
 from envcompare.measure.profile import ProfilePass, ProfilingHost
@@ -127,6 +128,13 @@ class CellRun:
         if self.cell.workload.program is None:  # processes wait for it by themselves
             self._held = {arm: [] for arm, first in self._first.items() if first.taken == "step"}
 
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether nothing is missing of a design whose size is fixed."""
+        design, arms = self.job.plan.design, self.session.arms
+        restarts = PlannedRestarts.of(design, self.prior)
+        return design.restarts is None or restarts.are_done(arms)
+
     def prepare(self) -> Lockstep | None:
         """Make the cell ready; return what is to be measured in turns with others, if anything.
 
@@ -142,7 +150,7 @@ class CellRun:
         self._lockstep = Lockstep(context, roster, self.prior, self._tuning())
         # noted in each part of a run: only the last one stands
         context.note("calibrated", values={EXPECTED_SPREAD: math.sqrt(context.noise.variance)})
-        if stopped_by := self._stopped_by():
+        if (stopped_by := self._stopped_by()) and self.is_whole:
             context.note("stopped", text=stopped_by)
             return None
         if context.design.has_startup and context.design.cold_start:

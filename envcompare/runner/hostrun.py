@@ -26,7 +26,7 @@ from envcompare.fingerprint.identity import changes, refused
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord, Event, Sample
-from envcompare.run_folder.results import RunFolder
+from envcompare.run_folder.results import RunFolder, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
 from envcompare.stack import Progress
@@ -50,7 +50,7 @@ class _Prior:
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return self.folder.read_samples().samples
+        return standing_samples(self.folder.read_samples().samples)
 
 
 def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
@@ -118,18 +118,22 @@ class HostRun:
     def _cell_run(self, cell: Cell, *, prior: _Prior) -> CellRun | None:
         """Return what is to be done for a cell, None where it was done before an interruption."""
         events = tuple(e for e in prior.events if e.cell == cell.id)
-        if any(e.what == "cell-ended" and e.state == "ok" for e in events) and not any(
-            profile.is_failure for profile in self.job.folder.read_profiles(cell.id)
-        ):
-            return None
         samples = prior.samples if events else ()  # only a cell that was begun before has some
-        return CellRun(
+        run = CellRun(
             cell=cell,
             session=self.session,
             job=self.job,
             prior=tuple(sample for sample in samples if sample.cell == cell.id),
             prior_events=events,
         )
+        has_ended = any(e.what == "cell-ended" and e.state == "ok" for e in events)
+        if (
+            has_ended
+            and run.is_whole
+            and not any(profile.is_failure for profile in self.job.folder.read_profiles(cell.id))
+        ):
+            return None
+        return run
 
     def _is_back(self, error: TransportError) -> bool:
         """Tell whether the host answers again before the patience with it is over."""

@@ -34,7 +34,7 @@ Outcome = Literal[
 ]
 
 StoppedBy = Literal[
-    "target", "equivalent", "decided", "budget", "failure", "interrupted", "unknown"
+    "target", "equivalent", "decided", "planned", "budget", "failure", "interrupted", "unknown"
 ]
 Leaning = Literal["slower", "faster", "none"]
 ReasonKind = Literal[

@@ -107,10 +107,12 @@ class CellData:
     def is_looked(self) -> bool:
         """Tell whether the printed intervals pay for looks while measuring.
 
-        They do not where the budget ended the cell no later than the first look.
+        They do not where the budget ended the cell no later than the first look, or where its
+        size was fixed.
         """
         least = self.run.design.min_restarts
-        return not (self.stopped_by == "budget" and self.readings.restarts <= least)
+        is_early = self.stopped_by == "budget" and self.readings.restarts <= least
+        return self.run.design.restarts is None and not is_early
 
     def estimate(self, arm: str, metric: MetricName) -> Estimated:
         """Return the paired log ratios of a command's processes, and one value each."""
@@ -331,8 +333,10 @@ def _stopped_by(events: tuple[Event, ...]) -> StoppedBy:
     if any(e.what == "interrupted" for e in events):
         return "interrupted"
     stops = [e.text for e in events if e.what == "stopped"]
-    reasons: tuple[StoppedBy, ...] = ("target", "equivalent", "decided", "budget", "failure")
-    return next((reason for reason in reasons if stops and stops[-1] == reason), "unknown")
+    ends: tuple[StoppedBy, ...] = (
+        "target", "equivalent", "decided", "planned", "budget", "failure",
+    )  # fmt: skip
+    return next((reason for reason in ends if stops and stops[-1] == reason), "unknown")
 
 
 BINS: Final = 48

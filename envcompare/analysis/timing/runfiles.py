@@ -30,7 +30,13 @@ from envcompare.run_folder.records import (
     Sample,
     Startup,
 )
-from envcompare.run_folder.results import RunFolder, elapsed_s, standing, written_samples
+from envcompare.run_folder.results import (
+    RunFolder,
+    elapsed_s,
+    standing,
+    standing_samples,
+    written_samples,
+)
 
 _GUARDS = ("waited", "caution")
 _STARTUP_TIMES = tuple(name for name in Startup.__struct_fields__ if name.endswith("_ns"))
@@ -41,11 +47,12 @@ class RunFiles:
     """A run folder, read."""
 
     run: RunRecord
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...]  # that no later attempt at their restart has overtaken
     events: tuple[Event, ...]
     fingerprints: tuple[FingerprintRecord, ...]
     profiles: tuple[ProfileRecord, ...]
     roofs: tuple[Roofs, ...]
+    held: int  # samples, with those that were overtaken
     torn: int  # lines that are cut off
     imports: tuple[str, ...] = ()
 
@@ -91,7 +98,7 @@ class RunFiles:
     @cached_property
     def lost(self) -> int:
         """Return how many samples were written and are not here; older runs did not count them."""
-        return max(0, written_samples(self.events) - len(self.samples))
+        return max(0, written_samples(self.events) - self.held)
 
     @cached_property
     def readings(self) -> dict[str, list[GpuReading]]:
@@ -150,7 +157,8 @@ def read_files(folder: RunFolder) -> RunFiles:
     _check_samples(folder, samples.samples)
     return RunFiles(
         run=run,
-        samples=samples.samples,
+        samples=standing_samples(samples.samples),
+        held=len(samples.samples),
         events=events,
         fingerprints=fingerprints,
         profiles=folder.read_profiles(),

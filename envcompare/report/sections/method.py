@@ -48,6 +48,7 @@ _STOPS: Final = {
     "target": "the interval was narrow enough",
     "equivalent": "the interval lay inside the margin",
     "decided": "a difference was found",
+    "planned": "all planned restarts were measured",
     "budget": "the budget was spent",
     "failure": "a failure",
     "interrupted": "the run was interrupted",

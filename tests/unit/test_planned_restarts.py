@@ -1,0 +1,51 @@
+"""A cell of a fixed size: a restart that was broken off is measured anew, and counts once."""
+
+from __future__ import annotations
+
+from builders import block, design
+
+from envcompare.measure.planned import PlannedRestarts
+from envcompare.run_folder.records import Block, Memory
+from envcompare.run_folder.results import standing_samples
+
+ARMS = ("vm", "docker")
+
+
+def restart(number: int, *, rounds: int = 2) -> list[Block]:
+    """Return the blocks of a restart, the one that warms up first."""
+    return [
+        block(arm=arm, restart=number, round=of, warmup=of < 0)
+        for of in range(-1, rounds)
+        for arm in ARMS
+    ]
+
+
+def restarts_of(*samples: Block) -> PlannedRestarts:
+    """Return what a fixed design of three restarts of two rounds has of these blocks."""
+    return PlannedRestarts.of(design(restarts=3, rounds=2), samples)
+
+
+def test_restart_without_a_round_of_an_arm_comes_next() -> None:
+    """The number is that of the restart that was broken off."""
+    assert restarts_of(*restart(0), *restart(1)[:-1]).next(ARMS) == 1
+
+
+def test_restarts_are_done_when_all_are_whole() -> None:
+    """An arm that is out is not waited for."""
+    whole = restarts_of(*restart(0), *restart(1), *restart(2))
+    assert whole.are_done(ARMS)
+    assert not whole.are_done((*ARMS, "singularity"))
+
+
+def test_next_number_is_new_where_no_size_is_fixed() -> None:
+    """A restart that was broken off keeps the rounds that it has."""
+    assert PlannedRestarts.of(design(), restart(0)[:3]).next(ARMS) == 1
+
+
+def test_samples_of_a_restart_that_was_measured_anew_are_overtaken() -> None:
+    """Those of other restarts and cells stay."""
+    memory = Memory(cell=block().cell, arm="vm", restart=1, generation=0, max_rss_bytes=1)
+    other = block(cell="other", arm="vm", restart=1, round=-1, warmup=True)
+    first, again = restart(1)[:4], restart(1)
+    samples = (*restart(0), *first, memory, other, *again)
+    assert standing_samples(samples) == (*restart(0), other, *again)
