@@ -182,7 +182,7 @@ def test_plan_spends_what_is_left_and_not_more(
 
 
 def test_restart_that_runs_is_planned_without_its_launch() -> None:
-    """Its workers are there; what is left may be enough for another, so it takes its share alone."""
+    """Its workers are there; it leaves what may yet be enough for another."""
     plan = plan_restarts(COSTS, remaining_s=3, missing=2, is_launched=True)
     assert (plan.restarts, plan.measuring_s) == (1, pytest.approx(3))
     plan = plan_restarts(COSTS, remaining_s=8, missing=2, is_launched=True)
