@@ -17,6 +17,7 @@ from envcompare.text import counted
 if TYPE_CHECKING:
     from envcompare.config.plan import Plan
     from envcompare.doctor.findings import HostExamination
+    from envcompare.runner.cellrun import Job
 
 
 @click.command()
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
-    from envcompare.interrupt import handling_signals
+    from envcompare.run_folder.lock import locked
     from envcompare.run_folder.results import RunFolder
     from envcompare.runner import walk
     from envcompare.runner.cellrun import Job
@@ -47,26 +48,40 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
                 hint="leave the other options out, or start a new run",
             )
         folder = RunFolder.open(resume)
-        experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
     else:
         experiment, plan, hosts = planned(*settings_of(values), accept_many=yes)
         record = walk.run_record(plan, experiment, command_line=command_line())
         folder = RunFolder.create(experiment.out, record)
-    display.say(f"run {folder.path.name}: {_size(plan)}")
-    job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
-    with handling_signals(job.interruption, display.say):
+    with locked(folder.path, by="run"):
+        if resume is not None:
+            experiment, plan, hosts = resumed(folder, allow_mismatch=allow_mismatch)
+        display.say(f"run {folder.path.name}: {_size(plan)}")
+        job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
+        exit_code = _measured(job)
+    sys.exit(exit_code)
+
+
+def _measured(job: Job) -> int:
+    """Carry out a run, write its report and print its summary; return the exit code.
+
+    Raises InterruptedRunError where the user stopped it.
+    """
+    from envcompare.interrupt import handling_signals
+    from envcompare.runner import walk
+
+    with handling_signals(job.interruption, job.display.say):
         exit_code = walk.run(job)
     from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
 
-    comparison, report = conclude(folder)
+    comparison, report = conclude(job.folder)
     show_summary(comparison, report)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",
             details="what was measured is saved",
-            hint=f"envcompare run --resume {shlex.quote(str(folder.path))}",
+            hint=f"envcompare run --resume {shlex.quote(str(job.folder.path))}",
         )
-    sys.exit(exit_code)
+    return exit_code
 
 
 @click.command()
