@@ -85,6 +85,7 @@ class Experiment:
     accept_new_host_keys: bool
     connect_timeout_s: float
     host_patience_s: float
+    wait_s: float  # for a host that another client uses
     settings: Settings
 
     @property
@@ -239,4 +240,5 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
+        "wait_s": settings.wait,
     }
