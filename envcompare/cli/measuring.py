@@ -18,7 +18,7 @@ from envcompare.cli.options import (
     settings_of,
     taking,
 )
-from envcompare.console import Display, print_bytes, print_lines
+from envcompare.console import Display, print_bytes, print_event, print_lines
 from envcompare.errors import ConfigError, InterruptedRunError
 from envcompare.text import counted
 
@@ -42,8 +42,22 @@ _AGAIN = ("allow_mismatch", "wait")  # what may differ when a run is resumed
     "is visible only inside an arm ends that arm (exit 4). A reboot of a host is noted in the "
     "report.",
 )
+@click.option(
+    "--events",
+    type=click.Choice(["json"]),
+    help="Print each event as a line of JSON to stdout, as it goes to events.jsonl, and all that "
+    "is meant for people to stderr.",
+)
 @click.pass_obj
-def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -> None:  # noqa: ANN401
+def run(
+    display: Display,
+    /,
+    *,
+    yes: bool,
+    resume: Path | None,
+    events: str | None,
+    **values: Any,  # noqa: ANN401
+) -> None:
     """Measure the workloads in every arm and write a run folder with its report."""
     from envcompare.cli.planning import planned, resumed
     from envcompare.config.settings import Settings
@@ -68,6 +82,7 @@ def run(display: Display, /, *, yes: bool, resume: Path | None, **values: Any) -
     with locked(folder.path, by="run"):
         if resume is not None:
             experiment, plan, hosts = resumed(folder, again)
+        folder.listener = print_event if events else None
         display.say(f"run {folder.path.name}: {_size(plan)}")
         job = Job(folder=folder, plan=plan, experiment=experiment, hosts=hosts, display=display)
         exit_code = _measured(job)
@@ -87,7 +102,7 @@ def _measured(job: Job) -> int:
     from envcompare.cli.conclusion import conclude, show_summary  # not beside what is measured
 
     comparison, report = conclude(job.folder)
-    show_summary(comparison, report)
+    show_summary(comparison, report, job.display if job.folder.listener else None)
     if job.interruption.is_requested:
         raise InterruptedRunError(
             "the run was interrupted",

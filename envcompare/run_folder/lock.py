@@ -39,11 +39,14 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
     @property
-    def sentence(self) -> str:
-        """Say who it is, and for how long."""
-        age_s = max(0.0, time.time() - self.since)
-        where = f"process {self.pid} on {visible_line(self.host)}"
-        return f"`envcompare {self.command}`, {where}, has held it for {age_text(age_s)}"
+    def place(self) -> str:
+        """Say which process it is."""
+        return f"process {self.pid} on {visible_line(self.host)}"
+
+    @property
+    def age(self) -> str:
+        """Say for how long it has held the folder."""
+        return age_text(max(0.0, time.time() - self.since))
 
 
 @contextmanager
@@ -107,10 +110,13 @@ def _wait(descriptor: int, folder: Path, *, limit_s: float) -> None:
 
 def _refusal(folder: Path, owner: Owner | None) -> RunFolderError:
     what = f"another `envcompare {owner.command}`" if owner else "another process"
+    details = f"{owner.place} has held it for {owner.age}" if owner else "it has locked the folder"
     look = f"`envcompare status {shlex.quote(str(folder))}` shows how far it is"
     return RunFolderError(
         f"{folder} is being written to by {what}",
-        details=owner.sentence if owner else "it holds the lock of the folder",
+        details=f"{owner.place} has held it for {owner.age}"
+        if owner
+        else "it holds the lock of the folder",
         hint=f"wait until it has ended, then give the same command again; {look}",
     )
 

@@ -77,7 +77,7 @@ def _ready_hosts(job: Job, pool: ThreadPoolExecutor) -> list[HostRun]:
     """
     prior = job.folder.read_events().events
     with job.folder.holding_events() if prior else nullcontext():
-        job.note("run-resumed" if prior else "run-started")
+        job.note("run-resumed" if prior else "run-started", values={"run": job.folder.path.name})
         opened = [host for host in pool.map(lambda spec: open_host(job, spec), job.hosts) if host]
         locked = {host.label for host in sorted(opened, key=lambda host: host.place) if host.lock()}
         ours = [host for host in opened if host.label in locked]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine("ssh"), pytest.mark.timeout(420)]
 
 WORDS = (
     "--envs", "vm@host", "--no-quiet-gate", "--profile", "none", "--command", "sleep 0.3",
-    "--command-dir", "/tmp", "--wait",
+    "--wait",
 )  # fmt: skip
 LONG = ("240", "--budget", "200", "--target", "0.001")
 AT_ONCE = ("0", "--budget", "4")
@@ -30,8 +30,14 @@ AT_ONCE = ("0", "--budget", "4")
 def first(lab: Lab, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Give a run that measures on the lab host."""
     (tmp_path / "first").mkdir()
-    with running(tmp_path / "first", "--hosts", lab.alias, *WORDS, *LONG) as process:
+    with running(tmp_path / "first", *on(lab.alias), *WORDS, *LONG) as process:
         yield process
+
+
+def on(address: str) -> tuple[str, ...]:
+    """Return the words for a host, with a folder that the login has there."""
+    login, at, _ = address.rpartition("@")
+    return "--hosts", address, "--command-dir", f"/home/{login if at else 'bench'}"
 
 
 def id_of(out: Path) -> str:
@@ -45,7 +51,7 @@ def test_a_second_client_is_told_who_measures(
     lab: Lab, first: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """Its host has failed with that reason; once the first is killed it may measure."""
-    second = envcompare(tmp_path / "second", "--hosts", lab.alias, *WORDS, *AT_ONCE)
+    second = envcompare(tmp_path / "second", *on(lab.alias), *WORDS, *AT_ONCE)
     assert second.exit_code == 3
     assert f"error: {lab.alias} is in use by another run" in second.stderr
     who = f"the run {id_of(tmp_path / 'first')}, started by process {first.pid} on "
@@ -65,7 +71,7 @@ def test_another_login_sees_the_lock_of_the_first(lab: Lab, tmp_path: Path) -> N
     """And cannot break it."""
     with login(lab.alias) as other:
         address = str(other.name)
-        second = envcompare(tmp_path / "second", "--hosts", address, *WORDS, *AT_ONCE)
+        second = envcompare(tmp_path / "second", *on(address), *WORDS, *AT_ONCE)
         argv = [sys.executable, "-m", "envcompare", "clean", "--hosts", address, "--break-lock"]
         broken = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert second.exit_code == 3
@@ -80,10 +86,10 @@ def test_another_login_sees_the_lock_of_the_first(lab: Lab, tmp_path: Path) -> N
 def test_a_lock_of_another_login_is_taken_once_it_is_free(lab: Lab, tmp_path: Path) -> None:
     """The file belongs to whoever came first, and stays."""
     with login(lab.alias) as other:
-        done = envcompare(tmp_path / "other", "--hosts", str(other.name), *WORDS, *AT_ONCE)
+        done = envcompare(tmp_path / "other", *on(str(other.name)), *WORDS, *AT_ONCE)
         assert done.exit_code == 0, done.stderr
         assert "cannot be locked" not in done.stderr
-    again = envcompare(tmp_path / "again", "--hosts", lab.alias, *WORDS, *AT_ONCE)
+    again = envcompare(tmp_path / "again", *on(lab.alias), *WORDS, *AT_ONCE)
     assert again.exit_code == 0, again.stderr
     assert "cannot be locked" not in again.stderr
 
@@ -92,7 +98,7 @@ def test_a_client_that_waits_measures_after_the_first(
     lab: Lab, first: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """It says for whom it waits; a client that was killed frees the host."""
-    argv = command(tmp_path / "second", "--hosts", lab.alias, *WORDS, "120", "--budget", "4")
+    argv = command(tmp_path / "second", *on(lab.alias), *WORDS, "120", "--budget", "4")
     with subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as p:
         time.sleep(6)
         assert p.poll() is None
@@ -105,7 +111,7 @@ def test_a_client_that_waits_measures_after_the_first(
 def test_a_run_goes_on_after_its_own_killed_part(lab: Lab, tmp_path: Path) -> None:
     """The lock of the dead client is gone, or is waited for."""
     (tmp_path / "first").mkdir()
-    with running(tmp_path / "first", "--hosts", lab.alias, *WORDS, "240", "--budget", "8") as p:
+    with running(tmp_path / "first", *on(lab.alias), *WORDS, "240", "--budget", "8") as p:
         p.kill()
         p.wait()
         folder = run_folder(tmp_path / "first")

@@ -43,7 +43,7 @@ def test_a_run_that_is_going_on_is_not_resumed(
     done = envcompare("run", "--resume", str(folder), cwd=tmp_path)
     assert done.returncode == 5
     assert "is being written to by another `envcompare run`" in done.stderr
-    assert f"process {going_on.pid} on {os.uname().nodename}, has held it for" in done.stderr
+    assert f"process {going_on.pid} on {os.uname().nodename} has held it for" in done.stderr
     assert f"envcompare status {folder}" in done.stderr
     going_on.send_signal(signal.SIGINT)
     assert going_on.wait() == 130
