@@ -114,9 +114,7 @@ def _refusal(folder: Path, owner: Owner | None) -> RunFolderError:
     look = f"`envcompare status {shlex.quote(str(folder))}` shows how far it is"
     return RunFolderError(
         f"{folder} is being written to by {what}",
-        details=f"{owner.place} has held it for {owner.age}"
-        if owner
-        else "it holds the lock of the folder",
+        details=details,
         hint=f"wait until it has ended, then give the same command again; {look}",
     )
 
