@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from envcompare.command import Command
-from envcompare.errors import TransportError, UnusableError
+from envcompare.errors import CommandTimeoutError, TransportError, UnusableError
 from envcompare.interrupt import Interruption
 from envcompare.text import age_text, spoken
 from envcompare.transport import Process, Transport, shell
@@ -152,6 +152,32 @@ class HostLock:
     why_not: str = ""
     is_shared: bool = False  # held by this client under another name of the same host
 
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether the process that held the host was ended by somebody else."""
+        if self.keeper is None:
+            return False
+        try:
+            self.keeper.wait(0)
+        except (CommandTimeoutError, TransportError):  # it goes on, or went with the connection
+            return False
+        return True
+
+    @property
+    def doubt(self) -> str:
+        """Say why another client may have measured at the same time; empty where none can."""
+        if self.is_broken:
+            return (
+                "the lock of the host was broken meanwhile: another client may have measured at "
+                "the same time; measure again if one did"
+            )
+        if not self.why_not:
+            return ""
+        return (
+            f"the host cannot be locked ({self.why_not}): another client could measure at the same "
+            "time; make sure that none does, or set ENVCOMPARE_LOCK_FOLDER there to another folder"
+        )
+
     def release(self) -> None:
         """Free the host; safe to repeat, and after the connection has ended."""
         if self.keeper is not None:
@@ -204,19 +230,12 @@ def held(
 ) -> Iterator[None]:
     """Keep a host locked meanwhile, and say where it cannot be; raises as `take`."""
     lock = take(transport, asker, wait_s=wait_s, interruption=interruption, say=say)
-    if lock.why_not:
-        say(warning(lock))
+    if lock.doubt:
+        say(lock.doubt)
     try:
         yield
     finally:
         lock.release()
-
-
-def warning(lock: HostLock) -> str:
-    """Return the sentence for a host that cannot be locked."""
-    return (
-        f"the host cannot be locked: {lock.why_not}; another client could measure beside this one"
-    )
 
 
 def holder_of(transport: Transport) -> Holder | None:

@@ -123,10 +123,8 @@ class HostRun:
             interruption=job.interruption,
             say=job.display.saying(self.label),
         )
-        if self._lock.why_not:
-            text = hostlock.warning(self._lock)
-            job.note("caution", host=self.label, text=text)
-            job.display.say(f"  {self.label}: {text}")
+        if self._lock.doubt:
+            job.display.say(f"  {self.label}: {self._lock.doubt}")
 
     def _measure(self) -> None:
         if self._lock.is_shared:  # under its other name the host has been left by now
@@ -149,6 +147,16 @@ class HostRun:
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
             if runs:
                 self._ended |= run_cells(self.job, runs)
+                self._check_lock(runs)
+
+    def _check_lock(self, runs: list[CellRun]) -> None:
+        """Note of cells that another client may have been beside them, and lock the host again."""
+        doubt, is_broken = self._lock.doubt, self._lock.is_broken
+        for run in runs if doubt else ():
+            self.job.note("caution", host=self.label, cell=run.cell.id, text=doubt)
+        if is_broken and self._left:
+            self.job.display.say(f"  {self.label}: {doubt}")
+            self._take_lock(self.session)
 
     @property
     def _left(self) -> list[Cell]:

@@ -20,6 +20,7 @@ from envcompare.errors import InterruptedRunError, UnusableError
 from envcompare.hosts import hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.interrupt import Interruption
+from envcompare.run_folder.results import RunFolder
 from envcompare.transport.local import LOCAL
 
 NAME = "envcompare-measuring.lock"
@@ -161,7 +162,7 @@ def test_what_others_put_there_is_said_and_never_waited_for(why: str, place: Pat
     lock = taken()
     assert lock.keeper is None
     assert lock.why_not.endswith(why), lock.why_not
-    assert "another client could measure beside this one" in hostlock.warning(lock)
+    assert "another client could measure at the same time" in lock.doubt
     kept = place / "of-the-user"
     assert not kept.exists() or kept.read_text() == "kept"
 
@@ -218,6 +219,23 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
         assert cleaned.returncode == 0, cleaned.stderr
         assert "the lock of the host: the run" in cleaned.stdout
     assert '"host-failed"' in next((tmp_path / "two").glob("*/events.jsonl")).read_text()
+
+
+def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
+    """Of the cell that was measured then; it locks the host again for the next one."""
+    words = (*WORDS, "--command", "sleep 0.31", "--budget", "4", "--wait", "0")
+    with running(tmp_path, *words) as process:
+        holder = hostlock.holder_of(LOCAL)
+        assert holder is not None
+        hostlock.end(LOCAL, holder)
+        process.communicate()
+    folder = run_folder(tmp_path)
+    assert folder is not None
+    events = RunFolder.open(folder).read_events().events
+    broken = [event.cell for event in events if "lock of the host was broken" in event.text]
+    ended = [event.cell for event in events if event.what == "cell-ended" and event.state == "ok"]
+    assert (len(broken), len(ended)) == (1, 2)
+    assert broken[0] == ended[0]
 
 
 @pytest.mark.parametrize("value", ["1e9", "nan", "soon"])
