@@ -183,9 +183,10 @@ class HostLock:
         if self.keeper is not None:
             with suppress(OSError, TransportError):
                 self.keeper.stdin.close()  # it ends by itself, where the connection still stands
-            with suppress(OSError, UnusableError):
+            try:
                 self.keeper.wait(_END_S)
-            self.keeper.kill()
+            except UnusableError:
+                self.keeper.kill()
             self.keeper = None
 
 
