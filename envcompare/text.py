@@ -28,6 +28,17 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def age_text(age_s: float) -> str:
+    """Return how long something has lasted, as precisely as a person asks: "40 s", "2 h 5 min"."""
+    if age_s < 120:
+        return f"{age_s:.0f} s"
+    minutes = int(age_s // 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} days"
+
+
 def first_few(words: Sequence[str], *, most: int, between: str = ", ") -> str:
     """Return the first words, and how many more there are: "a, b and 3 more"."""
     more = f" and {len(words) - most} more" if len(words) > most else ""

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from envcompare.cli import measuring, reading
+from envcompare.cli import measuring, reading, status
 from envcompare.console import Display
 from envcompare.errors import (
     ConfigError,
@@ -38,7 +38,7 @@ def app(context: click.Context, *, debug: bool, quiet: bool) -> None:
     context.meta["debug"] = debug
 
 
-for _part in (measuring, reading):
+for _part in (measuring, reading, status):
     for _command in _part.COMMANDS:
         app.add_command(_command)
 

@@ -53,6 +53,12 @@ def _flag(name: str, option: Option, types: tuple[Any, ...]) -> _Decorator[Any]:
         return click.option(f"--{word}", name, metavar=option.metavar, multiple=True, help=text)
     if get_origin(kind) is Literal:
         return click.option(f"--{word}", name, type=click.Choice(get_args(kind)), help=text)
+    if option.bare is not None:
+        form = f"[{option.metavar}]"
+        return click.option(
+            f"--{word}", name, type=kind, metavar=form, is_flag=False, flag_value=option.bare,
+            help=text,
+        )  # fmt: skip
     number = kind if kind in (int, float) else str
     return click.option(f"--{word}", name, type=number, metavar=option.metavar, help=text)
 
@@ -164,9 +170,10 @@ EXPERIMENT = (
     _CONFIG,
     *_COMMAND,
     *_presets(),
-    *_flags("how", "stack", "ssh"),
+    *_flags("how", "stack", "ssh", "lock"),
 )
 PLACES = (*_flags("where"), *_REACHING)
+CLEANED = (*PLACES, *_flags("lock"))
 LOOKING = (*_flags("where", "what"), *_REACHING)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from envcompare.command import shell_text
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
@@ -44,12 +42,10 @@ def planned(
     return experiment, made, hosts
 
 
-def resumed(
-    folder: RunFolder, *, allow_mismatch: bool | None = None
-) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
+def resumed(folder: RunFolder, again: Settings) -> tuple[Experiment, Plan, tuple[HostSpec, ...]]:
     """Return experiment, plan and hosts of a run to go on with.
 
-    `allow_mismatch` is of this resumption; None takes it from the run.
+    The settings `again` are of this resumption alone; all others come from the run.
 
     Raises ConfigError where this envcompare would plan another run, and RunFolderError where
     samples were lost: their cells have ended, and would not be measured again.
@@ -66,7 +62,7 @@ def resumed(
         raise unknown(folder.path)
     content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
-    experiment, made, hosts = planned(settings, Settings(), accept_many=True)
+    experiment, made, hosts = planned(again, settings, accept_many=True)
     same = (
         (record.tool_version, __version__, "the version of envcompare"),
         (record.cells, tuple(cell.record() for cell in made.cells), "the plan of cells"),
@@ -80,17 +76,15 @@ def resumed(
                 details=f"{before!r} then, {now!r} now",
                 hint="start a new run; what was measured stays readable",
             )
-    if allow_mismatch is not None:
-        experiment = replace(experiment, allow_mismatch=allow_mismatch)
     return experiment, made, hosts
 
 
-def places_of(folder: RunFolder) -> tuple[Experiment, tuple[HostSpec, ...], str]:
-    """Return experiment, hosts and ID of a run, whatever became of it."""
+def places_of(folder: RunFolder, again: Settings) -> tuple[Experiment, tuple[HostSpec, ...], str]:
+    """Return experiment, hosts and ID of a run, whatever became of it, `again` as in `resumed`."""
     record = folder.read_run()
     content = parse_toml(record.configuration)
     settings = parse_settings(content, source=str(folder.path / "run.json"))
-    return *resolved(settings, Settings()), record.run_id
+    return *resolved(again, settings), record.run_id
 
 
 def _check_whole(folder: RunFolder) -> None:

@@ -243,11 +243,13 @@ def import_(display: Display, /, **values: Any) -> None:  # noqa: ANN401
     """
     from envcompare.cli.conclusion import conclude, show_summary
     from envcompare.importing import Import
+    from envcompare.run_folder.lock import locked
 
     done = Import(**values, command_line=command_line()).run()
     for line in done.lines:
         display.say(line)
-    comparison, report = conclude(done.folder)
+    with locked(done.folder.path, by="import"):  # else it may replace the report of a later one
+        comparison, report = conclude(done.folder)
     show_summary(comparison, report)
     if done.is_alone:
         into = shlex.quote(str(done.folder.path))

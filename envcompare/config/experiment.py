@@ -88,6 +88,7 @@ class Experiment:
     accept_new_host_keys: bool
     connect_timeout_s: float
     host_patience_s: float
+    wait_s: float  # for a host that another client uses
     settings: Settings
 
     @property
@@ -255,4 +256,5 @@ def _rest(settings: Settings) -> dict[str, Any]:
         "out": Path(settings.out or "results"),
         "connect_timeout_s": settings.connect_timeout,
         "host_patience_s": settings.host_patience,
+        "wait_s": settings.wait,
     }

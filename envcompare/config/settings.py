@@ -24,8 +24,8 @@ Compression = Literal["zstd", "gzip", "none", "sandbox"]
 Generation = Literal["auto", "fork", "rebuild"]
 Device = Literal["auto", "cpu", "cuda"]
 Variant = Literal["auto", "cpu", "cuda", "cu130", "cu128", "cu126"]
-Group = Literal["where", "what", "how", "stack", "ssh"]
-"""Environments and hosts; workloads; how they are measured; software; connections."""
+Group = Literal["where", "what", "how", "stack", "ssh", "lock"]
+"""Environments and hosts; workloads; how they are measured; software; connections; whose turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,7 @@ class Option:
     default_text: str = ""  # where the default is found later
     off: str = ""  # the flag that turns it off, where that is not --no-NAME
     is_repeated: bool = False
+    bare: float | None = None  # what the flag alone means, where its number may be left out
     range: NumberRange | None = None
 
 
@@ -321,6 +322,19 @@ class Settings(
             default=300.0,
             range=_PATIENCE,
             group="ssh",
+        ),
+    ] = None
+    wait: Annotated[
+        float | None,
+        Option(
+            "Wait for a host on which another client measures, for at most so many seconds; "
+            "without a number for as long as it takes.",
+            "SECONDS",
+            default=0.0,
+            default_text="not at all",
+            bare=LONGEST_S,
+            range=_PATIENCE,
+            group="lock",
         ),
     ] = None
     connect_timeout: Annotated[

@@ -87,6 +87,7 @@ class RunFolder:
     """Write and read one run; every appended line is on disk when the call returns."""
 
     path: Path
+    listener: Callable[[bytes], None] | None = None  # is given each event's line once it is kept
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _held: list[Event] | None = None  # while they are held back
@@ -154,10 +155,13 @@ class RunFolder:
 
     def append_event(self, event: Event) -> None:
         """Add one line to events.jsonl and sync it, unless events are held back now."""
-        if self._held is None:
-            self._append("events.jsonl", msgspec.json.encode(event))
-        else:
+        if self._held is not None:
             self._held.append(event)
+            return
+        line = msgspec.json.encode(event)
+        self._append("events.jsonl", line)
+        if self.listener is not None:
+            self.listener(line)
 
     @contextmanager
     def holding_events(self) -> Iterator[None]:

@@ -23,6 +23,8 @@ from envcompare.errors import (
     as_known,
 )
 from envcompare.fingerprint.identity import changes, refused
+from envcompare.hosts import hostlock
+from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
 from envcompare.run_folder.records import ArmRecord, Event, Sample
@@ -53,8 +55,8 @@ class _Prior:
         return standing_samples(self.folder.read_samples().samples)
 
 
-def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
-    """Open a host and make its arms usable; None when it failed, which is recorded."""
+def open_host(job: Job, spec: HostSpec) -> HostRun | None:
+    """Connect to a host; None when it failed, which is recorded."""
     try:
         session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
@@ -62,19 +64,16 @@ def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
         _fail_host(job, spec, error)
         return None
-    host = HostRun(job=job, session=session)
-    if host.survives(lambda: prepare_host(job, session)):
-        return host
-    host.leave()
-    return None
+    return HostRun(job=job, session=session)
 
 
 @dataclass(slots=True, kw_only=True)
 class HostRun:
-    """A host that is ready, and the cells that are measured on it."""
+    """A host that is open, and the cells that are measured on it once it is locked and ready."""
 
     job: Job
     session: HostSession
+    _lock: HostLock = field(default_factory=HostLock)
     _losses: int = 0
     _ended: set[str] = field(default_factory=set)  # cells, since this run began or was resumed
 
@@ -83,6 +82,22 @@ class HostRun:
         """Return the name of the host."""
         return self.session.host.label
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Return what comes before another host in the same order for all clients.
+
+        Who locks hosts in this order never waits for a client that waits for this one.
+        """
+        return self.session.boot_id, str(self.session.machine.get("machine.id", "")), self.label
+
+    def lock(self) -> bool:
+        """Keep all other clients off the host; False where one holds it, which is recorded."""
+        return self._makes(lambda: self._take_lock(self.session))
+
+    def prepare(self) -> bool:
+        """Make the arms of the plan usable; False where the host failed, which is recorded."""
+        return self._makes(lambda: prepare_host(self.job, self.session))
+
     def measure(self) -> None:
         """Measure all its cells, and leave it; what goes wrong is recorded."""
         try:
@@ -90,7 +105,30 @@ class HostRun:
         finally:
             self.leave()
 
+    def _makes(self, act: Callable[[], None]) -> bool:
+        """Do something with the host before it is measured; one that fails is left."""
+        is_well = self.survives(act)
+        if not is_well:
+            self.leave()
+        return is_well
+
+    def _take_lock(self, session: HostSession, *, is_regained: bool = False) -> None:
+        job, asker = self.job, Asker(host=self.label, purpose="run", run_id=session.run_id)
+        if is_regained:
+            hostlock.end_lost(session.transport, asker)
+        self._lock = hostlock.take(
+            session.transport,
+            asker,
+            wait_s=job.experiment.wait_s,
+            interruption=job.interruption,
+            say=job.display.saying(self.label),
+        )
+        if self._lock.doubt:
+            job.display.say(f"  {self.label}: {self._lock.doubt}")
+
     def _measure(self) -> None:
+        if self._lock.is_shared:  # under its other name the host has been left by now
+            self._take_lock(self.session)
         while True:
             try:
                 self._run_cells()
@@ -109,6 +147,16 @@ class HostRun:
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
             if runs:
                 self._ended |= run_cells(self.job, runs)
+                self._check_lock(runs)
+
+    def _check_lock(self, runs: list[CellRun]) -> None:
+        """Note of cells that another client may have been beside them, and lock the host again."""
+        doubt, is_broken = self._lock.doubt, self._lock.is_broken
+        for run in runs if doubt else ():
+            self.job.note("caution", host=self.label, cell=run.cell.id, text=doubt)
+        if is_broken and self._left:
+            self.job.display.say(f"  {self.label}: {doubt}")
+            self._take_lock(self.session)
 
     @property
     def _left(self) -> list[Cell]:
@@ -156,6 +204,7 @@ class HostRun:
         except (TransportError, CommandTimeoutError):
             return False
         try:
+            self._take_lock(session, is_regained=True)
             prepare_host(job, session, is_regained=True)
             self._require_same(session)
         except (TransportError, CommandTimeoutError):
@@ -209,6 +258,7 @@ class HostRun:
         """Remove what is left on the host, and end the connection."""
         for text in self.session.close():
             _tell_swept(self.job, self.session, text)
+        self._lock.release()
 
 
 def _pauses(job: Job, patience_s: float) -> Iterator[None]:

@@ -30,7 +30,7 @@ from envcompare.run_folder.records import (
 )
 from envcompare.run_folder.results import new_run_id, standing
 from envcompare.runner.cellrun import Job
-from envcompare.runner.hostrun import HostRun, ready_host
+from envcompare.runner.hostrun import HostRun, open_host
 from envcompare.version import __version__
 
 
@@ -71,11 +71,18 @@ def run(job: Job) -> int:
 
 
 def _ready_hosts(job: Job, pool: ThreadPoolExecutor) -> list[HostRun]:
-    """Open all hosts; one that is not what it was ends a resumption, which then wrote nothing."""
+    """Open, lock and prepare all hosts.
+
+    One that is not what it was ends a resumption, which then wrote nothing.
+    """
     prior = job.folder.read_events().events
     with job.folder.holding_events() if prior else nullcontext():
-        job.note("run-resumed" if prior else "run-started")
-        hosts = [host for host in pool.map(lambda spec: ready_host(job, spec), job.hosts) if host]
+        job.note("run-resumed" if prior else "run-started", values={"run": job.folder.path.name})
+        opened = [host for host in pool.map(lambda spec: open_host(job, spec), job.hosts) if host]
+        locked = {host.label for host in sorted(opened, key=lambda host: host.place) if host.lock()}
+        ours = [host for host in opened if host.label in locked]
+        is_ready = pool.map(lambda host: host.prepare(), ours)
+        hosts = [host for host, is_well in zip(ours, is_ready, strict=True) if is_well]
         try:
             _check_identities(job, [host.session for host in hosts], prior)
         except ConfigError:
