@@ -205,6 +205,19 @@ def _order(count: int, alpha: float) -> tuple[int, tuple[float, float]]:
     return place, (scores[0], max(0.0, scores[1]))
 
 
+def restarts_before_a_look(planned: int, *, is_wide: bool) -> int:
+    """Return how many restarts a cell has before anything ends it: more where they scatter far."""
+    return max(planned, WIDE_RESTARTS) if is_wide else planned
+
+
+def pays_for_looks(*, is_out_of_budget: bool, restarts: int, planned: int) -> bool:
+    """Tell whether printed intervals pay for looks while measuring.
+
+    They do not where the budget ended the cell no later than the first look.
+    """
+    return not (is_out_of_budget and restarts <= planned)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEvidence:
     """What the rounds of one comparison say before a level is chosen."""

@@ -12,11 +12,8 @@ from envcompare.stats.typical import Groups, RoundEvidence, spread
 
 
 def evidence(mean: float, error: float = 0.01, count: int = 20) -> Evidence:
-    """Return the evidence of so many generations."""
-    return Evidence(
-        mean=mean, error=error, df=count - 1, own_error=error, count=count, unit="generation",
-        restarts=count // 2, generations=count,
-    )  # fmt: skip
+    """Return the evidence of so many processes."""
+    return Evidence(mean=mean, error=error, count=count)
 
 
 @given(st.lists(st.floats(-0.2, 0.2, allow_subnormal=False), min_size=1, max_size=12))
