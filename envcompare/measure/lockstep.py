@@ -40,8 +40,9 @@ from envcompare.stats.typical import (
     MIN_ROUNDS,
     PRIOR_SPREAD,
     ROUNDS_FOR_MEDIAN,
-    WIDE_RESTARTS,
     Spread,
+    pays_for_looks,
+    restarts_before_a_look,
     spread,
     spread_of_rounds,
 )
@@ -125,15 +126,19 @@ class Lockstep:
         return self.roster.intervals(self.readings, is_looked=self._is_looked())
 
     def _is_looked(self) -> bool:
-        design = self.context.design
-        is_early = self.stopped_by == "budget" and self.readings.restarts <= design.min_restarts
-        return design.restarts is None and not is_early
+        return pays_for_looks(
+            is_out_of_budget=self.stopped_by == "budget",
+            restarts=self.readings.restarts,
+            planned=self.context.design.min_restarts,
+            is_fixed=self.context.design.restarts is not None,
+        )
 
     @property
     def _min_restarts(self) -> int:
-        least = self.context.design.min_restarts
         # as units of their own few restarts say little: more of them are worth shorter ones
-        return max(least, WIDE_RESTARTS) if self.roster.is_wide(self.readings) else least
+        return restarts_before_a_look(
+            self.context.design.min_restarts, is_wide=self.roster.is_wide(self.readings)
+        )
 
     @property
     def least_rounds(self) -> int:
@@ -241,14 +246,14 @@ class Lockstep:
 
     def noise(self) -> Spread:
         """Return how far the restarts of the A/A control alone scattered; nothing without one."""
-        metric, _ = self.readings.primary(threads=self.context.design.threads)
+        metric, _ = self.readings.primary
         context = self.context
         return spread([self.readings.groups(context.control, context.reference, metric)])
 
     def costs(self, launch_s: float, rounds_s: list[float]) -> Costs:
         """Return what this restart has cost, with what the rounds of all tell."""
         reference = self.context.reference
-        metric, _ = self.readings.primary(threads=self.context.design.threads)
+        metric, _ = self.readings.primary
         arms = [arm for arm in self.roster.arms if arm != reference]
         groups = (self.readings.groups(arm, reference, metric) for arm in arms)
         known = [one for one in map(spread_of_rounds, groups) if one is not None]

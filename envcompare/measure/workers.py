@@ -35,7 +35,7 @@ from envcompare.measure.worker import Worker
 from envcompare.run_folder.records import Failure, IdentityChange, Taken
 from envcompare.stats.intervals import Interval
 from envcompare.stats.metrics import Readings, look
-from envcompare.stats.typical import WIDE_RESTARTS
+from envcompare.stats.typical import restarts_before_a_look
 
 _T = TypeVar("_T")
 _TOLERANCE = 1e-4  # relative, of the first loss: what summing in another order may change
@@ -109,8 +109,7 @@ class Roster:
         """
         if self.context.reference in self.failed or not self.compared:
             return "failure"
-        if self.is_wide(readings):
-            min_restarts = max(min_restarts, WIDE_RESTARTS)
+        min_restarts = restarts_before_a_look(min_restarts, is_wide=self.is_wide(readings))
         if self.context.design.restarts is not None:
             return None
         if not (readings.is_program or is_look(readings.restarts, min_restarts)):
@@ -123,7 +122,7 @@ class Roster:
         if readings.is_program:
             return False
         context = self.context
-        metric, _ = readings.primary(threads=context.design.threads)
+        metric, _ = readings.primary
         return any(
             readings.spread(arm, context.reference, metric, context.noise).is_wide
             for arm in self.compared

@@ -71,7 +71,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     level: float  # of the interval before it was widened for looking, e.g. 0.98
-    unit: Literal["round", "restart", "generation", "process"]
+    unit: Literal["round", "restart", "process"]
     restarts: int
     generations: int
     rounds: int

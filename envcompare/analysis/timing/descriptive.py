@@ -37,7 +37,7 @@ from envcompare.run_folder.records import (
     Startup,
 )
 from envcompare.stats.intervals import interval
-from envcompare.stats.pairs import pair, units
+from envcompare.stats.pairs import flat, pair
 
 LEVEL = 0.95  # of each interval by itself: not widened
 _PARTS = (
@@ -106,7 +106,7 @@ def _startup(
 def _part(phase: str, launches: list[Startup], against: list[Startup]) -> StartupPart:
     seconds, others = _seconds(phase, launches), _seconds(phase, against)
     differences = [seconds[number] - others[number] for number in seconds if number in others]
-    difference = interval(tuple((one,) for one in differences), level=LEVEL)
+    difference = interval(differences, level=LEVEL)
     values = tuple(seconds.values())
     return StartupPart(
         phase=phase,  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def _picked(data: CellData, arm: str, name: str, values: Sequence[float]) -> Pic
 
     reference = data.reference.id
     pairs = pair(data.blocks, arm=arm, reference=reference, read=read) if arm != reference else {}
-    ratio = interval(units(pairs), level=LEVEL)
+    ratio = interval(flat(pairs), level=LEVEL)
     return PickedValue(
         cell=data.cell.id,
         arm=arm,
