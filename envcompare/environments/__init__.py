@@ -155,6 +155,8 @@ class Isolation:
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
+    options: tuple[str, ...] = ()  # of the engine's command, that the user has given
+    is_timed: bool = False  # what is timed gets the file system that a user's own start has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,13 @@ class Environment(Protocol):
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the command that runs `command` isolated; pure."""
+        ...
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options that make a start differ from the engine's defaults; pure.
+
+        Those for rights, network and logs, not those that name a user, a file, a device or a mark.
+        """
         ...
 
     def check(self, transport: Transport) -> Check:

@@ -166,18 +166,29 @@ class Singularity:
         scratch = bind(isolation.scratch, target="/tmp", is_read_only=False)  # noqa: S108 - inside
         argv = (
             *(isolation.engine or "apptainer", "-q", "exec"),
-            *("--containall", "--no-home", "--cleanenv"),
+            *self.engine_options(isolation),
             *("--pwd", command.cwd or isolation.scratch or "/"),
             *(("--mount", scratch) if isolation.scratch else ()),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
-            *(w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}")),
             isolation.reference,
             "env",
             *(f"{name}={value}" for name, value in variables),
             *command.argv,
         )
         return Command(argv=argv, env=marks(self.name, isolation))
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return what isolates the container from the caller, and drops what only root has.
+
+        For any other user the engine itself drops all rights and allows no new ones, and the image
+        is always read-only. Limits on processes are a matter of root there.
+        """
+        separate = ("--containall", "--no-home", "--cleanenv")
+        if isolation.capabilities:
+            added = (w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}"))
+            return (*separate, *added)
+        return separate if isolation.uid else (*separate, "--no-privs")
 
     def check(self, transport: Transport) -> Check:
         """Say whether an image can be made and started by this user, and by which program."""

@@ -114,6 +114,7 @@ class CellFolders:
         log_name: str,
         variables: Variables = (),
         profiler: ProfilerRun | None = None,
+        is_timed: bool = True,
     ) -> Worker:
         """Start a worker of the arm, or another program of the workloads that speaks as one."""
         mark = new_worker_mark()
@@ -121,7 +122,12 @@ class CellFolders:
         python = ready.prepared.interpreter if program == LAUNCHER else ready.prepared.python
         command = Command(argv=(python, f"{self.session.workloads}/{program}"), env=variables)
         wrapped = self.session.wrapped(
-            ready, command, mounts=self.mounts, worker=mark, profiler=profiler
+            ready,
+            command,
+            mounts=self.mounts,
+            worker=mark,
+            profiler=profiler,
+            is_timed=is_timed,
         )
         return Worker(
             lambda: self.session.spawn(wrapped),

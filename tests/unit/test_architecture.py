@@ -25,7 +25,9 @@ LAYERS = (
     ("config", "profile_files"),
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
-    ("bundled", "command", "console", "interrupt"),
+    ("command", "console", "interrupt"),
+    ("masking",),
+    ("bundled",),
     ("errors", "text", "version"),
 )
 # The rooms inside a room, highest first; what stands beside them in the room may use all of them.

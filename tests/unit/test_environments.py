@@ -137,6 +137,8 @@ def test_docker_runs_a_labelled_container_under_the_callers_ids() -> None:
     """Every flag of `docker run` is there, and nothing else."""
     expected = shlex.split("""
         docker run --interactive --rm --pull never --network none --log-driver none
+        --cap-drop ALL --security-opt no-new-privileges --pids-limit 8192
+        --read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec
         --label envcompare.run=20260101-000000-abcd --label envcompare.arm=new
         --label envcompare.worker=0f
         --user 1000:1001 --workdir /home/ann/scratch
