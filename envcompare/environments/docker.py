@@ -217,7 +217,7 @@ class Docker:
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
-            *self.engine_options(replace(isolation, options=())),
+            *_own_options(isolation),
             *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{_ARM_LABEL}={isolation.arm}"),
             *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
@@ -235,15 +235,7 @@ class Docker:
 
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
         """Return the options for network, logs and rights, and then those of the user."""
-        needed = isolation.capabilities and (*isolation.capabilities, *_OF_ROOT)
-        options = (
-            *(("--network", "none"), ("--log-driver", "none")),
-            *_FEW_RIGHTS,
-            *(("--cap-add", name) for name in needed),
-            *(_READ_ONLY if _may_be_read_only(isolation) else ()),
-        )
-        kept = (option for option in options if not _is_overruled(option, isolation.options))
-        return (*(word for option in kept for word in option), *isolation.options)
+        return (*_own_options(isolation), *isolation.options)
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
@@ -388,6 +380,19 @@ def _user(isolation: Isolation) -> tuple[str, ...]:
     A process that is not started as root does not get what `--cap-add` allows.
     """
     return "--user", "0:0" if isolation.capabilities else f"{isolation.uid}:{isolation.gid}"
+
+
+def _own_options(isolation: Isolation) -> tuple[str, ...]:
+    """Return the options for network, logs and rights that the user does not overrule."""
+    needed = isolation.capabilities and (*isolation.capabilities, *_OF_ROOT)
+    options = (
+        *(("--network", "none"), ("--log-driver", "none")),
+        *_FEW_RIGHTS,
+        *(("--cap-add", name) for name in needed),
+        *(_READ_ONLY if _may_be_read_only(isolation) else ()),
+    )
+    kept = (option for option in options if not _is_overruled(option, isolation.options))
+    return tuple(word for option in kept for word in option)
 
 
 def _may_be_read_only(isolation: Isolation) -> bool:
