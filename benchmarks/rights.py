@@ -23,11 +23,18 @@ from envcompare.run_folder.records import Block, Event
 from envcompare.run_folder.results import RunFolder
 from envcompare.stats.intervals import ALPHA
 from envcompare.stats.metrics import Readings
-from ground import Notes, read_blocks, read_conditions, save
+from ground import Notes, budgets, read_blocks, read_conditions, save
 
 PAGE = "rights.md"
 WORK = HERE / "workloads" / "confined.py"
-OWN = ("Calls", "Processes", "Files")
+RUNS = {
+    "bundled": ("--workloads", "cnn,rnn"),
+    "confined": tuple(
+        word
+        for name in ("Calls", "Processes", "Files")
+        for word in ("--workload", f"{WORK}:{name}")
+    ),
+}
 REFERENCE, CONTROL = "plain", "plain~control"
 ARMS = {"rights": "few rights", "read-only": "few rights, read-only root", CONTROL: "control"}
 # What containers of Docker have by default (moby: oci/caps/defaults.go)
@@ -43,27 +50,27 @@ FACTS = ("no_new_privs", "capabilities.effective", "uid")
 READ_ONLY = "--read-only --tmpfs /tmp:exec --tmpfs /var/tmp:exec"
 
 
-@benchmark(__doc__, smoke=("--budget", "8", "--workloads", "cnn"))
-@click.option("--budget", default=150.0, help="Seconds a cell.", show_default=True)
-@click.option("--workloads", default="cnn,rnn", show_default=True)
+@benchmark(__doc__, smoke=("--budget", "8", "--runs", "confined"))
+@click.option("--budget", default=240.0, help="Seconds a cell.", show_default=True)
+@click.option("--runs", default=",".join(RUNS), show_default=True)
 @click.option("--base-image", default="", help="Base of the workload image, where one is needed.")
-def main(places: Places, workloads: str, *, budget: float, base_image: str) -> None:
+def main(places: Places, runs: str, *, budget: float, base_image: str) -> None:
     """Measure what is missing, then write the page."""
-    path = places.results / "rights" / "run-00.jsonl.gz"
-    if not path.exists():
-        base = ("--base-image", base_image) if base_image else ()
-        save(path, _measure(image_of(base), workloads, budget))
+    base = ("--base-image", base_image) if base_image else ()
+    for name in runs.split(","):
+        path = places.results / "rights" / f"{name}.jsonl.gz"
+        if not path.exists():
+            save(path, _measure(image_of(base), RUNS[name], budget))
     print(write_page(places))
 
 
-def _measure(image: str, workloads: str, budget_s: float) -> Notes:
+def _measure(image: str, works: tuple[str, ...], budget_s: float) -> Notes:
     """Run once; return the blocks, what each arm was found to have, and the conditions."""
     arms = ",".join(f"{name}=docker:{image}" for name in (REFERENCE, "rights", "read-only"))
     watch = Watch.begin()
     with tempfile.TemporaryDirectory(prefix="envcompare-rights-") as out:
         words = (
-            *("run", "--envs", arms, "--workloads", workloads, "--budget", f"{budget_s}"),
-            *(word for name in OWN for word in ("--workload", f"{WORK}:{name}")),
+            *("run", "--envs", arms, *works, "--budget", f"{budget_s}", "--no-startup"),
             *("--docker-options", f"{REFERENCE}={PLAIN}"),
             *("--docker-options", f"read-only={READ_ONLY}"),
             *("--device", "cpu", "--target", "0.01", "--seed", "1", "--profile", "none"),
@@ -92,17 +99,19 @@ def write_page(places: Places) -> str:
     """Write the page of the run that is kept, and return it."""
     paths = sorted((places.results / "rights").glob("*.jsonl.gz"))
     measured = [read_conditions(path) for path in paths]
-    page = _page([line for path in paths for line in _lines(read_blocks(path))], measured)
+    lines = [line for path in paths for line in _lines(path.name, read_blocks(path))]
+    page = _page(lines, measured)
     places.write_page(PAGE, page, measured)
     return page
 
 
-def _lines(blocks: tuple[Block, ...]) -> Iterator[str]:
+def _lines(name: str, blocks: tuple[Block, ...]) -> Iterator[str]:
+    run = name.partition(".")[0]
     for cell in dict.fromkeys(block.cell for block in blocks):
         readings = Readings((one for one in blocks if one.cell == cell), metrics=("net",))
-        name = cell.split("/")[1].rpartition("-")[2]
+        work = cell.split("/")[1].rpartition("-")[2]
         shown = [_text(readings, arm) for arm in ARMS]
-        yield f"| {name} | {len(_restarts(blocks, cell))} | {' | '.join(shown)} |"
+        yield f"| {run} | {work} | {len(_restarts(blocks, cell))} | {' | '.join(shown)} |"
 
 
 def _restarts(blocks: tuple[Block, ...], cell: str) -> set[int]:
@@ -119,12 +128,11 @@ def _text(readings: Readings, arm: str) -> str:
 
 
 def _page(lines: list[str], measured: list[Conditions]) -> str:
-    budget = next((f"{one['budget_s']:.0f} s" for one in measured if one.get("budget_s")), "–")
     rows = [
         "# Rights of a container",
         "",
         "Do the options by which envcompare takes rights from a container change what is "
-        f"measured? One image is three arms of one run, {budget} a cell "
+        f"measured? One image is three arms of one run, {budgets(measured)} a cell "
         "(`python benchmarks/rights.py`; raw data in `benchmarks/results/rights/`). The reference "
         f"has the rights of a plain `docker run`: `{PLAIN}`.",
         "",
@@ -134,8 +142,8 @@ def _page(lines: list[str], measured: list[Conditions]) -> str:
         "",
         "CPU time of the typical step against the reference, with 95 % intervals:",
         "",
-        f"| work | restarts | {' | '.join(ARMS.values())} |",
-        "|---|---:|---|---|---|",
+        f"| run | work | restarts | {' | '.join(ARMS.values())} |",
+        "|---|---|---:|---|---|---|",
         *lines,
         "",
         "`Calls` is 4000 small system calls a step, `Processes` 8 short programs, `Files` 40 files "

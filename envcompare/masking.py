@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import cache
+from typing import Final
 
 from envcompare import bundled
-from envcompare.errors import Problem
+
+_EXPRESSIONS: Final = ("--measure",)  # whose value is often an expression for tokens
+_LONGEST_LINE: Final = 1 << 16
 
 
 def masked(text: str) -> str:
@@ -15,10 +18,41 @@ def masked(text: str) -> str:
     return _rule()(text)
 
 
-def masked_problem(problem: Problem) -> Problem:
-    """Return a problem with its three sentences masked."""
-    brief, details, hint = map(masked, (problem.brief, problem.details, problem.hint))
-    return Problem(brief=brief, details=details, hint=hint)
+def masked_words(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command without secrets, also where the option that names one is a word before."""
+    kept: list[str] = []
+    before = ""
+    for word in words:
+        alone = masked(word)
+        after = masked(f"{before} {word}").removeprefix(f"{before} ")
+        is_named = before.startswith("-") and "=" not in before and " " not in word
+        kept.append(word if before in _EXPRESSIONS else after if is_named else alone)
+        before = word
+    return tuple(kept)
+
+
+class LineMask:
+    """Masks a stream of bytes line by line; what is no text stays as it is."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return the lines that are whole by now, masked; a very long one is cut into parts."""
+        whole, end, self._rest = (self._rest + chunk).rpartition(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            whole, end, self._rest = whole + end + self._rest, b"", b""
+        return self._masked(whole + end)
+
+    def end(self) -> bytes:
+        """Return what is left after the last line."""
+        rest, self._rest = self._rest, b""
+        return self._masked(rest)
+
+    @staticmethod
+    def _masked(content: bytes) -> bytes:
+        # every byte is a character of Latin-1, and back
+        return masked(content.decode("latin-1")).encode("latin-1")
 
 
 @cache

@@ -30,6 +30,8 @@ _ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
 _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
+READS_ALL = "DAC_OVERRIDE"
+"""The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
 _KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the

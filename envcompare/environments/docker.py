@@ -11,6 +11,7 @@ from typing import ClassVar
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Traits
 from envcompare.environments import (
+    READS_ALL,
     Check,
     Gpu,
     Isolation,
@@ -76,9 +77,6 @@ _FEW_RIGHTS = (
     ("--pids-limit", "8192"),
 )
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
-# What root needs beside a counter's own capability: to write to the scratch folder, which is its
-# caller's alone, and to give the caller what it has left there.
-_OF_ROOT = ("CHOWN", "DAC_OVERRIDE")
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
@@ -384,11 +382,13 @@ def _user(isolation: Isolation) -> tuple[str, ...]:
 
 def _own_options(isolation: Isolation) -> tuple[str, ...]:
     """Return the options for network, logs and rights that the user does not overrule."""
-    needed = isolation.capabilities and (*isolation.capabilities, *_OF_ROOT)
+    # root that was given a capability gives the caller what it has left in the scratch folder
+    needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
+    is_root = isolation.uid == 0 or bool(needed)
     options = (
         *(("--network", "none"), ("--log-driver", "none")),
         *_FEW_RIGHTS,
-        *(("--cap-add", name) for name in needed),
+        *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
         *(_READ_ONLY if _may_be_read_only(isolation) else ()),
     )
     kept = (option for option in options if not _is_overruled(option, isolation.options))

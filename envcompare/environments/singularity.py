@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from envcompare.command import Command
 from envcompare.config.arms import Traits
 from envcompare.environments import (
+    READS_ALL,
     Check,
     Gpu,
     Isolation,
@@ -181,14 +182,14 @@ class Singularity:
     def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
         """Return what isolates the container from the caller, and drops what only root has.
 
-        For any other user the engine itself drops all rights and allows no new ones, and the image
-        is always read-only. Limits on processes are a matter of root there.
+        Of any other user the engine itself drops all capabilities and allows no new ones, and the
+        image is always read-only. Only root could limit the number of processes there.
         """
         separate = ("--containall", "--no-home", "--cleanenv")
-        if isolation.capabilities:
-            added = (w for name in isolation.capabilities for w in ("--add-caps", f"CAP_{name}"))
-            return (*separate, *added)
-        return separate if isolation.uid else (*separate, "--no-privs")
+        if isolation.uid and not isolation.capabilities:
+            return separate
+        kept = ",".join(f"CAP_{name}" for name in (*isolation.capabilities, READS_ALL))
+        return (*separate, "--no-privs", "--add-caps", kept)
 
     def check(self, transport: Transport) -> Check:
         """Say whether an image can be made and started by this user, and by which program."""

@@ -12,6 +12,7 @@ from envcompare.config.workloads import Workload
 from envcompare.environments import new_worker_mark
 from envcompare.errors import WorkloadError
 from envcompare.hosts.session import HostSession
+from envcompare.masking import masked
 from envcompare.measure.context import Variables
 from envcompare.measure.replies import LaunchSpec, fault_in
 from envcompare.measure.worker import Worker
@@ -183,8 +184,8 @@ class CellFolders:
 def _data_error(name: str, stdout: str, tail: str) -> WorkloadError:
     fault = fault_in(stdout)
     return WorkloadError(
-        f"the data of {name} cannot be made" + (f": {fault.brief}" if fault else ""),
-        details=fault.traceback if fault else tail,
+        f"the data of {name} cannot be made" + (f": {masked(fault.brief)}" if fault else ""),
+        details=masked(fault.traceback) if fault else tail,
         hint="give your own with --data",
         phase="data",
     )

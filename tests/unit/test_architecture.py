@@ -26,9 +26,10 @@ LAYERS = (
     ("fingerprint", "stats", "gpu", "transport"),
     ("run_folder",),
     ("command", "console", "interrupt"),
+    ("text",),
     ("masking",),
     ("bundled",),
-    ("errors", "text", "version"),
+    ("errors", "version"),
 )
 # The rooms inside a room, highest first; what stands beside them in the room may use all of them.
 INNER_LAYERS = {

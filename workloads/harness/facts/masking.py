@@ -8,12 +8,17 @@ import re
 _HIDDEN = r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|API|COOKIE|PRIVATE|LICEN[CS]E|SIGNATURE"
 SECRET_WORDS = re.compile(_HIDDEN, re.IGNORECASE)
 MASK = "***"
+# Each pattern begins where a word does and takes it whole: hostile text must not cost time that
+# grows with the square of its length.
 # Of a URL (RFC 3986, section 3.2.1), up to the last @: some passwords hold one as it is.
-_LOGIN = re.compile(r"(\w[\w+.-]*://)[^/\s]*@")
+_LOGIN = re.compile(r"(?<![\w+.-])([\w+.-]+://)[^/\s]*@")
+_WORD = rf"(?<!\w)(?=\w*(?:{_HIDDEN}))\w+(?!\w)"
+_OPTION = rf"(?<![\w-])--?(?=[\w-]*(?:{_HIDDEN}))[\w-]+(?![\w-])"
 # A colon before a slash parts the folders of a list, one of which may be called `private`.
 _PART = re.compile(
-    rf"((?:\b(?:sig|pw)|\w*(?:{_HIDDEN})\w*)[\"']?\s*(?:=|:(?!/))\s*|--?[\w-]*(?:{_HIDDEN})[\w-]*\s+"
-    r"|\w*(?:passwd|password|passphrase|pwd|secret|token|api[_-]?key)\s+(?![-/]))"
+    rf"((?:\b(?:sig|pw)|{_WORD})[\"']?\s*(?:=|:(?!/))\s*|{_OPTION}\s+(?!-)"
+    r"|(?<!\w)\w*(?:passwd|password|passphrase|pwd|secret|token|api[_-]?key)\s+(?![-/]))"
+    r"(?!(?:true|false|none|null)\b)"
     r"(?:\"[^\"]*\"|'[^']*'|(?:(?:Basic|Bearer)\s+)?[^&;,\s]+)",
     re.IGNORECASE,
 )
