@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
+from envcompare.masking import masked
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -83,8 +85,8 @@ def one_line(text: str, *, most: int = 240) -> str:
 
 
 def spoken(text: str, *, most: int = 200) -> str:
-    """Return what a program said, on one line without hidden characters, and shortened."""
-    lines = (" ".join(visible(line).split()) for line in text.splitlines())
+    """Return what a program said, on one line without hidden characters and secrets, shortened."""
+    lines = (" ".join(visible(line).split()) for line in masked(text).splitlines())
     return shortened("; ".join(filter(None, lines)), most=most) or "nothing"
 
 
@@ -101,7 +103,7 @@ def cause_line(text: str, *, brief: str) -> str:
     lines = [line.strip() for line in _without_frames(text).splitlines()]
     told = (one for one in reversed(lines) if not one.startswith("Python runtime state:"))
     last = next((line for line in told if any(char.isalnum() for char in line)), "")
-    return "" if last in brief else one_line(last)
+    return "" if last in brief else one_line(masked(last))
 
 
 def _without_frames(text: str) -> str:

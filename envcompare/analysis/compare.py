@@ -34,6 +34,7 @@ from envcompare.analysis.timing.surroundings import (
     of_cells,
 )
 from envcompare.fingerprint.identity import noted_changes
+from envcompare.masking import masked
 from envcompare.run_folder.records import (
     ArmRecord,
     CellState,
@@ -76,7 +77,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         seed=run.seed,
         command_line=run.command_line,
         imports=read.imports,
-        configuration=run.configuration,
+        configuration=masked(run.configuration),
         preset=design.preset,
         margin=design.margin,
         target=design.target,

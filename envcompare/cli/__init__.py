@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from types import TracebackType
 
 import click
 
@@ -16,6 +18,7 @@ from envcompare.errors import (
     RunFolderError,
     unexpected,
 )
+from envcompare.masking import masked
 from envcompare.version import __version__
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -46,6 +49,7 @@ for _part in (measuring, reading, status):
 def main() -> None:
     """Run the command line; every expected error ends as three sentences and its exit code."""
     _have_stdout()
+    sys.excepthook = _show_traceback
     try:
         app(standalone_mode=False)
     except EnvcompareError as error:
@@ -65,6 +69,13 @@ def main() -> None:
         said = _told(error)
         Display().error(said)
         sys.exit(said.exit_code)
+
+
+def _show_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print what `--debug` shows, without secrets."""
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _have_stdout() -> None:

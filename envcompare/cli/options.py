@@ -22,6 +22,7 @@ from envcompare.config.settings import (
 )
 from envcompare.config.workloads import tables_of
 from envcompare.errors import ConfigError
+from envcompare.masking import masked_words
 from envcompare.run_folder.profiles import GPU_TOOLS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -99,7 +100,7 @@ _COMMAND = (
         metavar="'PROGRAM ARG …'",
         multiple=True,
         help="Any program of your own, timed as a whole process; may be repeated. The "
-        "report shows it as typed, including any secrets.",
+        "report shows it, with what looks like a secret masked.",
     ),
     click.option(
         "--measure",
@@ -178,8 +179,8 @@ LOOKING = (*_flags("where", "what"), *_REACHING)
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the command as typed, without the folder its program lies in here."""
-    return "envcompare", *sys.argv[1:]
+    """Return the command as typed but for secrets, without the folder of its program here."""
+    return "envcompare", *masked_words(tuple(sys.argv[1:]))
 
 
 def taking(flags: tuple[_Decorator[Any], ...]) -> _Decorator[Any]:

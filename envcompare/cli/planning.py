@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envcompare.command import shell_text
+from envcompare.command import shown_text
 from envcompare.config.experiment import Experiment, resolve, standalone
 from envcompare.config.plan import Cell, Plan, derive_seed, make_plan, shuffled
 from envcompare.config.settings import Settings, parse_settings, settings_toml
@@ -10,6 +10,7 @@ from envcompare.config.workloads import Known, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
+from envcompare.masking import masked
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, written_samples
 from envcompare.text import counted, parse_toml
@@ -106,7 +107,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
-        *(f"  {line}" for line in settings_toml(experiment.settings).splitlines()),
+        *(f"  {line}" for line in masked(settings_toml(experiment.settings)).splitlines()),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
@@ -137,7 +138,7 @@ def _orders(plan: Plan, cell: Cell) -> list[str]:
     if cell.workload.program is not None:
         seeds = (derive_seed(plan.seed, "process", cell.id, n) for n in range(_SHOWN_ROUNDS))
         rounds = (" ".join(shuffled(arms, seed)) for seed in seeds)
-        command = shell_text(cell.workload.program.argv)
+        command = shown_text(cell.workload.program.argv)
         return [f"command: {command}", *(f"round {n}: {text}" for n, text in enumerate(rounds))]
     launch = shuffled(arms, derive_seed(plan.seed, "launch", cell.id, 0))
     orders = [f"launch: {' '.join(launch)}"]

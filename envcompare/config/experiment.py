@@ -17,6 +17,7 @@ from envcompare.config.arms import (
     chosen_stacks,
     expand_stacks,
     parse_arms,
+    with_options,
 )
 from envcompare.config.settings import (
     DEFAULTS,
@@ -118,7 +119,9 @@ def resolve(flags: Settings, file: Settings, *, known: Known) -> Experiment:
     )
     settings = merge(given, usual)
     items = expand_stacks(listed(settings.envs), chosen_stacks(settings))
-    arms = parse_arms(items, known.environments)
+    given_options = settings.docker_options
+    options = (given_options,) if isinstance(given_options, str) else (given_options or ())
+    arms = with_options(parse_arms(items, known.environments), options)
     rest = _rest(settings)
     workloads = choose_workloads(settings, known)
     if settings.restarts is not None and any(one.program is not None for one in workloads):

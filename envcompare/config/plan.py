@@ -112,6 +112,7 @@ def planned_arms(experiment: Experiment) -> tuple[ArmRecord, ...]:
             reference=arm.reference,
             is_plain=not arm.traits.is_isolated,
             limit_command=arm.traits.limit_command,
+            options=arm.options,
             is_reference=arm.id == experiment.reference,
         )
         for arm in experiment.arms

@@ -291,6 +291,16 @@ class Settings(
     host_python: Annotated[
         str | None, Option("Python interpreter of the stack `host`.", "PATH", group="stack")
     ] = None
+    docker_options: Annotated[
+        _Words | None,
+        Option(
+            "Options of docker run for all docker arms, or for ARM. They win over those that "
+            "envcompare adds; may be repeated.",
+            "[ARM=]'--OPTION …'",
+            is_repeated=True,
+            group="stack",
+        ),
+    ] = None
     allow_mismatch: Annotated[
         bool | None,
         Option(

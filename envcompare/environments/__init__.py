@@ -30,6 +30,8 @@ _ENVIRONMENT = "ENVCOMPARE_ENVIRONMENT"
 _ARM = "ENVCOMPARE_ARM"
 _WORKER = "ENVCOMPARE_WORKER"
 SWEEP_S = 60.0
+READS_ALL = "DAC_OVERRIDE"
+"""The capability that root inside keeps: it reads what it is shown, whoever owns the files."""
 _KILLED = 137  # 128 + SIGKILL, of the client of an engine: what it started may go on
 
 # The marks are looked for in the environment of each process, never in its arguments, so that the
@@ -155,6 +157,8 @@ class Isolation:
     mounts: tuple[Mount, ...] = ()
     scratch: str = ""  # a writable folder of the host: HOME inside, and /tmp where that is needed
     capabilities: tuple[str, ...] = ()  # as Docker names them; only root has the use of them
+    options: tuple[str, ...] = ()  # of the engine's command, that the user has given
+    is_timed: bool = False  # what is timed gets the file system that a user's own start has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +214,13 @@ class Environment(Protocol):
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return the command that runs `command` isolated; pure."""
+        ...
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options that make a start differ from the engine's defaults; pure.
+
+        Those for rights, network and logs, not those that name a user, a file, a device or a mark.
+        """
         ...
 
     def check(self, transport: Transport) -> Check:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from envcompare.command import Command, CommandResult
 from envcompare.config.arms import Traits
 from envcompare.environments import (
+    READS_ALL,
     Check,
     Gpu,
     Isolation,
@@ -68,6 +69,14 @@ done
 set -- $removed
 echo "$#"
 """
+# No process inside gets more rights than its user has, and a fork bomb ends before the numbers of
+# processes of the smallest kernel (32768) do. --threads takes half of the limit.
+_FEW_RIGHTS = (
+    ("--cap-drop", "ALL"),
+    ("--security-opt", "no-new-privileges"),
+    ("--pids-limit", "8192"),
+)
+_READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
@@ -187,12 +196,18 @@ class Docker:
         has_network=False,
         counters="granted",
         limit_command="docker run",
+        fixed_options=(
+            *("-a", "--attach", "--cidfile", "-d", "--detach", "--entrypoint", "-i"),
+            *("--interactive", "--name", "--platform", "--pull", "--restart", "--rm"),
+            *("-t", "--tty"),
+        ),
     )
     engine: ClassVar[Engine] = ENGINE
 
     def wrap(self, command: Command, isolation: Isolation) -> Command:
         """Return a labelled `docker run` without network, logs or pulls, under the caller's ids.
 
+        It has as few rights as can be, unless the user's own options, which come last, say more.
         No init process is added: the worker ends with its stdin, and a killed one is reaped by it.
         With a capability it is root inside, and gives the caller what it leaves in the scratch.
         """
@@ -200,20 +215,25 @@ class Docker:
         variables = (("USER", "envcompare"), *variables_inside(self.name, command, isolation))
         argv = (
             *(ENGINE.program, "run", "--interactive", "--rm", "--pull", "never"),
-            *("--network", "none", "--log-driver", "none"),
+            *_own_options(isolation),
             *("--label", f"{_RUN_LABEL}={isolation.run_id}"),
             *("--label", f"{_ARM_LABEL}={isolation.arm}"),
             *("--label", f"{_WORKER_LABEL}={isolation.worker}"),
-            *_rights(isolation),
+            *_user(isolation),
             *("--workdir", command.cwd or isolation.scratch or "/"),
             *mount_options(isolation.mounts, isolation.scratch),
             *_gpu_options(isolation.gpu),
             *(word for name, value in variables for word in ("--env", f"{name}={value}")),
+            *isolation.options,
             *("--entrypoint", "", isolation.reference),
             *_closing(isolation),
             *command.argv,
         )
         return Command(argv=argv)
+
+    def engine_options(self, isolation: Isolation) -> tuple[str, ...]:
+        """Return the options for network, logs and rights, and then those of the user."""
+        return (*_own_options(isolation), *isolation.options)
 
     def check(self, transport: Transport) -> Check:
         """Say whether client and daemon answer, are recent enough, and run as root there."""
@@ -352,15 +372,60 @@ def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     return ask(transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
 
 
-def _rights(isolation: Isolation) -> tuple[str, ...]:
+def _user(isolation: Isolation) -> tuple[str, ...]:
     """Return the user inside: the caller, or root where a capability is needed.
 
     A process that is not started as root does not get what `--cap-add` allows.
     """
-    if not isolation.capabilities:
-        return "--user", f"{isolation.uid}:{isolation.gid}"
-    added = (word for name in isolation.capabilities for word in ("--cap-add", name))
-    return "--user", "0:0", "--security-opt", "no-new-privileges", *added
+    return "--user", "0:0" if isolation.capabilities else f"{isolation.uid}:{isolation.gid}"
+
+
+def _own_options(isolation: Isolation) -> tuple[str, ...]:
+    """Return the options for network, logs and rights that the user does not overrule."""
+    # root that was given a capability gives the caller what it has left in the scratch folder
+    needed = isolation.capabilities and (*isolation.capabilities, "CHOWN")
+    is_root = isolation.uid == 0 or bool(needed)
+    options = (
+        *(("--network", "none"), ("--log-driver", "none")),
+        *_FEW_RIGHTS,
+        *(("--cap-add", name) for name in (*needed, *((READS_ALL,) if is_root else ()))),
+        *(_READ_ONLY if _may_be_read_only(isolation) else ()),
+    )
+    kept = (option for option in options if not _is_overruled(option, isolation.options))
+    return tuple(word for option in kept for word in option)
+
+
+def _may_be_read_only(isolation: Isolation) -> bool:
+    """Tell whether nothing but scratch folders need be written to in the container.
+
+    What is timed may write where it does in a container that a user starts. CDI and the NVIDIA
+    toolkit write the loader cache of the image anew.
+    """
+    return not isolation.is_timed and isolation.gpu.way in {"none", "devices"}
+
+
+def _is_overruled(option: tuple[str, ...], given: tuple[str, ...]) -> bool:
+    """Tell whether an option of envcompare gives way to those of the user.
+
+    Of most the engine takes the last. It refuses two networks and two mounts at one path, and
+    `--privileged` does not undo all that goes before it.
+    """
+    names = {"--network" if word == "--net" else word for word in _names(given)}
+    match option:
+        case ("--network" | "--cap-drop" as name, _) if name in names:
+            return True
+        case ("--cap-drop", _) | ("--security-opt", _) | ("--read-only",):
+            return "--privileged" in names
+        case ("--tmpfs", value):
+            path = re.escape(value.partition(":")[0])
+            return any(re.search(rf"(?:^|[:=,]){path}(?:[:,]|$)", word) for word in given)
+    return False
+
+
+def _names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of options; a Boolean one that is set to false is not named."""
+    given = (word.partition("=") for word in options if word.startswith("-"))
+    return tuple(name for name, _, value in given if value.lower() not in {"false", "0", "f"})
 
 
 def _closing(isolation: Isolation) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from envcompare.errors import (
     TransportError,
     WorkloadError,
 )
+from envcompare.masking import LineMask, masked
 from envcompare.measure.replies import (
     PROTOCOL,
     Ended,
@@ -315,8 +316,8 @@ class Worker:
             ) from error
         raise self._fault(
             fault.phase,
-            fault.brief if fault.step is None else f"{fault.brief} (step {fault.step})",
-            details=fault.traceback,
+            masked(fault.brief) + ("" if fault.step is None else f" (step {fault.step})"),
+            details=masked(fault.traceback),
             hint=(self.arm in self._on_gpu and lost_hint(fault.brief))
             or fault.hint
             or f"read {self.log_name} in the run folder; then fix the workload or its data",
@@ -376,13 +377,20 @@ class Worker:
     def _keep_log(self) -> None:
         """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""
         left = LOG_LIMIT_BYTES
+        mask = LineMask()
         with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 if left >= 0:  # the limit may end with a chunk
+                    kept = mask.feed(chunk[:left])
                     ending = b"\n... the log ends here: too long\n" * (len(chunk) > left)
-                    with suppress(OSError), self.log.open("ab") as stream:
-                        stream.write(chunk[:left] + ending)
+                    self._append(kept + mask.end() + ending if ending else kept)
                 left -= len(chunk)
+        self._append(mask.end())
+
+    def _append(self, content: bytes) -> None:
+        if content:
+            with suppress(OSError), self.log.open("ab") as stream:
+                stream.write(content)
 
     def _close_stdin(self) -> None:
         with suppress(OSError, ValueError):

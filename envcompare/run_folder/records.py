@@ -285,6 +285,9 @@ class ArmRecord(msgspec.Struct, frozen=True, kw_only=True):
     limit_command: Annotated[
         str, Meta(description="whose options limit CPUs and memory, as in `docker run`")
     ] = ""
+    options: Annotated[
+        tuple[str, ...], Meta(description="the user's, of the command that starts a container")
+    ] = ()
     is_reference: bool = False
     is_control: bool = False
     is_timed: Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envcompare.errors import Problem, StackError
+from envcompare.masking import masked
 from envcompare.transport import Transport
 
 DISK_FULL: Final = r"no space left on device|disk quota exceeded"  # as every tool says it
@@ -59,8 +60,8 @@ def is_full(said: str) -> bool:
 
 
 def last_line(text: str, *, without: tuple[str, ...] = ()) -> str:
-    """Return the last line that says something; lines starting with `without` do not."""
-    lines = [line.strip() for line in text.splitlines()]
+    """Return the last line that says something, masked; lines starting with `without` do not."""
+    lines = [line.strip() for line in masked(text).splitlines()]
     said = [line for line in lines if line and not line.startswith(without)]
     return said[-1] if said else "it gave no message"
 
@@ -82,7 +83,7 @@ def failure(
     transport: Transport, what: str, text: str, *, hint: str, room_hint: str = ROOM_HINT
 ) -> StackError:
     """Return the error for a step that failed; a full disk is said as such."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in masked(text).splitlines() if line.strip()]
     if full := [line for line in lines if is_full(line)]:
         return StackError(
             f"{what} failed on {transport.name}: its disk is full", details=full[-1], hint=room_hint
