@@ -18,11 +18,13 @@ from envcompare.environments.registry import ENVIRONMENTS
 from envcompare.errors import StillRunningError, UnusableError
 from envcompare.stack.cache import OPEN_FOLDERS
 from envcompare.transport import FOLDER_S, Process, Transport, shell
+from envcompare.transport.streams import Drain
 
 State = Literal["live", "dead", "elsewhere", "unknown"]
 """Of a claim: elsewhere is on another host with the same home; unknown has no claim in it."""
 
 _BEGIN_S = 30.0
+_ANSWER_BYTES = 100
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _LINE = re.compile(
     r"(live|dead|elsewhere|unknown) ([^/ ]+)/([^/ ]*) ([0-9]+) ([0-9]+) (\S+) ([a-z? ]*)"
@@ -125,15 +127,16 @@ def hold(transport: Transport, folder: str) -> Process:
     process = transport.spawn(Command(argv=("sh", "-c", _HOLD, "sh", folder)))
     patience = threading.Timer(_BEGIN_S, process.kill)
     patience.start()
-    is_held = process.stdout.readline().strip() == b"claimed"
+    said = Drain(process.stderr)
+    is_held = process.stdout.readline(_ANSWER_BYTES).strip() == b"claimed"
     patience.cancel()
     if is_held:
         return process
-    said = process.stderr.read().decode(errors="replace").strip()
     process.kill()
+    why = said.last_line()
     raise UnusableError(
         f"{folder} cannot be made on {transport.name}",
-        details=said or "it gave no message",
+        details=why or "it gave no message",
         hint="set XDG_CACHE_HOME there to a folder that can be written",
     )
 
