@@ -94,6 +94,13 @@ take_descendants() {
   done
 }
 
+is_same() {
+  began=${1#*:}
+  read -r line <"/proc/${1%:*}/stat" || return 1
+  set -- ${line##*) }
+  [ "${20}" = "$began" ]
+}
+
 while :; do
   left=' ' table=$(processes)
   take_seen
@@ -102,7 +109,7 @@ while :; do
   [ "$left" != ' ' ] || break
   for entry in $left; do
     [ "$rounds" -lt 50 ] || printf '%s %s\n' "${entry%:*}" "$(cat "/proc/${entry%:*}/comm")" >&3
-    kill -s KILL "${entry%:*}"
+    is_same "$entry" && kill -s KILL "${entry%:*}"
     case $seen in *" $entry "*) ;; *) seen="$seen$entry " ;; esac
   done
   [ "$rounds" -lt 50 ] || exit 3

@@ -5,6 +5,7 @@ One request is in flight, and every wait is bounded.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -48,7 +49,9 @@ _GENERATION_LIMIT_S = 300.0
 _QUIT_LIMIT_S = 30.0
 _FACTS_LIMIT_S = 60.0
 _LOG_LIMIT_S = 5.0
-LOG_LIMIT_BYTES = 16 << 20  # of one worker
+LOG_LIMIT_BYTES = 64 << 20  # of one worker; of the file too, before another writes to it
+_KEPT_LOG_BYTES = 1 << 20  # of a file that is full
+_TAIL_BYTES = 1 << 16
 # The longest answer, a fingerprint that names many libraries, has some hundred kilobytes.
 LINE_LIMIT_BYTES = 16 << 20
 _MOST_WAITING = 8  # lines; one request is in flight, and each has one line for an answer
@@ -61,6 +64,7 @@ _LATE = {
 _BREAKS = "a program that writes to the worker's stdout breaks the protocol"
 _END = b""
 _TOO_MANY = b"too many lines"
+_LOG_FULL = b"log full"
 
 
 class Worker:
@@ -113,7 +117,7 @@ class Worker:
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
         with suppress(OSError):
-            log.open("ab").close()
+            _make_room(log)
         self._log_start = log.stat().st_size if log.exists() else 0
 
     def send_hello(self, spec: LaunchSpec) -> None:
@@ -247,8 +251,9 @@ class Worker:
 
     def tail(self, lines: int = 10) -> str:
         """Return the last lines of what this worker wrote to its log."""
-        with suppress(OSError):
-            text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+        with suppress(OSError), self.log.open("rb") as stream:
+            stream.seek(max(self._log_start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = stream.read(_TAIL_BYTES).decode(errors="replace")
             return "\n".join(text.splitlines()[-lines:])
         return ""
 
@@ -272,9 +277,11 @@ class Worker:
                 details="that is far longer than it took before, or than it may take",
                 hint=f"{hint}; if it needs that long, raise --budget" if op in _LATE else hint,
             ) from error
-        if line != _END and not _is_flood(line):
+        if not _is_last(line):
             return self._decode(op, kind, line)
         self._lines.put(line)  # nothing is read after it, and whoever asks again must not wait
+        if line == _LOG_FULL:
+            raise self._talkative(op)
         raise self._ended(op) if line == _END else self._flood(op, line)
 
     def _refuse_other_steps(self, op: str, answered: int, asked: int) -> None:
@@ -296,6 +303,15 @@ class Worker:
             f"it wrote {what} during `{op}`",
             details="envcompare reads one short line for each request",
             hint=_BREAKS,
+        )
+
+    def _talkative(self, op: str) -> WorkloadError:
+        """Say that no more of what it writes is kept."""
+        return self._fault(
+            "process",
+            f"it wrote more than {LOG_LIMIT_BYTES >> 20} MiB to its log during `{op}`",
+            details="the log of each worker is kept in the run folder, up to that size",
+            hint=f"read {self.log_name} in the run folder, and print less in each step",
         )
 
     def _decode(self, op: str, kind: type[_T], line: bytes) -> _T:
@@ -381,9 +397,12 @@ class Worker:
         with suppress(OSError, ValueError):
             while chunk := self._process.stderr.read(_CHUNK_BYTES):
                 if left >= 0:  # the limit may end with a chunk
+                    is_full = len(chunk) > left
+                    ending = b"\n... the log ends here: too long\n" * is_full
                     kept = mask.feed(chunk[:left])
-                    ending = b"\n... the log ends here: too long\n" * (len(chunk) > left)
-                    self._append(kept + mask.end() + ending if ending else kept)
+                    self._append(kept + mask.end() + ending if is_full else kept)
+                    if is_full:
+                        self._lines.put(_LOG_FULL)
                 left -= len(chunk)
         self._append(mask.end())
 
@@ -397,6 +416,18 @@ class Worker:
             self._process.stdin.close()
 
 
-def _is_flood(line: bytes) -> bool:
-    """Tell whether a line is where the reading of a worker was given up."""
-    return line == _TOO_MANY or len(line) > LINE_LIMIT_BYTES
+def _is_last(line: bytes) -> bool:
+    """Tell whether a line is where a worker ended, or reading it was given up."""
+    return line in {_END, _TOO_MANY, _LOG_FULL} or len(line) > LINE_LIMIT_BYTES
+
+
+def _make_room(log: Path) -> None:
+    """Make a log, or keep only the end of one that is full: each restart writes to the same."""
+    with log.open("ab") as stream:
+        size_bytes = stream.tell()
+    if size_bytes > LOG_LIMIT_BYTES:
+        with log.open("rb") as stream:
+            stream.seek(-_KEPT_LOG_BYTES, os.SEEK_END)
+            kept = stream.read()
+        left_out = size_bytes - len(kept)
+        log.write_bytes(b"... %d bytes of earlier workers are left out\n" % left_out + kept)

@@ -17,7 +17,7 @@ from envcompare.stack.diagnosis import failure, is_full
 from envcompare.stack.engine import ImageStore
 from envcompare.stack.image import Image, find, pipe
 from envcompare.transport import CONTENT_S, Transport, make_folder, not_understood, shell
-from envcompare.transport.copies import get_file
+from envcompare.transport.copies import ANY_SIZE, get_file
 from envcompare.transport.local import LOCAL
 
 _SUM = r"""
@@ -224,7 +224,8 @@ def _fetch(wanted: Wanted, path: Path, transport: Transport, made: Sif) -> str:
     wanted.progress.begin(f"fetching the SIF, {size_bytes / 1e6:.0f} MB, from {transport.name}")
     make_folder(wanted.local.transport, str(path.parent))
     with wanted.progress.moving(path.name, size_bytes) as told:
-        get_file(transport, made.path, path, sha256=made.sha256, told=told)
+        most_bytes = size_bytes or ANY_SIZE
+        get_file(transport, made.path, path, sha256=made.sha256, most_bytes=most_bytes, told=told)
     shell(wanted.local.transport, _NOTE, str(path), made.sha256)
     return made.sha256
 
