@@ -312,10 +312,8 @@ def test_gate_says_how_much_time_would_decide() -> None:
 def test_gate_of_two_runs_says_how_much_time_in_the_second_would_decide() -> None:
     """What the first run leaves open stays: 4 % of which 1 % are its own, and 2 % are wanted."""
     half = math.log1p(0.02)
-    one = claim(
-        None, None, outcome="inconclusive", log_ratio=0.0, low=-2 * half, high=2 * half,
-        kept_half=half / 2, elapsed_s=60.0,
-    )  # fmt: skip
+    ends = tuple(100 * math.expm1(end) for end in (-2 * half, 2 * half))
+    one = claim(*ends, log_ratio=0.0, kept_half=half / 2, elapsed_s=60.0)
     (result,) = judge_gates(parse_gates(("unproven:2%",)), (one,))
     assert result.findings[0].forecast_s == pytest.approx(60 * (3.75 / 0.75 - 1))
     assert sentence("unproven:2%", one, is_change=True).endswith(
