@@ -20,6 +20,7 @@ from envcompare.run_folder.records import (
     Failure,
     FingerprintValue,
     IdentityChange,
+    Looks,
     Scalar,
 )
 
@@ -360,6 +361,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool  # False after an interruption or a crash
     reference_arm: str
     planned_comparisons: int  # m: what the intervals are widened for
+    looks: Looks = "unknown"  # when cells were looked at
     screen: bool = False  # Benjamini and Hochberg instead of Bonferroni
     comparisons: tuple[Comparison, ...]
     cells: tuple[CellSummary, ...]
