@@ -333,7 +333,7 @@ def compare(
 def _judge_one(path: Path, gates: tuple[Gate, ...], *, form: str) -> int:
     """Print the verdicts of a run and what the gates say of them; return the exit code."""
     from envcompare.analysis.compare import compare_run
-    from envcompare.analysis.model.comparison import GatedRun
+    from envcompare.analysis.model.changes import GatedRun
     from envcompare.analysis.two_runs.gates import claims_of_run, gates_exit_code, judge_gates
     from envcompare.report.export.changewords import gate_blocks, worded_gates
     from envcompare.report.export.summary import summary

@@ -75,7 +75,9 @@ def make_plan(experiment: Experiment, hosts: tuple[str, ...], *, accept_many: bo
             hint="give fewer values to --set, or add --yes",
         )
     arms = planned_arms(experiment)
-    design = msgspec.convert(experiment, Design, from_attributes=True)
+    design = msgspec.structs.replace(
+        msgspec.convert(experiment, Design, from_attributes=True), looks="doubling"
+    )
     return Plan(cells=cells, arms=arms, design=design, seed=experiment.seed)
 
 

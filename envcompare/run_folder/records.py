@@ -305,6 +305,10 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_program: bool = False  # a plain command, timed as whole processes
 
 
+Looks = Literal["unknown", "doubling"]
+"""When a cell is looked at: after its least restarts and each doubling of them."""
+
+
 class Design(msgspec.Struct, frozen=True, kw_only=True):
     """How the run measures: margin and target as fractions (0.02 is 2 %), budget in seconds."""
 
@@ -332,6 +336,9 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="phases and operators are timed in some rounds of each restart")
     ] = False
     screen: bool = False
+    looks: Annotated[
+        Looks, Meta(description="when cells were looked at; unknown where it was not recorded")
+    ] = "unknown"
     profile: Annotated[
         ProfileChoice, Meta(description="after the timing: all that is possible, no counters, none")
     ] = "none"

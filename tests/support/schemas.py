@@ -6,7 +6,8 @@ import json
 
 import msgspec
 
-from envcompare.analysis.model.comparison import GatedRun, RunChange, RunComparison
+from envcompare.analysis.model.changes import GatedRun, RunChange
+from envcompare.analysis.model.comparison import RunComparison
 from envcompare.analysis.model.status import RunStatus
 from envcompare.doctor.findings import Examination
 from envcompare.run_folder.profiles import ProfileRecord, Roofs
