@@ -38,6 +38,7 @@ from envcompare.run_folder.records import (
     SCHEMA,
     ArmRecord,
     Block,
+    Design,
     Event,
     EventKind,
     FingerprintRecord,
@@ -420,11 +421,14 @@ def elapsed_s(events: Iterable[Event], *, beginning: EventKind = "cell-started")
     )
 
 
-def standing_samples(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+def standing_samples(samples: Iterable[Sample], design: Design) -> tuple[Sample, ...]:
     """Return the samples without those of a restart that was broken off and measured anew.
 
-    A block that comes a second time begins it anew.
+    That happens in a design of a fixed size alone: there a block that comes a second time begins
+    its restart anew.
     """
+    if design.restarts is None:
+        return tuple(samples)
     kept: dict[int, Sample] = {}
     places: dict[tuple[str, int], set[int]] = {}  # of what a restart has
     blocks: set[tuple[str, int, str, int]] = set()

@@ -27,7 +27,7 @@ from envcompare.hosts import hostlock
 from envcompare.hosts.hostlock import Asker, HostLock
 from envcompare.hosts.opening import open_session
 from envcompare.hosts.session import HostSession
-from envcompare.run_folder.records import ArmRecord, Event, Sample
+from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
@@ -45,6 +45,7 @@ class _Prior:
     """What the run folder held before a host was measured; read once, since it grows."""
 
     folder: RunFolder
+    design: Design
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
@@ -52,7 +53,7 @@ class _Prior:
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return standing_samples(self.folder.read_samples().samples)
+        return standing_samples(self.folder.read_samples().samples, self.design)
 
 
 def open_host(job: Job, spec: HostSpec) -> HostRun | None:
@@ -141,7 +142,7 @@ class HostRun:
                 return
 
     def _run_cells(self) -> None:
-        prior = _Prior(folder=self.job.folder)
+        prior = _Prior(folder=self.job.folder, design=self.job.plan.design)
         for group in sharing(self._left):
             self.job.interruption.check()
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]

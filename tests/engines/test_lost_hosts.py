@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab import Lab
+from lab import KILL_LOGINS, STOP_LOGINS, Lab
 from runs import BASE, LIGHT, STEPS_ALONE, run_folder, running
 
 from envcompare.run_folder.records import Block
@@ -17,9 +16,6 @@ from envcompare.run_folder.results import RunFolder
 pytestmark = [
     pytest.mark.engine("ssh"), pytest.mark.engine("docker"), pytest.mark.timeout(420),
 ]  # fmt: skip
-# Each connection of a login has a process of sshd, which the one of root has started.
-KILL_LOGINS = "pkill -KILL -u bench sshd || :"
-STOP_LOGINS = "pkill -STOP -u bench sshd || :"
 
 
 @pytest.fixture
@@ -56,21 +52,6 @@ def check_nothing_is_double_or_left(lab: Lab, folder: RunFolder) -> None:
     assert lab.left_of(folder.path.name) == ""
 
 
-@contextmanager
-def cut(lab: Lab) -> Iterator[None]:
-    """Let no packet of SSH in or out of the host, and then again."""
-    rules = ("INPUT -p tcp --dport 22 -j DROP", "OUTPUT -p tcp --sport 22 -j DROP")
-
-    def change(how: str) -> None:
-        lab.as_root("sh", "-c", " && ".join(f"iptables -w {how} {rule}" for rule in rules))
-
-    change("-I")
-    try:
-        yield
-    finally:
-        change("-D")
-
-
 def test_run_goes_on_after_its_connection_was_killed(lab: Lab, own: Path, tmp_path: Path) -> None:
     """What was measured stays, what was left on the host goes, and the cell goes on."""
     code, said, folder = measured(
@@ -90,7 +71,7 @@ def test_run_goes_on_after_the_network_was_cut_and_healed(
     """The host's sshd knows nothing of the cut: the claim it holds is taken over."""
 
     def cut_for_a_while() -> None:
-        with cut(lab):
+        with lab.cut():
             time.sleep(15)
 
     code, said, folder = measured(lab, own, tmp_path / "out", then=cut_for_a_while)

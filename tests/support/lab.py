@@ -33,6 +33,9 @@ _FOLDER = "~bench/.cache/envcompare/runs/$1"
 _CONTAINERS = "docker ps -aq --filter label=envcompare.run=$1"
 _LEFT = f"{_CONTAINERS}; grep -lsF $1 /proc/[0-9]*/environ; ls -d {_FOLDER} 2>/dev/null"
 _REMOVE = f"{_CONTAINERS} | xargs -r docker rm -f; rm -rf {_FOLDER}"
+# Each connection of a login has a process of sshd, which the one of root has started.
+KILL_LOGINS = "pkill -KILL -u bench sshd || :"
+STOP_LOGINS = "pkill -STOP -u bench sshd || :"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,20 @@ class Lab:
     def remove(self, run_id: str) -> None:
         """Remove containers and the folder of a run that was killed."""
         self.as_root("sh", "-c", _REMOVE, "sh", run_id)
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Let no packet of SSH in or out of the host, and then again."""
+        rules = ("INPUT -p tcp --dport 22 -j DROP", "OUTPUT -p tcp --sport 22 -j DROP")
+
+        def change(how: str) -> None:
+            self.as_root("sh", "-c", " && ".join(f"iptables -w {how} {rule}" for rule in rules))
+
+        change("-I")
+        try:
+            yield
+        finally:
+            change("-D")
 
     def _value(self, keyword: str) -> str:
         for line in self.ssh_config.read_text().splitlines():

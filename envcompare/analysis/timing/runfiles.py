@@ -154,10 +154,11 @@ def read_files(folder: RunFolder) -> RunFiles:
     _check_names(folder, "samples.jsonl", run, samples.samples)
     _check_names(folder, "events.jsonl", run, events)
     _check_names(folder, "fingerprints", run, fingerprints)
-    _check_samples(folder, samples.samples)
+    standing = standing_samples(samples.samples, run.design)
+    _check_samples(folder, samples.samples, may_repeat=len(standing) < len(samples.samples))
     return RunFiles(
         run=run,
-        samples=standing_samples(samples.samples),
+        samples=standing,
         held=len(samples.samples),
         events=events,
         fingerprints=fingerprints,
@@ -232,12 +233,12 @@ def _check_names(
         )
 
 
-def _check_samples(folder: RunFolder, samples: Iterable[Sample]) -> None:
+def _check_samples(folder: RunFolder, samples: Iterable[Sample], *, may_repeat: bool) -> None:
     """Raise RunFolderError for a sample that nobody measured as it stands there."""
     seen: dict[tuple[str, str, int, int, int], int] = {}
     for number, sample in enumerate(samples, start=1):
         why = _fault(sample)
-        if not why and isinstance(sample, Measured):
+        if not (why or may_repeat) and isinstance(sample, Measured):
             key = sample.cell, sample.arm, sample.restart, sample.generation, sample.round
             first = seen.setdefault(key, number)
             why = "" if first == number else f"the round of line {first} once more"

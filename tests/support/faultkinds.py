@@ -1,0 +1,344 @@
+"""The faults that trials inflict, by name; each hurts a run, and lets it come to an end."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from faulttrials import LIMIT_S, PRECIOUS, Broken, Trial, kill
+from lab import KILL_LOGINS, docker_client
+
+CALM_LINES = 60  # events and samples of a calm run, about
+FIRST, LAST = slice(0, 1), slice(-1, None)
+_RESTART_ENGINE = (
+    "pkill -KILL dockerd; pkill -KILL containerd$; sleep 1; "
+    "rm -f /run/docker.pid /run/docker/containerd/containerd.pid; "
+    "setsid dockerd --log-level=warn >>/var/log/dockerd.log 2>&1 </dev/null & "
+    "for i in $(seq 60); do docker info >/dev/null 2>&1 && exit; sleep 0.5; done; exit 1"
+)
+_STARVE = r"""
+if [ -d /sys/fs/cgroup/memory ]; then group=/sys/fs/cgroup/memory/envcompare-fault
+else group=/sys/fs/cgroup/envcompare-fault; fi
+mkdir -p $group
+for file in memory.limit_in_bytes memory.max; do
+  [ ! -e $group/$file ] || echo 16384 >$group/$file
+done
+for pid in "$@"; do echo $pid >$group/cgroup.procs; done
+:
+"""
+_FEED = (
+    "rmdir /sys/fs/cgroup/memory/envcompare-fault /sys/fs/cgroup/envcompare-fault 2>/dev/null; :"
+)
+_RUNS = "/home/bench/.cache/envcompare/runs"
+_CHANGE_BOOT = (
+    "cat /proc/sys/kernel/random/uuid >/tmp/boot_id; "
+    "mount --bind /tmp/boot_id /proc/sys/kernel/random/boot_id"
+)
+
+Hurt = Callable[[Trial], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is done to a run."""
+
+    hurt: Hurt
+    says: str  # in the table
+    count: int = 1  # how often in the long run
+    hosts: int = 1
+    needs_sif: bool = False
+
+
+def kill_client(trial: Trial) -> None:
+    """Kill the client at a random point, from its start to its end."""
+    process = trial.start()
+    trial.reach(trial.draw.randrange(CALM_LINES), process)
+    time.sleep(trial.draw.random())
+    kill(process)
+    trial.mark()
+
+
+def kill_logins(trial: Trial) -> None:
+    """Kill all connections of the login while steps run."""
+    with _hurting(trial):
+        trial.host.as_root("sh", "-c", KILL_LOGINS)
+        trial.mark()
+
+
+def cut_network(trial: Trial, *, seconds: float = 12.0) -> None:
+    """Let no packet of SSH through for a while."""
+    with _hurting(trial):
+        with trial.host.cut():
+            time.sleep(seconds)
+        trial.mark()
+
+
+def cut_behind_jump(trial: Trial) -> None:
+    """Cut a host that is reached through another one."""
+    config = trial.folder / "ssh_config"
+    host, jump = trial.hosts
+    text = host.ssh_config.read_text()
+    aliased = text.replace(f"Host {host.alias}\n", f"Host {host.alias}\n  ProxyJump {jump.alias}\n")
+    config.write_text(aliased)
+    trial.hosts = (host,)
+    trial.variables["ENVCOMPARE_SSH_CONFIG"] = str(config)
+    cut_network(trial)
+
+
+def kill_engine(trial: Trial) -> None:
+    """Kill the Docker Engine of the host, and start it again."""
+    with _hurting(trial):
+        trial.host.as_root("sh", "-c", _RESTART_ENGINE)
+        trial.mark()
+
+
+def kill_apptainer(trial: Trial) -> None:
+    """Kill the process of Apptainer that holds a container."""
+    with _hurting(trial):
+        trial.host.as_root("sh", "-c", "pkill -KILL -u bench -f '^Apptainer|starter' || :")
+        trial.mark()
+
+
+def stop_worker(trial: Trial, *, arm: str) -> None:
+    """Stop a worker with SIGSTOP: it is given up after its limit, and must not stay."""
+    with _hurting(trial):
+        trial.hurt(arm, 'kill -STOP "$@"')
+        trial.mark()
+
+
+def starve_worker(trial: Trial, *, arm: str) -> None:
+    """Let a worker be killed by the kernel at a limit of its memory."""
+    with _hurting(trial):
+        trial.hurt(arm, _STARVE, which=LAST)
+        trial.mark()
+    trial.host.as_root("sh", "-c", _FEED)
+
+
+def misbehave(trial: Trial, *, deed: str, which: slice = FIRST, arm: str = "mine") -> None:
+    """Let a worker do its deed once."""
+    trial.deed = deed
+    with _hurting(trial):
+        trial.hurt(arm, 'kill -USR1 "$@"', which=which)
+        trial.mark()
+
+
+def plant_links(trial: Trial, *, arm: str) -> None:
+    """Let a worker leave links in its scratch folder; what they lead to must stay."""
+    trial.host.as_root(
+        "sh", "-c", f"mkdir -p {PRECIOUS} && touch {PRECIOUS}/file; chmod -R 777 {PRECIOUS}"
+    )
+    misbehave(trial, deed="links", which=LAST, arm=arm)
+    if trial.host.as_root("ls", PRECIOUS).split() != ["file"]:
+        raise Broken("what a link led to was removed")
+
+
+def fill_shm(trial: Trial) -> None:
+    """Fill /dev/shm of the host and of a container."""
+    fill = (
+        'for pid in "$@"; do dd if=/dev/zero of=/proc/$pid/root/dev/shm/fill 2>/dev/null; done; :'
+    )
+    try:
+        with _hurting(trial):
+            trial.hurt(
+                "mine", f"{fill}; dd if=/dev/zero of=/dev/shm/fill 2>/dev/null; :", which=LAST
+            )
+            trial.mark()
+    finally:
+        trial.host.as_root("rm", "-f", "/dev/shm/fill")
+
+
+def fill_host(trial: Trial) -> None:
+    """Fill the disk on which the host keeps runs."""
+    mount = f"mkdir -p {_RUNS}; mount -t tmpfs -o size=16m,uid=1000,gid=1000,mode=700 tmpfs {_RUNS}"
+    trial.host.as_root("sh", "-c", mount)
+    try:
+        with _hurting(trial):
+            trial.host.as_root("sh", "-c", f"dd if=/dev/zero of={_RUNS}/fill 2>/dev/null; :")
+        trial.host.as_root("rm", "-f", f"{_RUNS}/fill")
+        trial.mark()
+        trial.resume()
+    finally:
+        trial.end()
+        trial.host.as_root("sh", "-c", f"umount -l {_RUNS}")
+
+
+def fill_client(trial: Trial) -> None:
+    """Fill the disk of the run folder."""
+    trial.out.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(trial.out)], check=True)
+    trial.mounts.append(trial.out)
+    with _hurting(trial):
+        fill = trial.out / ".fill"
+        subprocess.run(
+            ["dd", "if=/dev/zero", f"of={fill}", "bs=512"], check=False, capture_output=True
+        )
+    fill.unlink()
+    trial.mark()
+
+
+def step_clock(trial: Trial, *, hours: int) -> None:
+    """Let the wall clock of the client alone jump while steps run, then kill and resume it."""
+    clock = trial.folder / "clock"
+    clock.write_text("+0")
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    trial.variables |= {
+        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    process = trial.start()
+    trial.reach_block(process)
+    clock.write_text(f"{hours:+}h")
+    trial.mark()
+    trial.reach(trial.lines() + 6, process)
+    kill(process)
+
+
+def reboot(trial: Trial, *, is_new_boot: bool) -> None:
+    """Restart the host: its connections, its engine and all its processes end."""
+    with _hurting(trial):
+        subprocess.run(
+            [docker_client(), "restart", "-t", "1", trial.host.alias],
+            check=True,
+            capture_output=True,
+        )
+        if is_new_boot:
+            trial.host.as_root("sh", "-c", _CHANGE_BOOT)
+        trial.mark()
+
+
+def two_clients(trial: Trial) -> None:
+    """Start a second run on the host while the first one measures."""
+    other = Trial(
+        hosts=trial.hosts, folder=trial.folder / "other", draw=trial.draw, arms=trial.arms
+    )
+    other.folder.mkdir()
+    try:
+        with _hurting(trial):
+            second = other.start()
+            trial.mark()
+        other.finish(second)
+        other.check()
+    finally:
+        other.end()
+
+
+def resume_twice(trial: Trial) -> None:
+    """Resume a run that was killed with two clients at once."""
+    process = trial.start()
+    trial.reach_block(process)
+    kill(process)
+    time.sleep(2)
+    trial.mark()
+    words = ("run", "--resume", str(trial.run))
+    clients = [trial.start(*words), trial.start(*words)]
+    for client in clients:
+        trial.finish(client)
+
+
+def clean_meanwhile(trial: Trial) -> None:
+    """Ask for a clean-up of the run and of the host while it measures: both are refused."""
+    with _hurting(trial):
+        words = ("clean", "--run", str(trial.run)), ("clean", "--hosts", trial.host.alias)
+        trial.mark()
+        codes = [trial.finish(trial.start(*each)) for each in words]
+        if codes != [3, 3]:
+            raise Broken(f"clean ended with {codes} while the run was live")
+
+
+@contextmanager
+def _hurting(trial: Trial) -> Iterator[subprocess.Popen[str]]:
+    """Hurt a run in a block, and let its client come to its end."""
+    process = trial.start()
+    trial.reach_block(process)
+    if process.poll() is not None:
+        raise Broken(f"the run ended before it was hurt: {trial.said()}")
+    yield process
+    trial.finish(process, limit_s=LIMIT_S)
+
+
+def _in_each(hurt: Callable[..., None], says: str, **parts: object) -> dict[str, Fault]:
+    """Return a fault for each environment."""
+    arms = {"vm": "vm-host", "docker": "mine", "singularity": "sif"}
+    return {
+        environment: Fault(
+            hurt=partial(hurt, arm=arm, **parts),
+            says=f"{says} ({environment})",
+            needs_sif=arm == "sif",
+            count=3,
+        )
+        for environment, arm in arms.items()
+    }
+
+
+def _named(prefix: str, faults: dict[str, Fault]) -> dict[str, Fault]:
+    return {f"{prefix}-{name}": fault for name, fault in faults.items()}
+
+
+FAULTS: dict[str, Fault] = {
+    "client-killed": Fault(
+        hurt=kill_client, says="`kill -9` of the client at a random point", count=50
+    ),
+    "sshd-killed": Fault(hurt=kill_logins, says="sshd killed in a block", count=5),
+    "network-cut": Fault(hurt=cut_network, says="network cut for 12 s", count=3),
+    "network-cut-behind-jump": Fault(
+        hurt=cut_behind_jump, says="network cut for 12 s behind a jump host", count=3, hosts=2
+    ),
+    "engine-killed": Fault(hurt=kill_engine, says="dockerd killed and started again", count=3),
+    "apptainer-killed": Fault(
+        hurt=kill_apptainer, says="Apptainer's process killed", count=3, needs_sif=True
+    ),
+    **_named("worker-stopped", _in_each(stop_worker, "worker stopped with SIGSTOP")),
+    **_named("worker-starved", _in_each(starve_worker, "worker killed at a limit of its memory")),
+    **_named("worker-stuck", _in_each(misbehave, "worker stuck in C", deed="stuck", which=LAST)),
+    "shm-full": Fault(
+        hurt=fill_shm, says="`/dev/shm` full on the host and in a container", count=3
+    ),
+    "host-disk-full": Fault(hurt=fill_host, says="disk full on the host", count=3),
+    "client-disk-full": Fault(hurt=fill_client, says="disk full on the client", count=3),
+    "clock-forward": Fault(
+        hurt=partial(step_clock, hours=1),
+        says="clock of the client an hour ahead, then resumed",
+        count=3,
+    ),
+    "clock-back": Fault(
+        hurt=partial(step_clock, hours=-1),
+        says="clock of the client an hour back, then resumed",
+        count=3,
+    ),
+    "host-restarted": Fault(
+        hurt=partial(reboot, is_new_boot=False), says="host restarted", count=3
+    ),
+    "host-rebooted": Fault(
+        hurt=partial(reboot, is_new_boot=True), says="host restarted, with another boot ID", count=3
+    ),
+    "two-clients": Fault(hurt=two_clients, says="two clients on one host", count=3),
+    "resumed-twice": Fault(hurt=resume_twice, says="two `--resume` of one run", count=3),
+    "cleaned-meanwhile": Fault(hurt=clean_meanwhile, says="`clean` during a run", count=3),
+    "answers-endless-line": Fault(
+        hurt=partial(misbehave, deed="endless"), says="worker answers with an endless line", count=3
+    ),
+    "answers-million-lines": Fault(
+        hurt=partial(misbehave, deed="million"), says="worker answers with 10^6 lines", count=3
+    ),
+    "answers-nan": Fault(
+        hurt=partial(misbehave, deed="nan"), says="worker answers with NaN", count=3
+    ),
+    "answers-other-operation": Fault(
+        hurt=partial(misbehave, deed="operation"), says="worker answers another operation", count=3
+    ),
+    "answers-paths": Fault(
+        hurt=partial(misbehave, deed="paths"),
+        says="worker answers with a path in every text",
+        count=3,
+    ),
+    **_named("links-planted", _in_each(plant_links, "worker leaves links in its scratch folder")),
+}
+SHORT = (
+    "sshd-killed", "worker-stopped-docker", "worker-starved-vm", "answers-endless-line",
+    "client-disk-full", "resumed-twice",
+)  # fmt: skip

@@ -1,0 +1,344 @@
+"""One trial of a fault: a run of a fixed size is hurt, resumed, and checked in one place.
+
+Whatever hurt it, the run must end with each block that a calm run has, once, and leave nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from faultwork import source
+from lab import Lab
+from runs import BASE, STEPS_ALONE, run_folder
+
+from envcompare.run_folder.records import Block, Sample
+from envcompare.run_folder.results import RunFolder, standing_samples
+
+RESTARTS, ROUNDS, STEPS = 2, 5, 10
+PRECIOUS = "/var/tmp/precious"
+LIMIT_S = 240.0  # of a run: far more than any needs
+_POLL_S = 0.05
+_GRACE_S = 20.0  # for what ends by itself
+# A worker that hangs is given up after seconds, not after a minute.
+_CLIENT = (
+    "from envcompare.measure import limits; limits.MIN_BLOCK_LIMIT_S = 6.0; "
+    "from envcompare.cli import main; main()"
+)
+_WORKERS = r"""
+for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
+  pid=${file%/environ}
+  tr '\000' '\n' <"$file" | grep -qxF "ENVCOMPARE_ARM=$2" || continue
+  case $(readlink "$pid/exe") in *python*) ;; *) continue ;; esac
+  ! tr '\000' '\n' <"$pid/cmdline" | grep -q "harness/worker.py$" || echo "${pid#/proc/}"
+done 2>/dev/null
+:
+"""
+_MOUNTS = 'grep -F "$1" /proc/mounts || :'
+_HERE = 'grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ; grep -F "$1" /proc/mounts; :'
+
+
+class Broken(AssertionError):  # noqa: N818 — it is what a trial may end as, and no error of its code
+    """The run did not survive the fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run that was hurt."""
+
+    lost: int  # blocks that were measured, and again after the fault
+    left: tuple[str, ...]  # on hosts and client
+    next_s: float | None  # from the fault, or its end, to the next block; None where none was due
+
+
+@dataclass(slots=True, kw_only=True)
+class Trial:
+    """A run of a fixed size on lab hosts, that a fault may hurt."""
+
+    hosts: tuple[Lab, ...]
+    folder: Path  # of this trial alone
+    draw: random.Random
+    arms: tuple[str, ...] = ("vm@host", f"mine=docker:{BASE}")
+    deed: str = "stuck"  # of the workload, when it is asked for
+    variables: dict[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()  # around the client
+    mounts: list[Path] = field(default_factory=list)  # here
+    exit_codes: tuple[int, ...] = (0,)  # that a resumed run may end with
+    resume_variables: dict[str, str] = field(default_factory=dict)
+    _since: float | None = None
+    _next_s: float | None = None
+    _processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def host(self) -> Lab:
+        """Return the host that is hurt."""
+        return self.hosts[0]
+
+    @property
+    def out(self) -> Path:
+        """Return where its run folder is."""
+        return self.folder / "out"
+
+    @property
+    def run(self) -> Path:
+        """Return the run folder."""
+        path = run_folder(self.out)
+        if path is None:
+            raise Broken("there is no run folder")
+        return path
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Return the arms by name, with the control."""
+        names = [arm.split("=")[0].replace("@", "-") for arm in self.arms]
+        return (*names, f"{names[0]}~control")
+
+    def words(self) -> list[str]:
+        """Return what the run is told."""
+        work = self.folder / "faulty.py"
+        work.write_text(source(self.deed, precious=PRECIOUS))
+        aliases = ",".join(host.alias for host in self.hosts)
+        return [
+            *("run", "--out", str(self.out), "--quick", "--base-image", BASE, "--hosts", aliases),
+            *("--envs", ",".join(self.arms), "--workload", f"{work}:Faulty", *STEPS_ALONE),
+            *("--restarts", str(RESTARTS), "--rounds", str(ROUNDS), "--steps", str(STEPS)),
+            *("--budget", "900", "--seed", str(self.draw.randrange(2**31))),
+            *("--host-patience", "60", "--no-noise-memory"),
+        ]
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        """Start the client with these words, or those of a new run."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        log = (self.folder / "client.log").open("a")
+        process = subprocess.Popen(
+            [*self.wrapper, sys.executable, "-c", _CLIENT, *(words or self.words())],
+            cwd=self.folder,
+            env={**os.environ, **self.variables, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        log.close()
+        self._processes.append(process)
+        return process
+
+    def lines(self) -> int:
+        """Return how many events and samples the run has written."""
+        path = run_folder(self.out)
+        names = ("events.jsonl", "samples.jsonl")
+        return 0 if path is None else sum(_lines(path / name) for name in names)
+
+    def samples(self) -> int:
+        """Return how many samples it has written."""
+        path = run_folder(self.out)
+        return 0 if path is None else _lines(path / "samples.jsonl")
+
+    def reach(self, lines: int, process: subprocess.Popen[str]) -> None:
+        """Wait until the run has written so many lines, or has ended."""
+        end = time.monotonic() + LIMIT_S
+        while self.lines() < lines and process.poll() is None:
+            if time.monotonic() > end:
+                raise Broken(f"the run has only {self.lines()} lines after {LIMIT_S:.0f} s")
+            time.sleep(_POLL_S)
+
+    def reach_block(self, process: subprocess.Popen[str]) -> None:
+        """Wait until the run is in the middle of the rounds of a restart."""
+        arms, per_restart = len(self.ids), len(self.ids) * (ROUNDS + 1)
+        samples = self.draw.randrange(RESTARTS) * (per_restart + arms) + self.draw.randrange(
+            1, per_restart - arms
+        )
+        end = time.monotonic() + LIMIT_S
+        while self.samples() < samples and process.poll() is None:
+            if time.monotonic() > end:
+                raise Broken(f"the run has only {self.samples()} samples after {LIMIT_S:.0f} s")
+            time.sleep(0.005)
+
+    def mark(self) -> None:
+        """Measure from now on how long the next block takes to come."""
+        self._since, before = time.monotonic(), self.samples()
+        began = self._since
+
+        def watch() -> None:
+            while self._since == began and time.monotonic() < began + LIMIT_S:
+                if self.samples() > before:
+                    self._next_s = time.monotonic() - began
+                    return
+                time.sleep(_POLL_S)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def finish(self, process: subprocess.Popen[str], *, limit_s: float = LIMIT_S) -> int:
+        """Wait until a client has ended; one that hangs is killed."""
+        try:
+            return process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            raise Broken(f"the client hung for {limit_s:.0f} s: {self.said()}") from None
+
+    def said(self) -> str:
+        """Return the last lines that clients have said."""
+        log = self.folder / "client.log"
+        return " | ".join(log.read_text(errors="replace").splitlines()[-8:])
+
+    def workers(self, arm: str) -> list[str]:
+        """Return the processes of a worker on its host, the one that answers first.
+
+        The last one runs the steps.
+        """
+        said = self.host.as_root("sh", "-c", _WORKERS, "sh", self.run.name, arm)
+        return sorted(said.split(), key=int)
+
+    def hurt(self, arm: str, script: str, *, which: slice = slice(None)) -> None:
+        """Run a script on the host as root with the processes of the worker of an arm."""
+        end = time.monotonic() + _GRACE_S
+        while not (pids := self.workers(arm)):
+            if time.monotonic() > end:
+                raise Broken(f"no worker of {arm} is there")
+        self.host.as_root("sh", "-c", script, "sh", *pids[which])
+
+    def resume(self) -> None:
+        """Go on with the run to its end, as often as a claim that is just ending refuses it."""
+        if run_folder(self.out) is None:  # it was killed before it had a folder
+            code = self.finish(self.start())
+        else:
+            for _ in range(5):
+                process = self.start("run", "--resume", str(self.run), **self.resume_variables)
+                code = self.finish(process)
+                if code != 3:
+                    break
+                time.sleep(2)
+        if code not in self.exit_codes:
+            raise Broken(f"resumed with exit code {code}: {self.said()}")
+
+    def check(self) -> Outcome:
+        """Resume the run and check all that must hold after any fault; raises Broken."""
+        self.resume()
+        self._since = None
+        folder = RunFolder.open(self.run)
+        held = [one for one in folder.read_samples().samples if isinstance(one, Block)]
+        standing = [
+            one
+            for one in standing_samples(held, folder.read_run().design)
+            if isinstance(one, Block)
+        ]
+        self._check_blocks(standing)
+        self._check_verdicts()
+        left = self._left()
+        if left:
+            raise Broken(f"left behind: {'; '.join(left)}")
+        return Outcome(lost=len(held) - len(standing), left=left, next_s=self._next_s)
+
+    def _check_blocks(self, standing: Iterable[Sample]) -> None:
+        blocks = (one for one in standing if isinstance(one, Block))
+        count = Counter((b.cell, b.arm, b.restart, b.generation, b.round) for b in blocks)
+        expected = Counter(
+            (f"{host.alias}/faulty-Faulty/default", arm, restart, 0, number)
+            for host in self.hosts
+            for arm in self.ids
+            for restart in range(RESTARTS)
+            for number in range(-1, ROUNDS)
+        )
+        if count != expected:
+            lacking, more = expected - count, count - expected
+            raise Broken(
+                f"{lacking.total()} blocks are lacking and {more.total()} are too many: "
+                f"{sorted(lacking)[:3]}, {sorted(more)[:3]}; {self.said()}"
+            )
+
+    def _check_verdicts(self) -> None:
+        """Every round that was judged is a whole one, and the cell knows why it ended."""
+        comparison = json.loads((self.run / "comparison.json").read_text())
+        for cell in comparison["cells"]:
+            said = (cell["state"], cell["stopped_by"], cell["restarts"], cell["rounds"])
+            if said != ("ok", "planned", RESTARTS, RESTARTS * ROUNDS):
+                raise Broken(f"the cell {cell['id']} ended as {said}")
+
+    def _left(self) -> tuple[str, ...]:
+        """Return what is left of the run, once what ends by itself has ended."""
+        end = time.monotonic() + _GRACE_S
+        while (left := self._left_now()) and time.monotonic() < end:
+            time.sleep(0.5)
+        return left
+
+    def _left_now(self) -> tuple[str, ...]:
+        run = self.run.name
+        there = [
+            f"{host.alias}: {line}"
+            for host in self.hosts
+            for line in (
+                *host.left_of(run).splitlines(),
+                *host.as_root("sh", "-c", _MOUNTS, "sh", run).splitlines(),
+            )
+        ]
+        done = subprocess.run(
+            ["sh", "-c", _HERE, "sh", run], capture_output=True, text=True, check=True
+        )
+        here = [f"client: {line}" for line in done.stdout.splitlines()]
+        here += [f"client: {path}" for path in self.run.rglob("*.part")]
+        return (*there, *here)
+
+    def end(self) -> None:
+        """Kill the clients that are still there, and remove what the run has on its hosts."""
+        self._since = None
+        for process in self._processes:
+            kill(process)
+        for path in self.out.glob("*"):
+            for host in self.hosts:
+                with suppress(subprocess.CalledProcessError):
+                    host.as_root("sh", "-c", _END, "sh", path.name)
+                    host.remove(path.name)
+        for path in self.mounts:
+            subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+_END = """
+for file in $(grep -lsF "ENVCOMPARE_RUN=$1" /proc/[0-9]*/environ); do
+  pid=${file%/environ}; kill -KILL "${pid#/proc/}"
+done 2>/dev/null
+:
+"""
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a client with all that it has started here."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def trial(hosts: tuple[Lab, ...], folder: Path, seed: str, **changes: object) -> Iterator[Trial]:
+    """Give a trial; whatever came of it, nothing of it runs on afterwards."""
+    made = Trial(hosts=hosts, folder=folder, draw=random.Random(seed))
+    for name, value in changes.items():
+        setattr(made, name, value)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def on(lab: Lab, *aliases: str) -> tuple[Lab, ...]:
+    """Return lab hosts by name."""
+    return tuple(replace(lab, alias=alias) for alias in aliases)
+
+
+def _lines(path: Path) -> int:
+    try:
+        return path.read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
