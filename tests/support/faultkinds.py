@@ -92,6 +92,7 @@ def cut_behind_jump(trial: Trial) -> None:
 
 def kill_engine(trial: Trial) -> None:
     """Kill the Docker Engine of the host, and start it again."""
+    _expect_failure(trial)
     with _hurting(trial):
         trial.host.as_root("sh", "-c", _RESTART_ENGINE)
         trial.mark()
@@ -99,6 +100,7 @@ def kill_engine(trial: Trial) -> None:
 
 def kill_apptainer(trial: Trial) -> None:
     """Kill the process of Apptainer that holds a container."""
+    _expect_failure(trial)
     with _hurting(trial):
         trial.host.as_root("sh", "-c", "pkill -KILL -u bench -f '^Apptainer|starter' || :")
         trial.mark()
@@ -106,6 +108,7 @@ def kill_apptainer(trial: Trial) -> None:
 
 def stop_worker(trial: Trial, *, arm: str) -> None:
     """Stop a worker with SIGSTOP: it is given up after its limit, and must not stay."""
+    _expect_failure(trial)
     with _hurting(trial):
         trial.hurt(arm, 'kill -STOP "$@"')
         trial.mark()
@@ -113,6 +116,7 @@ def stop_worker(trial: Trial, *, arm: str) -> None:
 
 def starve_worker(trial: Trial, *, arm: str) -> None:
     """Let a worker be killed by the kernel at a limit of its memory."""
+    _expect_failure(trial)
     with _hurting(trial):
         trial.hurt(arm, _STARVE, which=LAST)
         trial.mark()
@@ -121,6 +125,7 @@ def starve_worker(trial: Trial, *, arm: str) -> None:
 
 def misbehave(trial: Trial, *, deed: str, which: slice = FIRST, arm: str = "mine") -> None:
     """Let a worker do its deed once."""
+    _expect_failure(trial)
     trial.deed = deed
     with _hurting(trial):
         trial.hurt(arm, 'kill -USR1 "$@"', which=which)
@@ -139,6 +144,7 @@ def plant_links(trial: Trial, *, arm: str) -> None:
 
 def fill_shm(trial: Trial) -> None:
     """Fill /dev/shm of the host and of a container."""
+    _expect_failure(trial)
     fill = (
         'for pid in "$@"; do dd if=/dev/zero of=/proc/$pid/root/dev/shm/fill 2>/dev/null; done; :'
     )
@@ -154,6 +160,7 @@ def fill_shm(trial: Trial) -> None:
 
 def fill_host(trial: Trial) -> None:
     """Fill the disk on which the host keeps runs."""
+    _expect_failure(trial)
     mount = f"mkdir -p {_RUNS}; mount -t tmpfs -o size=16m,uid=1000,gid=1000,mode=700 tmpfs {_RUNS}"
     trial.host.as_root("sh", "-c", mount)
     try:
@@ -248,6 +255,11 @@ def clean_meanwhile(trial: Trial) -> None:
         codes = [trial.finish(trial.start(*each)) for each in words]
         if codes != [3, 3]:
             raise Broken(f"clean ended with {codes} while the run was live")
+
+
+def _expect_failure(trial: Trial) -> None:
+    """Let a worker fail soon; that it did stays in the run, and in the exit code."""
+    trial.exit_codes, trial.block_limit_s = (0, 4), 8.0
 
 
 @contextmanager

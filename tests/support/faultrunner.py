@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import traceback
@@ -28,6 +29,7 @@ from envcompare.transport.local import LOCAL
 def main() -> int:
     """Inflict, record, write the page; 1 where a run did not survive."""
     asked = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # so that a trial is cleaned up
     places = Places()
     known = {record.key for record in read_records(places) if not record.problem}
     lab = running_lab()

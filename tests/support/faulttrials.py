@@ -31,9 +31,8 @@ PRECIOUS = "/var/tmp/precious"
 LIMIT_S = 240.0  # of a run: far more than any needs
 _POLL_S = 0.05
 _GRACE_S = 20.0  # for what ends by itself
-# A worker that hangs is given up after seconds, not after a minute.
 _CLIENT = (
-    "from envcompare.measure import limits; limits.MIN_BLOCK_LIMIT_S = 6.0; "
+    "from envcompare.measure import limits; limits.MIN_BLOCK_LIMIT_S = {limit_s}; "
     "from envcompare.cli import main; main()"
 )
 _WORKERS = r"""
@@ -75,6 +74,7 @@ class Trial:
     wrapper: tuple[str, ...] = ()  # around the client
     mounts: list[Path] = field(default_factory=list)  # here
     exit_codes: tuple[int, ...] = (0,)  # that a resumed run may end with
+    block_limit_s: float = 60.0  # after which a worker that hangs is given up
     resume_variables: dict[str, str] = field(default_factory=dict)
     _since: float | None = None
     _next_s: float | None = None
@@ -120,9 +120,10 @@ class Trial:
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """Start the client with these words, or those of a new run."""
         self.out.mkdir(parents=True, exist_ok=True)
+        client = _CLIENT.format(limit_s=self.block_limit_s)
         log = (self.folder / "client.log").open("a")
         process = subprocess.Popen(
-            [*self.wrapper, sys.executable, "-c", _CLIENT, *(words or self.words())],
+            [*self.wrapper, sys.executable, "-c", client, *(words or self.words())],
             cwd=self.folder,
             env={**os.environ, **self.variables, **variables},
             stdin=subprocess.DEVNULL,

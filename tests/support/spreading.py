@@ -9,7 +9,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 ENGINES = "engines"
-_ON_ENGINES = frozenset({"tests/contract", "tests/engines", "tests/gpu"})
+_ON_ENGINES = frozenset({"tests/contract", "tests/engines", "tests/faults", "tests/gpu"})
 # These look at nothing of the lab host but what is their own, and at no times.
 _ALONE = frozenset({
     "tests/contract/test_copies.py", "tests/contract/test_transports.py",
