@@ -68,6 +68,7 @@ def kill_logins(trial: Trial) -> None:
     with _hurting(trial):
         trial.host.as_root("sh", "-c", KILL_LOGINS)
         trial.mark()
+    trial.require("host-lost")
 
 
 def cut_network(trial: Trial, *, seconds: float = 12.0) -> None:
@@ -76,6 +77,7 @@ def cut_network(trial: Trial, *, seconds: float = 12.0) -> None:
         with trial.host.cut():
             time.sleep(seconds)
         trial.mark()
+    trial.require("host-lost")
 
 
 def cut_behind_jump(trial: Trial) -> None:
@@ -95,7 +97,7 @@ def kill_engine(trial: Trial) -> None:
     _expect_failure(trial)
     with _hurting(trial):
         trial.host.as_root("sh", "-c", _RESTART_ENGINE)
-        trial.mark()
+        trial.mark("mine")
 
 
 def kill_apptainer(trial: Trial) -> None:
@@ -103,7 +105,8 @@ def kill_apptainer(trial: Trial) -> None:
     _expect_failure(trial)
     with _hurting(trial):
         trial.host.as_root("sh", "-c", "pkill -KILL -u bench -f '^Apptainer|starter' || :")
-        trial.mark()
+        trial.mark("sif")
+    trial.require("arm-failed")
 
 
 def stop_worker(trial: Trial, *, arm: str) -> None:
@@ -111,7 +114,8 @@ def stop_worker(trial: Trial, *, arm: str) -> None:
     _expect_failure(trial)
     with _hurting(trial):
         trial.hurt(arm, 'kill -STOP "$@"')
-        trial.mark()
+        trial.mark(arm)
+    trial.require("arm-failed")
 
 
 def starve_worker(trial: Trial, *, arm: str) -> None:
@@ -119,8 +123,9 @@ def starve_worker(trial: Trial, *, arm: str) -> None:
     _expect_failure(trial)
     with _hurting(trial):
         trial.hurt(arm, _STARVE, which=LAST)
-        trial.mark()
+        trial.mark(arm)
     trial.host.as_root("sh", "-c", _FEED)
+    trial.require("arm-failed")
 
 
 def misbehave(trial: Trial, *, deed: str, which: slice = FIRST, arm: str = "mine") -> None:
@@ -129,7 +134,9 @@ def misbehave(trial: Trial, *, deed: str, which: slice = FIRST, arm: str = "mine
     trial.deed = deed
     with _hurting(trial):
         trial.hurt(arm, 'kill -USR1 "$@"', which=which)
-        trial.mark()
+        trial.mark(arm)
+    if deed != "links":
+        trial.require("arm-failed")
 
 
 def plant_links(trial: Trial, *, arm: str) -> None:
@@ -153,7 +160,7 @@ def fill_shm(trial: Trial) -> None:
             trial.hurt(
                 "mine", f"{fill}; dd if=/dev/zero of=/dev/shm/fill 2>/dev/null; :", which=LAST
             )
-            trial.mark()
+            trial.mark("mine")
     finally:
         trial.host.as_root("rm", "-f", "/dev/shm/fill")
 
@@ -216,6 +223,7 @@ def reboot(trial: Trial, *, is_new_boot: bool) -> None:
         if is_new_boot:
             trial.host.as_root("sh", "-c", _CHANGE_BOOT)
         trial.mark()
+    trial.require("host-lost")
 
 
 def two_clients(trial: Trial) -> None:

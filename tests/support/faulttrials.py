@@ -142,10 +142,11 @@ class Trial:
         names = ("events.jsonl", "samples.jsonl")
         return 0 if path is None else sum(_lines(path / name) for name in names)
 
-    def samples(self) -> int:
-        """Return how many samples it has written."""
+    def samples(self, arm: str = "") -> int:
+        """Return how many samples it has written, of an arm or of all."""
         path = run_folder(self.out)
-        return 0 if path is None else _lines(path / "samples.jsonl")
+        mark = f'"arm":"{arm}"'.encode() if arm else b"\n"
+        return 0 if path is None else _lines(path / "samples.jsonl", mark)
 
     def reach(self, lines: int, process: subprocess.Popen[str]) -> None:
         """Wait until the run has written so many lines, or has ended."""
@@ -167,14 +168,14 @@ class Trial:
                 raise Broken(f"the run has only {self.samples()} samples after {LIMIT_S:.0f} s")
             time.sleep(0.005)
 
-    def mark(self) -> None:
-        """Measure from now on how long the next block takes to come."""
-        self._since, before = time.monotonic(), self.samples()
+    def mark(self, arm: str = "") -> None:
+        """Measure from now on how long the next sample takes to come: of an arm, or any."""
+        self._since, before = time.monotonic(), self.samples(arm)
         began = self._since
 
         def watch() -> None:
             while self._since == began and time.monotonic() < began + LIMIT_S:
-                if self.samples() > before:
+                if self.samples(arm) > before:
                     self._next_s = time.monotonic() - began
                     return
                 time.sleep(_POLL_S)
@@ -209,6 +210,11 @@ class Trial:
             if time.monotonic() > end:
                 raise Broken(f"no worker of {arm} is there")
         self.host.as_root("sh", "-c", script, "sh", *pids[which])
+
+    def require(self, what: str) -> None:
+        """Refuse a fault that was without effect: the run has no event of that kind."""
+        if f'"what":"{what}"' not in (self.run / "events.jsonl").read_text():
+            raise Broken(f"the fault had no effect: there is no event {what}")
 
     def resume(self) -> None:
         """Go on with the run to its end, as often as a claim that is just ending refuses it."""
@@ -338,8 +344,8 @@ def on(lab: Lab, *aliases: str) -> tuple[Lab, ...]:
     return tuple(replace(lab, alias=alias) for alias in aliases)
 
 
-def _lines(path: Path) -> int:
+def _lines(path: Path, mark: bytes = b"\n") -> int:
     try:
-        return path.read_bytes().count(b"\n")
+        return path.read_bytes().count(mark)
     except FileNotFoundError:
         return 0
