@@ -66,7 +66,7 @@ def write_page(places: Places) -> str:
     lines = [
         "# Faults on purpose",
         "",
-        "A run of a fixed size (2 restarts of 5 rounds; a plain process, a container and the A/A "
+        "A run of a fixed size (2 restarts of 10 rounds; a plain process, a container and the A/A "
         "control on a lab host) is hurt at a random point, and resumed where its client has ended. "
         "It survives where it then has each block that a calm run has, once; where no process, "
         "container, mount or folder of it is left on the host or the client; and where every "

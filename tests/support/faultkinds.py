@@ -13,7 +13,7 @@ from pathlib import Path
 from faulttrials import LIMIT_S, PRECIOUS, Broken, Trial, kill
 from lab import KILL_LOGINS, docker_client
 
-CALM_LINES = 60  # events and samples of a calm run, about
+CALM_LINES = 95  # events and samples of a calm run, about
 FIRST, LAST = slice(0, 1), slice(-1, None)
 _RESTART_ENGINE = (
     "pkill -KILL dockerd; pkill -KILL containerd$; sleep 1; "

@@ -26,7 +26,7 @@ from runs import BASE, STEPS_ALONE, run_folder
 from envcompare.run_folder.records import Block, Sample
 from envcompare.run_folder.results import RunFolder, standing_samples
 
-RESTARTS, ROUNDS, STEPS = 2, 5, 10
+RESTARTS, ROUNDS, STEPS = 2, 10, 20  # blocks of 0.1 s: a fault takes half a second to come
 PRECIOUS = "/var/tmp/precious"
 LIMIT_S = 240.0  # of a run: far more than any needs
 _POLL_S = 0.05
@@ -159,9 +159,10 @@ class Trial:
     def reach_block(self, process: subprocess.Popen[str]) -> None:
         """Wait until the run is in the middle of the rounds of a restart."""
         arms, per_restart = len(self.ids), len(self.ids) * (ROUNDS + 1)
-        samples = self.draw.randrange(RESTARTS) * (per_restart + arms) + self.draw.randrange(
-            1, per_restart - arms
-        )
+        before = self.draw.randrange(RESTARTS) * (
+            per_restart + arms
+        )  # with a record of memory each
+        samples = before + self.draw.randrange(1, per_restart // 2)
         end = time.monotonic() + LIMIT_S
         while self.samples() < samples and process.poll() is None:
             if time.monotonic() > end:

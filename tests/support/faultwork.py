@@ -4,7 +4,7 @@ The signal goes to the process that runs the steps, or to the one that writes th
 """
 
 _SOURCE = r"""
-import collections, itertools, json, mmap, os, signal, tempfile
+import collections, itertools, json, mmap, os, signal, tempfile, time
 
 DEED = __DEED__
 PRECIOUS = __PRECIOUS__
@@ -78,7 +78,8 @@ class Faulty:
         with mmap.mmap(-1, 1 << 16) as fresh:  # touched, so that a limit of memory is met
             for place in range(0, 1 << 16, 4096):
                 fresh[place] = 1
-        return float(sum(i * i for i in range(10000)) % 97)
+        time.sleep(0.004)  # leaves the CPU to others
+        return float(sum(i * i for i in range(5000)) % 97)
 """
 
 
