@@ -29,6 +29,7 @@ from envcompare.run_folder.records import ArmRecord, Event, Sample
 from envcompare.run_folder.results import RunFolder
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.kernels import KernelTurns
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
@@ -40,21 +41,33 @@ _TICK_S = 0.2  # in which Ctrl-C is noticed
 
 @dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
 class _Prior:
-    """What the run folder held before a host was measured; read once, since it grows."""
+    """What the run folder held of a host before it was measured; read once, since it grows."""
 
     folder: RunFolder
+    cells: frozenset[str]
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        return self.folder.read_events().events
+        return tuple(e for e in self.folder.read_events().events if e.cell in self.cells)
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return self.folder.read_samples().samples
+        return tuple(one for one in self.folder.read_samples().samples if one.cell in self.cells)
 
 
-def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
-    """Open a host and make its arms usable; None when it failed, which is recorded."""
+def ready_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
+    """Open a host and make its arms usable; None when it failed, which is recorded.
+
+    Nothing is measured on this machine meanwhile, nor on a host that shares its kernel.
+    """
+    try:
+        with turns.preparing(turns.here):
+            return _ready_host(job, spec, turns)
+    except InterruptedRunError:
+        return None
+
+
+def _ready_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
     try:
         session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
@@ -63,7 +76,12 @@ def ready_host(job: Job, spec: HostSpec) -> HostRun | None:
         _fail_host(job, spec, error)
         return None
     host = HostRun(job=job, session=session)
-    if host.survives(lambda: prepare_host(job, session)):
+
+    def prepare() -> None:
+        with turns.preparing(host.kernel):
+            prepare_host(job, session)
+
+    if host.survives(prepare):
         return host
     host.leave()
     return None
@@ -83,14 +101,23 @@ class HostRun:
         """Return the name of the host."""
         return self.session.host.label
 
-    def measure(self) -> None:
-        """Measure all its cells, and leave it; what goes wrong is recorded."""
+    @property
+    def kernel(self) -> str:
+        """Return what tells its kernel from those of other hosts."""
+        return self.session.boot_id or self.label
+
+    def measure(self, turns: KernelTurns) -> None:
+        """Measure all its cells in its turn, and leave it; what goes wrong is recorded."""
         try:
-            self.survives(self._measure)
+            self.survives(lambda: self._measure(turns))
         finally:
             self.leave()
 
-    def _measure(self) -> None:
+    def _measure(self, turns: KernelTurns) -> None:
+        with turns.measuring(self.kernel):
+            self._measure_until_lost()
+
+    def _measure_until_lost(self) -> None:
         while True:
             try:
                 self._run_cells()
@@ -103,7 +130,8 @@ class HostRun:
                 return
 
     def _run_cells(self) -> None:
-        prior = _Prior(folder=self.job.folder)
+        cells = frozenset(cell.id for cell in self._left)
+        prior = _Prior(folder=self.job.folder, cells=cells)
         for group in sharing(self._left):
             self.job.interruption.check()
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]
