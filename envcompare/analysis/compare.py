@@ -23,6 +23,7 @@ from envcompare.analysis.timing.descriptive import (
 )
 from envcompare.analysis.timing.judge import Key, Primary, judge, primaries
 from envcompare.analysis.timing.measuredhosts import host_differences, summarise_hosts
+from envcompare.analysis.timing.overhosts import hosts_estimates
 from envcompare.analysis.timing.phases import cell_phases
 from envcompare.analysis.timing.runfiles import RunFiles, read_files
 from envcompare.analysis.timing.surroundings import (
@@ -96,6 +97,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         differences=shared,
         hosts=summarise_hosts(read),
         host_differences=host_differences(read),
+        over_hosts=hosts_estimates(comparisons, settled, margin=design.margin),
         cell_differences=of_cells(differing, shared=shared),
         decompositions=tuple(found for one in data for found in decompose(one)),
         startup=startup_summaries(read.samples, run, read.standing),

@@ -23,6 +23,7 @@ PROFILES: dict[ProfileChoice, str] = {
     "none": "none",
 }
 _SHOWN_CELLS = 20
+_SHOWN_HOSTS = 20
 _SHOWN_ROUNDS = 3
 
 
@@ -30,8 +31,8 @@ def resolved(flags: Settings, file: Settings) -> tuple[Experiment, tuple[HostSpe
     """Return the experiment that the flags ask for over the file, and its hosts."""
     known = Known(environments=all_traits(), workloads=catalogue())
     experiment = resolve(flags, file, known=known)
-    hosts = parse_hosts(experiment.hosts)
-    return standalone(experiment, tuple(str(host) for host in hosts)), hosts
+    hosts = parse_hosts(experiment.hosts, experiment.inventory)
+    return standalone(experiment, hosts), hosts
 
 
 def planned(
@@ -108,6 +109,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     lines = [
         "experiment (as a configuration file):",
         *(f"  {line}" for line in masked(settings_toml(experiment.settings)).splitlines()),
+        *_host_lines(experiment),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),
         f"design: margin ±{margin}, half-width target {target},",
@@ -121,6 +123,20 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     if len(plan.cells) > _SHOWN_CELLS:
         lines.append(f"  … and {len(plan.cells) - _SHOWN_CELLS} more")
     return tuple(lines)
+
+
+def _host_lines(experiment: Experiment) -> list[str]:
+    """Return the hosts with what the file calls them; nothing where that adds nothing."""
+    tables = experiment.settings.hosts
+    if not isinstance(tables, dict):
+        return []
+    lines = [
+        f"  {name}: {table.address}" + f" ({', '.join(table.tags)})" * bool(table.tags)
+        for name, table in tables.items()
+    ]
+    more = [f"  … and {len(lines) - _SHOWN_HOSTS} more"] * (len(lines) > _SHOWN_HOSTS)
+    at_once = min(experiment.jobs, len(lines))
+    return [f"hosts: {len(lines)}, {at_once} at once", *lines[:_SHOWN_HOSTS], *more]
 
 
 def _arm_text(plan: Plan, arm_id: str) -> str:

@@ -290,6 +290,7 @@ def make_sif(request: Request, image: images.Image, *, program: str) -> sif.Sif:
         progress=request.progress,
         program=program,
         find_program_here=lambda: Singularity().check(request.local).engine,
+        is_for_others=request.is_for_others,
     )
     return sif.make(store, wanted)
 

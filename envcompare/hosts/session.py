@@ -241,6 +241,7 @@ class HostSession:
             beside=kinds_of_software(experiment),
             run_id=self.run_id,
             local=self.local,
+            is_for_others=len(experiment.hosts) > 1,
         )
 
     def identify(self, data: str | None) -> None:

@@ -31,6 +31,7 @@ from envcompare.run_folder.records import ArmRecord, Design, Event, Sample
 from envcompare.run_folder.results import RunFolder, standing_samples
 from envcompare.runner.cellgroup import give_up, run_cells, sharing
 from envcompare.runner.cellrun import CellRun, Job
+from envcompare.runner.kernels import KernelTurns
 from envcompare.stack import Progress
 from envcompare.transport.hosts import HostSpec
 
@@ -42,24 +43,27 @@ _TICK_S = 0.2  # in which Ctrl-C is noticed
 
 @dataclass(frozen=True, kw_only=True)  # no slots: both are read where they are first asked for
 class _Prior:
-    """What the run folder held before a host was measured; read once, since it grows."""
+    """What the run folder held of a host before it was measured; read once, since it grows."""
 
     folder: RunFolder
     design: Design
+    cells: frozenset[str]
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        return self.folder.read_events().events
+        return tuple(e for e in self.folder.read_events().events if e.cell in self.cells)
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return standing_samples(self.folder.read_samples().samples, self.design)
+        samples = (one for one in self.folder.read_samples().samples if one.cell in self.cells)
+        return standing_samples(tuple(samples), self.design)
 
 
-def open_host(job: Job, spec: HostSpec) -> HostRun | None:
-    """Connect to a host; None when it failed, which is recorded."""
+def open_host(job: Job, spec: HostSpec, turns: KernelTurns) -> HostRun | None:
+    """Connect to a host, while nothing is measured here; None when it failed, which is recorded."""
     try:
-        session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
+        with turns.preparing(turns.here):
+            session = open_session(spec, job.experiment, job.folder.path.name, job.interruption)
     except InterruptedRunError:
         return None
     except Exception as error:  # noqa: BLE001 — recorded; what one host says ends no other
@@ -95,14 +99,27 @@ class HostRun:
         """Keep all other clients off the host; False where one holds it, which is recorded."""
         return self._makes(lambda: self._take_lock(self.session))
 
-    def prepare(self) -> bool:
-        """Make the arms of the plan usable; False where the host failed, which is recorded."""
-        return self._makes(lambda: prepare_host(self.job, self.session))
+    def prepare(self, turns: KernelTurns) -> bool:
+        """Make the arms of the plan usable; False where the host failed, which is recorded.
 
-    def measure(self) -> None:
-        """Measure all its cells, and leave it; what goes wrong is recorded."""
+        Nothing is measured on this machine meanwhile, nor on a host that shares its kernel.
+        """
+
+        def act() -> None:
+            with turns.preparing(turns.here), turns.preparing(self.kernel):
+                prepare_host(self.job, self.session)
+
+        return self._makes(act)
+
+    @property
+    def kernel(self) -> str:
+        """Return what tells its kernel from those of other hosts."""
+        return self.session.boot_id or self.label
+
+    def measure(self, turns: KernelTurns) -> None:
+        """Measure all its cells in its turn, and leave it; what goes wrong is recorded."""
         try:
-            self.survives(self._measure)
+            self.survives(lambda: self._measure(turns))
         finally:
             self.leave()
 
@@ -127,7 +144,11 @@ class HostRun:
         if self._lock.doubt:
             job.display.say(f"  {self.label}: {self._lock.doubt}")
 
-    def _measure(self) -> None:
+    def _measure(self, turns: KernelTurns) -> None:
+        with turns.measuring(self.kernel):
+            self._measure_until_lost()
+
+    def _measure_until_lost(self) -> None:
         if self._lock.is_shared:  # under its other name the host has been left by now
             self._take_lock(self.session)
         while True:
@@ -142,7 +163,8 @@ class HostRun:
                 return
 
     def _run_cells(self) -> None:
-        prior = _Prior(folder=self.job.folder, design=self.job.plan.design)
+        cells = frozenset(cell.id for cell in self._left)
+        prior = _Prior(folder=self.job.folder, cells=cells, design=self.job.plan.design)
         for group in sharing(self._left):
             self.job.interruption.check()
             runs = [run for cell in group if (run := self._cell_run(cell, prior=prior))]

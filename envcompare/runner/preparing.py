@@ -161,7 +161,7 @@ def _everywhere(
     ]
     with handling_signals(interruption, display.say, after=_AFTER):
         try:
-            with hosts_at_once(display) as pool:
+            with hosts_at_once(display, experiment.jobs) as pool:
                 tuple(pool.map(lambda task: task.run(action, run_id), tasks))
         finally:  # what one host made may be fetched for another until the end
             for session in (task.session for task in tasks if task.session is not None):

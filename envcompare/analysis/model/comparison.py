@@ -340,6 +340,22 @@ class HostDifference(msgspec.Struct, frozen=True, kw_only=True):
     fact_class: Literal["confounder"] = "confounder"
 
 
+class HostsEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What several hosts say together of an arm; the host is a random effect."""
+
+    workload: str
+    parameters: dict[str, Scalar] = {}
+    arm: str
+    hosts: int  # that have measured it
+    log_ratio: float  # the mean of hosts like these
+    low: float
+    high: float
+    tau: float  # standard deviation of the log ratio between hosts, their own errors taken off
+    level: float  # widened for the number of these statements
+    outcome: Literal["slower", "faster", "equivalent", "inconclusive"]
+    odd_hosts: tuple[str, ...] = ()  # far from the others, the farthest first
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """comparison.json: all that the report draws."""
 
@@ -369,6 +385,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[FactDifference, ...] = ()  # of one that cells share the strongest
     hosts: tuple[HostSummary, ...] = ()  # what was timed on them
     host_differences: tuple[HostDifference, ...] = ()  # between hosts, in one arm
+    over_hosts: tuple[HostsEstimate, ...] = ()  # where two hosts or more compared the same
     # By cell, the differences of which the cell has other evidence than `differences` says.
     cell_differences: dict[str, tuple[FactDifference, ...]] = {}
     decompositions: tuple[Decomposition, ...] = ()
