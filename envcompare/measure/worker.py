@@ -39,6 +39,7 @@ from envcompare.measure.replies import (
     WorkerFault,
 )
 from envcompare.profilers.quarantine import DISTRUST
+from envcompare.run_folder.disk import open_private
 from envcompare.text import counted, shortened
 from envcompare.transport import Process, read_json
 
@@ -113,7 +114,7 @@ class Worker:
     def _use_log(self, log: Path, log_name: str) -> None:
         self.log, self.log_name = log, log_name
         with suppress(OSError):
-            log.open("ab").close()
+            open(log, "ab", opener=open_private).close()
         self._log_start = log.stat().st_size if log.exists() else 0
 
     def send_hello(self, spec: LaunchSpec) -> None:
@@ -389,7 +390,7 @@ class Worker:
 
     def _append(self, content: bytes) -> None:
         if content:
-            with suppress(OSError), self.log.open("ab") as stream:
+            with suppress(OSError), open(self.log, "ab", opener=open_private) as stream:
                 stream.write(content)
 
     def _close_stdin(self) -> None:
