@@ -34,6 +34,7 @@ RUNS = {
         for name in ("Calls", "Processes", "Files")
         for word in ("--workload", f"{WORK}:{name}")
     ),
+    "processes": ("--workload", f"{WORK}:Processes"),  # again, since they scatter the most
 }
 REFERENCE, CONTROL = "plain", "plain~control"
 ARMS = {"rights": "few rights", "read-only": "few rights, read-only root", CONTROL: "control"}

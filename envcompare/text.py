@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envcompare.masking import masked
+from envcompare.masking import masked, masked_words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +23,25 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; raise ValueError where it is none."""
     tables: dict[str, Any] = tomllib.loads(text)
     return tables
+
+
+def masked_toml(text: str) -> str:
+    """Return a TOML text without the secrets of its values; of one that is none, of its words."""
+    import tomli_w  # noqa: PLC0415 — only where settings are shown
+
+    try:
+        return tomli_w.dumps(_masked_value(parse_toml(text)))
+    except ValueError:
+        return masked(text)
+
+
+def _masked_value(value: Any) -> Any:  # noqa: ANN401 — a table of TOML holds anything
+    if isinstance(value, dict):
+        return {key: _masked_value(each) for key, each in value.items()}
+    if isinstance(value, list):
+        is_command = all(isinstance(each, str) for each in value)
+        return list(masked_words(tuple(value))) if is_command else [*map(_masked_value, value)]
+    return masked(value) if isinstance(value, str) else value
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

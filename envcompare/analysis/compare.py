@@ -35,7 +35,6 @@ from envcompare.analysis.timing.surroundings import (
     of_cells,
 )
 from envcompare.fingerprint.identity import noted_changes
-from envcompare.masking import masked
 from envcompare.run_folder.records import (
     ArmRecord,
     CellState,
@@ -46,6 +45,7 @@ from envcompare.run_folder.results import (
     count_comparisons,
     elapsed_s,
 )
+from envcompare.text import masked_toml
 
 
 def compare_run(folder: RunFolder) -> RunComparison:
@@ -78,7 +78,7 @@ def compare_files(read: RunFiles) -> RunComparison:
         seed=run.seed,
         command_line=run.command_line,
         imports=read.imports,
-        configuration=masked(run.configuration),
+        configuration=masked_toml(run.configuration),
         preset=design.preset,
         margin=design.margin,
         target=design.target,

@@ -10,10 +10,9 @@ from envcompare.config.workloads import Known, catalogue
 from envcompare.environments.registry import all_traits
 from envcompare.errors import ConfigError, RunFolderError
 from envcompare.fingerprint.identity import is_known, unknown
-from envcompare.masking import masked
 from envcompare.run_folder.records import ProfileChoice
 from envcompare.run_folder.results import RunFolder, written_samples
-from envcompare.text import counted, parse_toml
+from envcompare.text import counted, masked_toml, parse_toml
 from envcompare.transport.hosts import HostSpec, parse_hosts
 from envcompare.version import __version__
 
@@ -108,7 +107,7 @@ def plan_lines(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
     margin, target = (f"{100 * fraction:.4g} %" for fraction in (design.margin, design.target))
     lines = [
         "experiment (as a configuration file):",
-        *(f"  {line}" for line in masked(settings_toml(experiment.settings)).splitlines()),
+        *(f"  {line}" for line in masked_toml(settings_toml(experiment.settings)).splitlines()),
         *_host_lines(experiment),
         "arms:",
         *(f"  {arm.id}: {_arm_text(plan, arm.id)}" for arm in plan.arms),

@@ -149,7 +149,10 @@ def _option_words(item: str, text: str) -> tuple[str, ...]:
 
 def _refuse_fixed(item: str, words: tuple[str, ...], fixed: tuple[str, ...]) -> None:
     for word in words:
-        if (name := word.partition("=")[0]) in fixed:
+        name = word.partition("=")[0]
+        # short flags may stand together, as in -it, until one of them takes the rest as its value
+        first = f"-{name[1:2]}" if re.fullmatch(r"-[A-Za-z]+", name) else name
+        if first in fixed:
             raise ConfigError(
                 f"--docker-options {item}: {name} cannot be chosen",
                 details="envcompare sets it to start, reach and remove its workers",

@@ -40,6 +40,7 @@ from envcompare.measure.replies import (
     WorkerFault,
 )
 from envcompare.profilers.quarantine import DISTRUST
+from envcompare.run_folder.disk import open_private
 from envcompare.text import counted, shortened
 from envcompare.transport import Process, read_json
 
@@ -408,7 +409,7 @@ class Worker:
 
     def _append(self, content: bytes) -> None:
         if content:
-            with suppress(OSError), self.log.open("ab") as stream:
+            with suppress(OSError), open(self.log, "ab", opener=open_private) as stream:
                 stream.write(content)
 
     def _close_stdin(self) -> None:
@@ -423,7 +424,7 @@ def _is_last(line: bytes) -> bool:
 
 def _make_room(log: Path) -> None:
     """Make a log, or keep only the end of one that is full: each restart writes to the same."""
-    with log.open("ab") as stream:
+    with open(log, "ab", opener=open_private) as stream:
         size_bytes = stream.tell()
     if size_bytes > LOG_LIMIT_BYTES:
         with log.open("rb") as stream:

@@ -72,12 +72,21 @@ def remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def replace_file(target: Path, content: bytes) -> None:
-    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError."""
+def open_private(path: str, flags: int) -> int:
+    """Open a file as `open` asks its opener to; a new one is for this user alone."""
+    return os.open(path, flags, 0o600)
+
+
+def replace_file(target: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file atomically: a temporary name beside it, sync, rename. Raises OSError.
+
+    The user's mask takes from the mode, as from that of any new file.
+    """
     # a name of its own: two writers must not write into one partial file
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as stream:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

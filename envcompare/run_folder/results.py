@@ -21,6 +21,7 @@ from envcompare.run_folder.disk import (
     distinct_name,
     irregular,
     missing_folders,
+    open_private,
     remove_empty,
     replace_file,
     safe_name,
@@ -95,14 +96,14 @@ class RunFolder:
 
     @classmethod
     def create(cls, out: Path, run: RunRecord) -> RunFolder:
-        """Make `out/<run id>/` with run.json in it.
+        """Make `out/<run id>/` with run.json in it, for this user alone.
 
         Raises RunFolderError when the folder cannot be made or is there already.
         """
         folder = cls(out / run.run_id)
         missing = missing_folders(folder.path)
         try:
-            folder.path.mkdir(parents=True, exist_ok=False)
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=False)
             folder.write_json("run.json", run)
         except OSError as error:
             remove_empty(missing)
@@ -220,7 +221,7 @@ class RunFolder:
         target = self.path / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(target, content)
+            replace_file(target, content, mode=0o600)
         except OSError as error:
             raise write_error(target, error) from error
 
@@ -328,7 +329,9 @@ class RunFolder:
             content = path.read_bytes()
             if content and not content.endswith(b"\n"):
                 os.truncate(path, content.rfind(b"\n") + 1)
-        stream = path.open("ab", buffering=0)
+        stream = open(  # noqa: SIM115 — kept open; opener
+            path, "ab", buffering=0, opener=open_private
+        )
         self._files[name] = stream
         return stream
 
