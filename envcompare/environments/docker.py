@@ -6,6 +6,7 @@ A container gets the GPUs by CDI, by NVIDIA's hook, or as the driver's own files
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from envcompare.command import Command, CommandResult
@@ -32,7 +33,7 @@ from envcompare.stack import Prepared, Request
 from envcompare.stack import image as images
 from envcompare.stack.building import build
 from envcompare.stack.diagnosis import DISK_FULL, Engine, Symptom, last_line, recognise
-from envcompare.stack.engine import ImageStore, bind, mount_options
+from envcompare.stack.engine import ImageStore, bind, mount_options, patiently
 from envcompare.stack.host import make_image
 from envcompare.stack.image import deliver
 from envcompare.text import spoken
@@ -46,14 +47,14 @@ _OLDEST = (20, 10)  # the first with `docker run --pull`
 _FORMAT = "{{.Client.Version}} {{.Server.Version}}"
 _VERSIONS = re.compile(r"(\d+\.\d\S*) (\d+\.\d\S*)(?:\n|$)")
 # A container that removes itself is still listed for a moment. A daemon that is restarted does not
-# answer for some seconds: 20 tries, one a second, leave the removal most of the time of a sweep.
+# answer for some seconds, and is asked once a second.
 _REMOVE = r"""
-label=$1 removed=' ' rounds=0 failures=0
+label=$1 tries=$2 removed=' ' rounds=0 failures=0
 command -v docker >/dev/null || { echo 0; exit; }
 while :; do
   ids=$(docker ps --all --quiet --no-trunc --filter "label=$label") || {
     failures=$((failures + 1))
-    [ "$failures" -lt 20 ] || exit 4
+    [ "$failures" -lt "$tries" ] || exit 4
     sleep 1
     continue
   }
@@ -77,6 +78,8 @@ _FEW_RIGHTS = (
     ("--pids-limit", "8192"),
 )
 _READ_ONLY = (("--read-only",), ("--tmpfs", "/tmp:exec"), ("--tmpfs", "/var/tmp:exec"))  # noqa: S108
+_TRIES = 20
+_TRIES_OF_WORKER = 60  # one that ran a moment ago: its daemon restarts, and will answer again
 _ADVICE = ("See 'docker", "Run 'docker")  # the client ends its complaints with one of these
 
 _NO_GPU = "the engine has no NVIDIA runtime and no CDI description of the GPU"
@@ -121,12 +124,23 @@ _SYMPTOMS = (
         r"(?!unix:///var/run/docker\.sock)([^\s;]+?)[.;]?(?:\s|$)",
         brief="no Docker daemon answers at {match}",
         hint="start it, or correct DOCKER_HOST or the docker context there",
+        passes=True,
     ),
     Symptom(
         pattern=r"Cannot connect to the Docker daemon|failed to connect to the docker API"
         r"|Connection aborted[^\n]+(?:Refused|NotFound|Disconnected)",  # as the SDK says it
         brief="the Docker daemon is not running",
         hint="sudo systemctl start docker",
+        passes=True,
+    ),
+    Symptom(  # what a client says whose daemon goes away or comes up
+        pattern=r"daemon is shutting down|error waiting for container: [^\n]*EOF"
+        r"|error during connect: [^\n]+|Error response from daemon: [^\n]*"
+        r"(?:containerd\.sock|connection refused|transport is closing|ttrpc: closed"
+        r"|client connection is closing|error reading from server: EOF)",
+        brief="the Docker daemon is restarting",
+        hint="see what journalctl -u docker says there",
+        passes=True,
     ),
     Symptom(
         pattern=r"(?:client version \S+ is too old|client version \S+ is too new)[^\n]*",
@@ -328,7 +342,13 @@ class Docker:
         """
         label = f"{_WORKER_LABEL}={worker}" if worker else f"{_RUN_LABEL}={run_id}"
         hint = f"see what docker ps --all --filter label={label} says there"
-        return swept(transport, Command(argv=("sh", "-c", _REMOVE, "sh", label)), hint=hint)
+        tries = _TRIES_OF_WORKER if worker else _TRIES
+        return swept(
+            transport,
+            Command(argv=("sh", "-c", _REMOVE, "sh", label, str(tries))),
+            hint=hint,
+            more_s=tries,
+        )
 
 
 def _cdi(text: str) -> str:
@@ -369,7 +389,8 @@ def image_store(transport: Transport) -> ImageStore:
 def _ask(transport: Transport, *words: str) -> CommandResult | Check:
     """Return what the host's docker client said, or that its daemon did not answer in time."""
     command = image_store(transport).command(*words)
-    return ask(transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    asked = partial(ask, transport, command, what="the Docker daemon", hint=ENGINE.silent_hint)
+    return patiently(ENGINE, transport, asked)
 
 
 def _user(isolation: Isolation) -> tuple[str, ...]:

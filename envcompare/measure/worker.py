@@ -352,8 +352,9 @@ class Worker:
         tail = self.tail()
         problem = self._explain(code, tail)
         if problem is not None:
+            phase: Phase = "environment" if problem.passes else "launch"
             return self._fault(
-                "launch", problem.brief, details=tail, hint=problem.hint, exit_code=code
+                phase, problem.brief, details=tail, hint=problem.hint, exit_code=code
             )
         return self._fault(
             "process",

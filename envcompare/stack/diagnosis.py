@@ -29,6 +29,7 @@ class Symptom:
     pattern: str
     brief: str
     hint: str = ""
+    passes: bool = False  # what failed may be tried again in a moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def recognise(symptoms: tuple[Symptom, ...], text: str) -> Problem | None:
             groups = [group for group in match.groups() if group]
             named = (groups or [match[0]])[0].strip()
             brief = symptom.brief.replace("{match}", named)
-            return Problem(brief=brief, hint=symptom.hint)
+            return Problem(brief=brief, hint=symptom.hint, passes=symptom.passes)
     return None
 
 

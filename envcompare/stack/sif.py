@@ -298,7 +298,7 @@ def _send_image(holder: ImageStore, transport: Transport, wanted: Wanted, *, arc
             told=told,
         )
     if not piped.succeeded:
-        raise failure(transport, f"sending {image.name}", piped.text, hint="run it again")
+        raise failure(transport, f"sending {image.name}", piped.stderr, hint="run it again")
 
 
 def _digest(transport: Transport, result: CommandResult) -> str:
