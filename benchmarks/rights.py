@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -100,35 +101,62 @@ def write_page(places: Places) -> str:
     """Write the page of the run that is kept, and return it."""
     paths = sorted((places.results / "rights").glob("*.jsonl.gz"))
     measured = [read_conditions(path) for path in paths]
-    lines = [line for path in paths for line in _lines(path.name, read_blocks(path))]
-    page = _page(lines, measured)
+    rows = [row for path in paths for row in _rows(path.name.partition(".")[0], read_blocks(path))]
+    page = _page([row.line for row in rows], _summary(rows), measured)
     places.write_page(PAGE, page, measured)
     return page
 
 
-def _lines(name: str, blocks: tuple[Block, ...]) -> Iterator[str]:
-    run = name.partition(".")[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The intervals of one cell of a run, in the order of the arms; None where there is none."""
+
+    run: str
+    work: str
+    restarts: int
+    intervals: tuple[tuple[float, float, float] | None, ...]  # middle and ends, as ratios less 1
+
+    @property
+    def line(self) -> str:
+        """Return the row of the table."""
+        shown = ("–" if one is None else f"{one[0]:+.1%} ({one[1]:+.1%} to {one[2]:+.1%})"
+                 for one in self.intervals)  # fmt: skip
+        return f"| {self.run} | {self.work} | {self.restarts} | {' | '.join(shown)} |"
+
+
+def _rows(run: str, blocks: tuple[Block, ...]) -> Iterator[Row]:
     for cell in dict.fromkeys(block.cell for block in blocks):
-        readings = Readings((one for one in blocks if one.cell == cell), metrics=("net",))
-        work = cell.split("/")[1].rpartition("-")[2]
-        shown = [_text(readings, arm) for arm in ARMS]
-        yield f"| {run} | {work} | {len(_restarts(blocks, cell))} | {' | '.join(shown)} |"
+        of_cell = [one for one in blocks if one.cell == cell]
+        readings = Readings(of_cell, metrics=("net",))
+        yield Row(
+            run=run,
+            work=cell.split("/")[1].rpartition("-")[2],
+            restarts=len({block.restart for block in of_cell}),
+            intervals=tuple(_interval(readings, arm) for arm in ARMS),
+        )
 
 
-def _restarts(blocks: tuple[Block, ...], cell: str) -> set[int]:
-    return {block.restart for block in blocks if block.cell == cell}
-
-
-def _text(readings: Readings, arm: str) -> str:
+def _interval(readings: Readings, arm: str) -> tuple[float, float, float] | None:
     evidence = readings.evidence(arm, REFERENCE, "net")
-    interval = evidence.printed(alpha=ALPHA) if evidence else None
-    if interval is None or interval.low is None or interval.high is None:
-        return "–"
-    ends = f"{np.expm1(interval.low):+.1%} to {np.expm1(interval.high):+.1%}"
-    return f"{np.expm1(interval.mean):+.1%} ({ends})"
+    found = evidence.printed(alpha=ALPHA) if evidence else None
+    if found is None or found.low is None or found.high is None:
+        return None
+    middle, low, high = (float(np.expm1(end)) for end in (found.mean, found.low, found.high))
+    return middle, low, high
 
 
-def _page(lines: list[str], measured: list[Conditions]) -> str:
+def _summary(rows: list[Row]) -> list[str]:
+    """Say for each arm how many of its intervals exclude 0, each alone at 95 %."""
+    lines = []
+    for place, name in enumerate(ARMS.values()):
+        known = [(row, one) for row in rows if (one := row.intervals[place]) is not None]
+        away = [f"{row.work} of {row.run}" for row, (_, low, high) in known if low > 0 or high < 0]
+        named = f" ({', '.join(away)})" if away else ""
+        lines.append(f"- {name}: {len(away)} of {len(known)} intervals exclude 0{named}")
+    return lines
+
+
+def _page(lines: list[str], summary: list[str], measured: list[Conditions]) -> str:
     rows = [
         "# Rights of a container",
         "",
@@ -150,11 +178,12 @@ def _page(lines: list[str], measured: list[Conditions]) -> str:
         "`Calls` is 4000 small system calls a step, `Processes` 8 short programs, `Files` 40 files "
         "of 64 KiB that are written to `/tmp`, read and removed.",
         "",
-        "With a read-only root `/tmp` must be a mount of its own, in memory or a folder of the "
-        "host, and no longer the layer of the container that a plain `docker run` writes to. That "
-        "changes the time of work that writes there, whatever the other rows say. So a timed "
-        "container has few rights and the file system of a plain `docker run`; all other "
-        "containers have a read-only root as well.",
+        *summary,
+        "",
+        "A read-only root needs a `/tmp` of its own, in memory or in a folder of the host, where a "
+        "plain `docker run` writes to the layer of the container. `Files` shows what that does to "
+        "work that writes there. So a timed container has few rights and the file system of a "
+        "plain `docker run`; every other container has a read-only root as well.",
     ]
     return "\n".join(rows) + "\n"
 

@@ -180,7 +180,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact("engine", "varied", missing="no engine starts it", is_whole=True, purpose=Purpose(
         "envcompare starts containers without a network and with few rights, and with what "
         "`--docker-options` asks for",
-        "rights do not affect the time of a step (see the benchmark of rights); other options can",
+        "no effect of the rights on the time of a step was found; other options can have one",
         "`--docker-options` gives an arm the options of the container that you use",
     )),
     Fact("engine.options", name="the options of the engine"),
