@@ -123,22 +123,18 @@ class Lockstep:
 
     def intervals(self) -> dict[str, Interval | None]:
         """Return the printed interval of each compared arm, as far as it is known."""
-        return self.roster.intervals(self.readings, is_looked=self._is_looked())
-
-    def _is_looked(self) -> bool:
-        return pays_for_looks(
+        is_looked = pays_for_looks(
             is_out_of_budget=self.stopped_by == "budget",
             restarts=self.readings.restarts,
             planned=self.context.design.min_restarts,
             is_fixed=self.context.design.restarts is not None,
         )
+        return self.roster.intervals(self.readings, is_looked=is_looked)
 
     @property
     def _min_restarts(self) -> int:
-        # as units of their own few restarts say little: more of them are worth shorter ones
-        return restarts_before_a_look(
-            self.context.design.min_restarts, is_wide=self.roster.is_wide(self.readings)
-        )
+        is_wide = self.roster.is_wide(self.readings)  # then more are worth shorter ones
+        return restarts_before_a_look(self.context.design.min_restarts, is_wide=is_wide)
 
     @property
     def least_rounds(self) -> int:
@@ -246,14 +242,12 @@ class Lockstep:
 
     def noise(self) -> Spread:
         """Return how far the restarts of the A/A control alone scattered; nothing without one."""
-        metric, _ = self.readings.primary
-        context = self.context
+        context, (metric, _) = self.context, self.readings.primary
         return spread([self.readings.groups(context.control, context.reference, metric)])
 
     def costs(self, launch_s: float, rounds_s: list[float]) -> Costs:
         """Return what this restart has cost, with what the rounds of all tell."""
-        reference = self.context.reference
-        metric, _ = self.readings.primary
+        reference, (metric, _) = self.context.reference, self.readings.primary
         arms = [arm for arm in self.roster.arms if arm != reference]
         groups = (self.readings.groups(arm, reference, metric) for arm in arms)
         known = [one for one in map(spread_of_rounds, groups) if one is not None]
