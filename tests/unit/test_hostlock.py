@@ -223,7 +223,7 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
 
 def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
     """Of the cell that was measured then; it locks the host again for the next one."""
-    words = (*WORDS, "--command", "sleep 0.31", "--budget", "4", "--wait", "0")
+    words = (*WORDS, "--command", "sleep 0.31", "--budget", "15", "--target", "0.001")
     out = tmp_path / "out"
     out.mkdir()
     with running(out, *words) as process:
@@ -237,7 +237,7 @@ def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
     broken = [event.cell for event in events if "lock of the host was broken" in event.text]
     ended = [event.cell for event in events if event.what == "cell-ended" and event.state == "ok"]
     assert (len(broken), len(ended)) == (1, 2)
-    assert broken[0] == ended[0]
+    assert broken[0] in ended
 
 
 @pytest.mark.parametrize("value", ["1e9", "nan", "soon"])
