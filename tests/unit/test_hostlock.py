@@ -206,7 +206,7 @@ def test_a_host_without_flock_uses_its_python_or_says_so(
 
 def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
     """The second one ends with 3, and the host as failed for that reason; the first goes on."""
-    words = (*WORDS, "--budget", "60", "--target", "0.001", "--wait", "0")
+    words = (*WORDS, "--budget", "400", "--target", "0.001", "--wait", "0")
     (tmp_path / "one").mkdir()
     with running(tmp_path / "one", *words) as process:
         done = envcompare("run", "--quick", *WORDS, "--out", "two", cwd=tmp_path)
@@ -223,19 +223,21 @@ def test_two_runs_at_once_on_this_machine(tmp_path: Path) -> None:
 
 def test_a_run_whose_lock_was_broken_says_so(tmp_path: Path) -> None:
     """Of the cell that was measured then; it locks the host again for the next one."""
-    words = (*WORDS, "--command", "sleep 0.31", "--budget", "4", "--wait", "0")
-    with running(tmp_path, *words) as process:
+    words = (*WORDS, "--command", "sleep 0.31", "--budget", "15", "--target", "0.001")
+    out = tmp_path / "out"
+    out.mkdir()
+    with running(out, *words) as process:
         holder = hostlock.holder_of(LOCAL)
         assert holder is not None
         hostlock.end(LOCAL, holder)
         process.communicate()
-    folder = run_folder(tmp_path)
+    folder = run_folder(out)
     assert folder is not None
     events = RunFolder.open(folder).read_events().events
     broken = [event.cell for event in events if "lock of the host was broken" in event.text]
     ended = [event.cell for event in events if event.what == "cell-ended" and event.state == "ok"]
     assert (len(broken), len(ended)) == (1, 2)
-    assert broken[0] == ended[0]
+    assert broken[0] in ended
 
 
 @pytest.mark.parametrize("value", ["1e9", "nan", "soon"])

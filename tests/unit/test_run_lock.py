@@ -23,8 +23,8 @@ WORDS = ("--envs", "vm@host", "--no-quiet-gate", "--profile", "none", "--command
 
 @pytest.fixture
 def going_on(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Give a run that is measuring, and does so for a minute."""
-    with running(tmp_path, *WORDS, "sleep 0.3", "--budget", "60", "--target", "0.001") as process:
+    """Give a run that is measuring, and goes on doing so."""
+    with running(tmp_path, *WORDS, "sleep 0.3", "--budget", "300", "--target", "0.001") as process:
         yield process
 
 
