@@ -96,6 +96,7 @@ class Worker:
         # arms of the host whose workers have said that they use a GPU
         self._on_gpu = set[str]() if on_gpu is None else on_gpu
         self._lines: queue.Queue[bytes] = queue.Queue()
+        self._dies = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._logger = threading.Thread(target=self._keep_log, daemon=True)
         self._reader.start()
@@ -242,6 +243,7 @@ class Worker:
         where it cannot be shown to have ended.
         """
         self._close_stdin()
+        self._dies.set()
         try:
             # first: what has lost its parent is found less surely
             if not self._has_ended:
@@ -389,8 +391,15 @@ class Worker:
                 is_flood = self._lines.qsize() >= _MOST_WAITING
                 self._lines.put(_TOO_MANY if is_flood else line)
                 if is_flood or len(line) > LINE_LIMIT_BYTES:
-                    return  # what follows stays in the pipe, until the worker is killed
+                    self._dies.wait()  # until then, what follows stays in the pipe
+                    self._discard()
+                    return
         self._lines.put(_END)
+
+    def _discard(self) -> None:
+        # docker does not remove a container while what it writes waits for its client
+        while self._process.stdout.read(_CHUNK_BYTES):
+            pass
 
     def _keep_log(self) -> None:
         """Read to the end, whatever can be kept: a pipe that is full would stop the worker."""

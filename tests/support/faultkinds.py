@@ -195,21 +195,33 @@ def fill_client(trial: Trial) -> None:
     trial.mark()
 
 
-def step_clock(trial: Trial, *, hours: int) -> None:
-    """Let the wall clock of the client alone jump while steps run, then kill and resume it."""
-    clock = trial.folder / "clock"
-    clock.write_text("+0")
-    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    trial.variables |= {
-        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock),
-        "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+def resume_at_another_time(trial: Trial, *, hours: int) -> None:
+    """Kill the client, and resume the run where the wall clock of the client is another."""
     process = trial.start()
     trial.reach_block(process)
-    clock.write_text(f"{hours:+}h")
-    trial.mark()
-    trial.reach(trial.lines() + 6, process)
     kill(process)
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    trial.resume_variables |= {
+        "LD_PRELOAD": str(library), "FAKETIME": f"{hours:+}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    trial.mark()
+
+
+def step_clock(trial: Trial, *, hours: int) -> None:
+    """Let the wall clock of the client alone jump while steps run.
+
+    In Python: libfaketime lets what waits at that moment fail, which no kernel does.
+    """
+    clock = trial.folder / "clock"
+    clock.write_text("0")
+    trial.prelude = (
+        "import time, pathlib; now = time.time; "
+        f"time.time = lambda: now() + int(pathlib.Path({str(clock)!r}).read_text() or 0); "
+    )
+    with _hurting(trial):
+        clock.write_text(str(3600 * hours))
+        trial.mark()
 
 
 def reboot(trial: Trial, *, is_new_boot: bool) -> None:
@@ -321,13 +333,19 @@ FAULTS: dict[str, Fault] = {
     "host-disk-full": Fault(hurt=fill_host, says="disk full on the host", count=3),
     "client-disk-full": Fault(hurt=fill_client, says="disk full on the client", count=3),
     "clock-forward": Fault(
-        hurt=partial(step_clock, hours=1),
-        says="clock of the client an hour ahead, then resumed",
-        count=3,
+        hurt=partial(step_clock, hours=1), says="clock of the client jumps an hour ahead", count=3
     ),
     "clock-back": Fault(
-        hurt=partial(step_clock, hours=-1),
-        says="clock of the client an hour back, then resumed",
+        hurt=partial(step_clock, hours=-1), says="clock of the client jumps an hour back", count=3
+    ),
+    "resumed-later": Fault(
+        hurt=partial(resume_at_another_time, hours=1),
+        says="resumed by a client whose clock is an hour ahead",
+        count=3,
+    ),
+    "resumed-earlier": Fault(
+        hurt=partial(resume_at_another_time, hours=-1),
+        says="resumed by a client whose clock is an hour back",
         count=3,
     ),
     "host-restarted": Fault(

@@ -74,6 +74,7 @@ class Trial:
     wrapper: tuple[str, ...] = ()  # around the client
     mounts: list[Path] = field(default_factory=list)  # here
     exit_codes: tuple[int, ...] = (0,)  # that a resumed run may end with
+    prelude: str = ""  # what the client does first
     block_limit_s: float = 60.0  # after which a worker that hangs is given up
     resume_variables: dict[str, str] = field(default_factory=dict)
     _since: float | None = None
@@ -120,7 +121,7 @@ class Trial:
     def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """Start the client with these words, or those of a new run."""
         self.out.mkdir(parents=True, exist_ok=True)
-        client = _CLIENT.format(limit_s=self.block_limit_s)
+        client = self.prelude + _CLIENT.format(limit_s=self.block_limit_s)
         log = (self.folder / "client.log").open("a")
         process = subprocess.Popen(
             [*self.wrapper, sys.executable, "-c", client, *(words or self.words())],
@@ -159,9 +160,7 @@ class Trial:
     def reach_block(self, process: subprocess.Popen[str]) -> None:
         """Wait until the run is in the middle of the rounds of a restart."""
         arms, per_restart = len(self.ids), len(self.ids) * (ROUNDS + 1)
-        before = self.draw.randrange(RESTARTS) * (
-            per_restart + arms
-        )  # with a record of memory each
+        before = self.draw.randrange(RESTARTS) * (per_restart + arms)
         samples = before + self.draw.randrange(1, per_restart // 2)
         end = time.monotonic() + LIMIT_S
         while self.samples() < samples and process.poll() is None:
